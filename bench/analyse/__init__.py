@@ -1,0 +1,1 @@
+"""From the tables of a run to the tables of a report: DataFrame to DataFrame, pure."""

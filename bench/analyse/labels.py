@@ -1,0 +1,44 @@
+"""What really ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
+
+from typing import Any
+
+HALF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+PARALLEL = {
+    "torch.nn.parallel.data_parallel.DataParallel": "DataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch DDP",
+    "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
+    "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
+}
+
+
+def what_ran(effective: dict[str, Any] | None) -> str:
+    """For example ``torch DDP · gloo ×2 · native O1 bf16``. Empty where no rank came that far."""
+    if effective is None:
+        return ""
+    return " · ".join((parallel(effective), *_group(effective), precision(effective)))
+
+
+def parallel(effective: dict[str, Any]) -> str:
+    """The wrapper that was around the model."""
+    name = PARALLEL.get(effective["wrapper"])
+    if name is None:
+        return "no wrapper" if effective["wrapper"].startswith("torchvision.") else effective["wrapper"].split(".")[-1]
+    if name == "DataParallel":
+        return "DataParallel, pass-through" if effective["device"]["type"] == "cpu" else name
+    return name
+
+
+def precision(effective: dict[str, Any]) -> str:
+    """Who implemented which level, in which half: ``native O2 bf16``, ``apex O1 fp16``, or ``fp32``."""
+    compute = "+".join(HALF.get(dtype, dtype) for dtype in effective["compute_dtypes"])
+    level = effective["precision"]
+    if level == "O0":
+        tf32 = effective["tf32"] is not None and effective["tf32"]["cudnn"]
+        return compute + (" (TF32 convolutions)" if tf32 and compute == "fp32" else "")
+    return f"{effective['precision_impl']} {level} {compute}"
+
+
+def _group(effective: dict[str, Any]) -> tuple[str, ...]:
+    if effective["backend"] is not None:
+        return (f"{effective['backend']} ×{effective['world_size']}",)
+    return (f"{effective['replicas']} GPUs",) if effective["replicas"] > 1 else ()

@@ -1,0 +1,76 @@
+"""The published form: elapsed seconds at iteration 0, 20, 40, 60, 80, beside the rows published in 2021.
+
+The author printed the time since the start of training after every twentieth iteration, with no warm-up: so warm-up
+steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do.
+"""
+
+import pandas as pd
+
+PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
+PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
+PUBLISHED_S: dict[str, tuple[float, ...]] = {
+    "dp": (5.6, 9.2, 12.8, 16.3, 20.4),
+    "ddp": (0.4, 2.5, 4.6, 6.7, 8.7),
+    "ddp_o1": (0.4, 3.3, 6.5, 9.6, 12.8),
+    "ddp_o2": (0.4, 2.8, 5.5, 8.2, 10.5),
+    "ddp_o3": (0.3, 2.2, 4.0, 6.0, 8.0),
+    "apex_ddp": (0.9, 3.3, 5.7, 8.0, 10.3),
+    "apex_ddp_o1": (0.4, 3.9, 5.7, 8.0, 10.3),
+    "apex_ddp_o2": (0.4, 2.8, 5.3, 7.8, 10.4),
+    "apex_ddp_o3": (0.3, 2.1, 3.8, 5.5, 7.2),
+}
+"""Seconds at :data:`PUBLISHED_ITERATIONS`, by scenario."""
+
+
+def iterations(steps: int) -> tuple[int, ...]:
+    """The iterations to show: the published ones where there are as many steps, else every fifth part of them."""
+    if steps > PUBLISHED_ITERATIONS[-1]:
+        return PUBLISHED_ITERATIONS
+    return tuple(part * steps // 5 for part in range(5))
+
+
+def elapsed(steps: pd.DataFrame) -> pd.DataFrame:
+    """Seconds from the start of training to the end of each iteration: ``launch, scenario, step, elapsed_s``.
+
+    Per rank the sum of its steps; over ranks the latest.
+    """
+    ordered = steps.sort_values(["launch", "rank", "step"])
+    sums = ordered.assign(elapsed_s=ordered.groupby(["launch", "rank"])["step_ms"].cumsum() / 1000.0)
+    return sums.groupby(["launch", "scenario", "step"], as_index=False)["elapsed_s"].max()
+
+
+def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
+    """The published form of a run beside the published rows, one row per scenario.
+
+    Columns ``scenario``; ``elapsed_s_<i>`` and ``relative`` (elapsed at the last shown iteration over that of ``ddp``:
+    above 1 is slower) of this run, median over launches; ``published_s_<i>`` and ``published_relative``. Null where
+    there is nothing.
+    """
+    if steps.empty:
+        return pd.DataFrame()
+    shown = iterations(int(steps["step"].max()) + 1)
+    mine = elapsed(steps)
+    at = mine[mine["step"].isin(shown)].pivot_table(
+        index="scenario", columns="step", values="elapsed_s", aggfunc="median"
+    )
+    rows = []
+    for scenario in scenarios:
+        row: dict[str, object] = {"scenario": scenario}
+        for iteration in shown:
+            known = scenario in at.index
+            row[f"elapsed_s_{iteration}"] = float(at.loc[scenario, iteration]) if known else None
+        published = PUBLISHED_S.get(scenario)
+        for position, iteration in enumerate(PUBLISHED_ITERATIONS):
+            row[f"published_s_{iteration}"] = published[position] if published else None
+        rows.append(row)
+    result = pd.DataFrame(rows)
+    result.insert(1 + len(shown), "relative", _relative(result, f"elapsed_s_{shown[-1]}"))
+    result["published_relative"] = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].map(
+        lambda seconds: seconds / PUBLISHED_S["ddp"][-1]
+    )
+    return result
+
+
+def _relative(result: pd.DataFrame, column: str) -> pd.Series:
+    base = result.loc[result["scenario"] == "ddp", column].dropna()
+    return result[column] / base.iloc[0] if len(base) else result[column] * float("nan")

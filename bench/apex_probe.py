@@ -1,0 +1,81 @@
+"""Which ``apex`` would be imported here, told from its files without importing it.
+
+Three different things carry the name: NVIDIA's apex up to 25.05 with ``apex.amp`` and ``apex.parallel``; NVIDIA's apex
+since 2025-05-08 (NVIDIA/apex#1896), which imports well and has neither; and an unrelated project on PyPI. The command
+line uses this for ``bench list``; a worker confirms it by importing the modules one by one (``bench.worker.apex``).
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+
+REMEDY = "check out NVIDIA/apex at tag 25.05 and give its folder with --apex, or use --impl native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApexFiles:
+    """What lies on disk: ``kind`` is ``absent``, ``nvidia``, ``nvidia_without_amp``, ``pypi_unrelated`` or ``unknown``.
+
+    ``path``: the package's folder, or None. ``amp`` and ``parallel``: whether those modules are there. ``explanation``:
+    one line that says what was found and, where something is missing, what to do.
+    """
+
+    kind: str
+    path: str | None
+    amp: bool
+    parallel: bool
+    explanation: str
+
+
+def search_path(apex_path: str | None) -> str | None:
+    """The folder to put on ``sys.path`` so that ``import apex`` takes ``apex_path``.
+
+    ``apex_path`` is a checkout, or the folder ``apex`` in it. Returns None where neither holds.
+    """
+    if apex_path is None:
+        return None
+    root = os.path.abspath(apex_path)
+    if os.path.isfile(os.path.join(root, "apex", "__init__.py")):
+        return root
+    if os.path.basename(root) == "apex" and os.path.isfile(os.path.join(root, "__init__.py")):
+        return os.path.dirname(root)
+    return None
+
+
+def look(apex_path: str | None = None, path: list[str] | None = None) -> ApexFiles:
+    """Classify the ``apex`` that ``apex_path`` names, or else the first on ``path`` (default: ``sys.path``)."""
+    chosen = search_path(apex_path)
+    spec = PathFinder.find_spec("apex", [chosen] if chosen else (sys.path if path is None else path))
+    if spec is None:
+        return ApexFiles(
+            kind="absent", path=None, amp=False, parallel=False, explanation=f"apex is not installed; {REMEDY}"
+        )
+    locations = list(spec.submodule_search_locations or [])
+    folder = locations[0] if locations else os.path.dirname(spec.origin or "")
+    amp = _module(folder, "amp")
+    parallel = _module(folder, "parallel")
+    if amp and parallel:
+        return ApexFiles(
+            kind="nvidia",
+            path=folder,
+            amp=True,
+            parallel=True,
+            explanation=f"NVIDIA apex with apex.amp and apex.parallel at {folder}",
+        )
+    if os.path.isfile(os.path.join(folder, "lib", "libapex.py")):
+        kind, what = "pypi_unrelated", "is the unrelated PyPI project 'apex' (a web toolkit), not NVIDIA's"
+    elif _module(folder, "normalization") and _module(folder, "optimizers"):
+        kind, what = "nvidia_without_amp", "is NVIDIA's, newer than 25.05: apex.amp and apex.parallel were removed"
+    else:
+        missing = [name for name, there in (("apex.amp", amp), ("apex.parallel", parallel)) if not there]
+        kind, what = "unknown", f"is not a NVIDIA apex up to 25.05: it has no {' and no '.join(missing)}"
+    return ApexFiles(
+        kind=kind, path=folder, amp=amp, parallel=parallel, explanation=f"the apex at {folder} {what}; {REMEDY}"
+    )
+
+
+def _module(folder: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(folder, name, "__init__.py")) or os.path.isfile(
+        os.path.join(folder, name + ".py")
+    )

@@ -1,0 +1,74 @@
+"""Messages between processes: one JSON document a line over a socket of their own, never over standard output."""
+
+import json
+import os
+import signal
+import socket
+from typing import Any
+
+
+class Channel:
+    """One end of a pair of connected sockets. ``receive`` gives whole messages; ``send`` is safe against partial writes.
+
+    A peer that is gone shows as ``closed`` on reading and is ignored on writing: whoever supervises decides what a
+    silent peer means.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.closed = False
+        self._pending = b""
+
+    @classmethod
+    def from_fd(cls, fd: int) -> "Channel":
+        """Take over an inherited descriptor."""
+        return cls(socket.socket(fileno=fd))
+
+    def fileno(self) -> int:
+        """For ``select``."""
+        return self.socket.fileno()
+
+    def send(self, **message: Any) -> None:
+        """Send one message; dropped when the peer is gone."""
+        try:
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self.closed = True
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that are there, waiting for data once. Sets ``closed`` at the end of the stream."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self.closed = True
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Read until a message with this ``event`` comes. Raises ``ConnectionError`` when the peer closes first."""
+        while not self.closed:
+            for message in self.receive():
+                if message.get("event") == event:
+                    return message
+        raise ConnectionError(f"the supervisor went away before it sent {event!r}")
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when ``parent`` ends, however it ends (Linux: PR_SET_PDEATHSIG).
+
+    ``parent`` is compared afterwards, since it may have gone before the call.
+    """
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(pr_set_pdeathsig, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)

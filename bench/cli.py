@@ -1,0 +1,82 @@
+"""Verbs and options. Each verb imports what it needs; errors become one line and an exit code here and nowhere else.
+
+``--help`` and ``list`` answer at once because nothing heavy is imported for them: keep this module's imports empty.
+"""
+
+import sys
+
+HELP = """\
+usage: python -m bench VERB [OPTIONS]
+
+Measure one training step of ResNet-101 under DataParallel, torch DDP, apex DDP and AMP levels O1-O3, on the GPUs you
+choose or on the CPU: every step of every rank, the memory of every process, tables and plots.
+
+verbs:
+  list      every scenario, what it is, and whether it can run here
+  run       measure scenarios; without options: all ten, quickly
+  report    turn runs into a page with tables and plots
+
+Start with:
+  python -m bench run                               the whole comparison, in a few minutes
+  python -m bench report                            the page for the latest run, in reports/index.html
+
+And then:
+  python -m bench run --scenario ddp,ddp_o2         some scenarios
+  python -m bench run --gpus 0,1,3                  on chosen GPUs (index in PCI order, or UUID)
+  python -m bench run --profile standard            repeated launches: figures to act on
+  python -m bench VERB --help                       what a verb takes
+
+Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
+"""
+
+VERBS = ("list", "run", "report")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a verb; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from bench import __version__
+
+        print(f"bench {__version__}")
+        return 0
+    from bench.errors import INTERRUPTED, BenchError
+
+    try:
+        return _verb(arguments[0])(arguments[1:])
+    except BenchError as error:
+        line = " ".join(str(error).split())
+        print(f"bench: error: {line}", file=sys.stderr)
+        if "--json" in arguments:
+            _print_json({"error": line, "exit_code": error.exit_code})
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left; nobody is there to tell
+        return 1
+
+
+def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
+    if name == "list":
+        from bench.verbs.list import main as verb
+    elif name == "run":
+        from bench.verbs.run import main as verb
+    elif name == "report":
+        from bench.verbs.report import main as verb
+    else:
+        from bench.errors import RequestError
+
+        raise RequestError(name, "there is no such verb", f"choose from {', '.join(VERBS)} ('bench --help')")
+    return verb
+
+
+def _print_json(document: object) -> None:
+    import json
+
+    json.dump(document, sys.stdout, indent=1, allow_nan=False)
+    print()

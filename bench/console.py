@@ -1,0 +1,178 @@
+"""What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.progress import Progress, TaskID
+
+PLAIN_INTERVAL_S = 10.0
+NARROW = 100
+
+
+class Console:
+    """Progress on standard error. ``quiet``: errors only."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.quiet = quiet
+        self.live = self.stream.isatty() and not quiet
+
+    def line(self, text: str) -> None:
+        """One line for people."""
+        if not self.quiet:
+            print(text, file=self.stream, flush=True)
+
+
+class RunProgress:
+    """Where a run is: scenario, launch, step, img/s, time left. A context manager."""
+
+    def __init__(self, console: Console, *, launches: int, steps: int, global_batch: int) -> None:
+        self.console = console
+        self.launches = launches
+        self.steps = steps
+        self.global_batch = global_batch
+        self.started = time.monotonic()
+        self.done = 0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._scenario = ""
+        self._phase = ""
+        self._step = 0
+        self._recent: list[tuple[float, int]] = []
+        self._last_line = 0.0
+
+    def __enter__(self) -> "RunProgress":
+        if self.console.live:
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.fields[launch]}"),
+                TextColumn("[bold]{task.fields[scenario]}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[detail]}"),
+                TimeElapsedColumn(),
+                console=RichConsole(file=self.console.stream),
+            )
+            self._task = self._bar.add_task("", total=self.launches * self.steps, launch="", scenario="", detail="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def waiting(self, what: str) -> None:
+        """Before the first launch: what is being waited for."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, launch="", scenario="", detail=what)
+
+    def begin(self, launch: int, scenario: str) -> None:
+        """A launch starts; ``launch`` counts from 0."""
+        self._scenario, self._phase, self._step = scenario, "starting", 0
+        self._recent = []
+        self._last_line = time.monotonic()
+        self._show(f"{launch + 1}/{self.launches}")
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """A message of a rank; rank 0 speaks for all."""
+        if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
+            return
+        if event["event"] == "phase":
+            self._phase = {"warmup": "warm-up", "measure": "measuring"}.get(event["phase"], "starting")
+        else:
+            self._step = event["step"]
+            self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
+        self._show(f"{self.done + 1}/{self.launches}")
+
+    def end(self, *, status: str, text: str) -> None:
+        """The launch is over; ``text`` says how it went."""
+        self.done += 1
+        left = self._time_left()
+        message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self.console.line(message + (f"; {left} left" if self.done < self.launches else ""))
+        self._show(f"{min(self.done + 1, self.launches)}/{self.launches}")
+
+    def _time_left(self) -> str:
+        finished = self.done + self._step / self.steps * (self._phase in ("warm-up", "measuring"))
+        if self.done == 0 and self._step == 0:
+            return "?"
+        return duration((time.monotonic() - self.started) / max(finished, 0.01) * max(0.0, self.launches - finished))
+
+    def _show(self, launch: str) -> None:
+        detail = f"{self._phase} step {self._step}/{self.steps}"
+        if len(self._recent) > 1:
+            (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
+            detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} img/s"
+        detail += f", {self._time_left()} left"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task,
+                completed=self.done * self.steps + self._step,
+                launch=launch,
+                scenario=self._scenario,
+                detail=detail,
+            )
+        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
+            self._last_line = time.monotonic()
+            self.console.line(f"[{launch}] {self._scenario}: {detail}")
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+SUMMARY_COLUMNS = (
+    ("scenario", "scenario", "{}"),
+    ("img/s", "throughput_img_s", "{:.1f}"),
+    ("step ms", "step_median_ms", "{:.1f}"),
+    ("p95 ms", "step_p95_ms", "{:.1f}"),
+    ("vs ddp", "relative_to_ddp", "{:.2f}x"),
+    ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
+    ("MiB all", "peak_total_mib", "{:,.0f}"),
+    ("status", "status", "{}"),
+    ("what ran", "what_ran", "{}"),
+)
+"""Heading, column of the summary, and format, of the table on a terminal."""
+
+
+def summary_table(table: "pd.DataFrame") -> str:
+    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below."""
+    import pandas as pd
+
+    rows = [[heading for heading, _, _ in SUMMARY_COLUMNS]]
+    for record in table.to_dict("records"):
+        rows.append([form.format(record[name]) if pd.notna(record[name]) else "-" for _, name, form in SUMMARY_COLUMNS])
+    text = align(rows, left=("scenario", "status", "what ran"))
+    reasons = [
+        f"{row['scenario']}: {row['status']}: {row['reason']}" for row in table.to_dict("records") if row["reason"]
+    ]
+    return "\n".join([text, *reasons])
+
+
+def align(rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
+    """Rows of cells as lines of columns; the first row is the heading, columns named in ``left`` are left-aligned."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if heading in left else cell.rjust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)

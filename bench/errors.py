@@ -1,0 +1,41 @@
+"""The errors that bench translates into one line and an exit code. Caught in one place, ``bench.cli.main``.
+
+Exit codes are a fixed contract: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 10 regressed;
+11 inconclusive; 12 missing or not comparable; 130 interrupted.
+"""
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+class BenchError(Exception):
+    """Something that a person is told in one line."""
+
+    exit_code = FAILED
+
+
+class RequestError(BenchError):
+    """The request is wrong: names the option, what is wrong with it, and what to do instead.
+
+    Parameters are joined into one line: ``option: problem; remedy``.
+    """
+
+    exit_code = USAGE
+
+    def __init__(self, option: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{option}: {problem}; {remedy}")
+        self.option = option
+        self.problem = problem
+        self.remedy = remedy
+
+
+class HostError(BenchError):
+    """The worker host could not start or went away (not the fault of one launch)."""
+
+
+class Interrupted(BenchError):
+    """Ctrl-C or SIGTERM: what was done is sealed as incomplete."""
+
+    exit_code = INTERRUPTED

@@ -1,0 +1,184 @@
+"""What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
+
+import os
+import platform
+import socket
+import subprocess
+import time
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from bench import nvml
+from bench.apex_probe import look
+from bench.errors import RequestError
+from bench.scenario import Scenario
+
+RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
+
+
+def cores() -> int:
+    """How many cores this process may use: its affinity, not what the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def available_memory_bytes() -> int:
+    """What the kernel says can be had without swapping."""
+    return _meminfo()["MemAvailable"]
+
+
+def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
+    """``cpu`` or ``cuda``, and the GPUs that are here in PCI order. ``auto`` takes the GPUs where there are some.
+
+    Raises :class:`RequestError` for ``cuda`` without a GPU.
+    """
+    if asked == "cpu":
+        return "cpu", []
+    gpus, why_none = nvml.list_gpus()
+    if asked == "cuda" and not gpus:
+        raise RequestError("--device", f"cuda was asked for, but {why_none}", "use --device cpu")
+    return ("cuda", gpus) if gpus else ("cpu", [])
+
+
+def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
+    """UUIDs of the GPUs named by PCI index or UUID, separated by commas; all of them by default.
+
+    Raises :class:`RequestError` for one that does not exist or is named twice.
+    """
+    if asked is None:
+        return tuple(gpu.uuid for gpu in here)
+    chosen: list[str] = []
+    known = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in here)
+    for name in (part.strip() for part in asked.split(",")):
+        match = [gpu.uuid for gpu in here if name in (str(gpu.index), gpu.uuid)]
+        if not match:
+            raise RequestError("--gpus", f"there is no GPU {name!r}", f"choose from {known}")
+        if match[0] in chosen:
+            raise RequestError("--gpus", f"GPU {name} is named twice", "name each GPU once")
+        chosen += match
+    return tuple(chosen)
+
+
+def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | None, packages: bool = True) -> str | None:
+    """Why ``scenario`` cannot run here, or None, as far as files tell; the worker host has the last word.
+
+    ``packages``: whether torch and torchvision must be installed for this interpreter (not so with ``--python``).
+    """
+    for package in ("torch", "torchvision") if packages else ():
+        if find_spec(package) is None:
+            return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
+    needs = set(scenario.needs)
+    if impl == "apex":
+        needs |= apex_modules(scenario)
+    if device == "cpu" and "cuda" in needs:
+        return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
+    wanted = sorted(need for need in needs if need.startswith("apex."))
+    if wanted and device == "cpu":
+        return f"{' and '.join(wanted)} need CUDA and this is the CPU; use --impl auto or native"
+    if wanted and packages:
+        files = look(apex_path)
+        there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
+        if not all(there[need] for need in wanted):
+            return files.explanation
+    return None
+
+
+def apex_modules(scenario: Scenario) -> set[str]:
+    """The modules of apex that the scenario uses where they are to be had."""
+    modules = set()
+    if scenario.strategy == "apex_ddp":
+        modules.add("apex.parallel")
+    if scenario.precision != "O0" and scenario.strategy != "custom":
+        modules.add("apex.amp")
+    return modules
+
+
+def describe(gpus: list[nvml.Gpu]) -> dict[str, Any]:
+    """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared."""
+    memory = _meminfo()
+    return {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores_usable": cores(),
+        "cores_online": os.cpu_count(),
+        "memory_gib": round(memory["MemTotal"] / 2**30, 1),
+        "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
+        "container": _container(),
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "environment": recorded_environment(),
+        "git": _git(),
+    }
+
+
+def state() -> dict[str, Any]:
+    """What changes while a run lasts; taken at its start and at its end."""
+    return {
+        "utc": utc_now(),
+        "load_1min": os.getloadavg()[0],
+        "memory_available_gib": round(available_memory_bytes() / 2**30, 2),
+    }
+
+
+def utc_now() -> str:
+    """The time for people, in UTC (ISO 8601)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def cpu_model() -> str:
+    """The CPU's name as the kernel has it."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def recorded_environment() -> dict[str, str]:
+    """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(RECORDED_PREFIXES) and not any(word in name.upper() for word in SECRET_WORDS)
+    }
+
+
+def _meminfo() -> dict[str, int]:
+    """/proc/meminfo in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if line.rstrip().endswith("kB")}
+
+
+def _line(path: str) -> str | None:
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().strip()
+
+
+def _container() -> str | None:
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and dirty flag of the checkout that bench runs from; None outside of one."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not os.path.exists(os.path.join(folder, ".git")):
+        return None
+    try:
+        commit = subprocess.run(
+            ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        status = subprocess.run(
+            ["git", "-C", folder, "status", "--porcelain"], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "dirty": bool(status.strip())}

@@ -1,0 +1,163 @@
+"""From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.discover import Found
+from bench.errors import RequestError
+from bench.records import Job, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How much is measured: launches per scenario, warm-up and measured steps of each."""
+
+    launches: int
+    warmup: int
+    iters: int
+
+
+PROFILES: dict[tuple[str, str], Profile] = {
+    ("quick", "cpu"): Profile(launches=1, warmup=2, iters=10),
+    ("quick", "cuda"): Profile(launches=1, warmup=10, iters=30),
+    ("standard", "cpu"): Profile(launches=5, warmup=5, iters=30),
+    ("standard", "cuda"): Profile(launches=5, warmup=50, iters=100),
+    ("nightly", "cpu"): Profile(launches=7, warmup=5, iters=40),
+    ("nightly", "cuda"): Profile(launches=7, warmup=50, iters=200),
+}
+"""By profile and kind of device. ``quick`` answers in a minute or two and claims no significance."""
+
+DEFAULT_IMAGE_SIZE = {"cpu": 64, "cuda": 224}
+DEFAULT_GLOBAL_BATCH = {"cpu": 8, "cuda": 128}
+HALF = {"cpu": "bf16", "cuda": "fp16"}
+
+BYTES_PER_STEP = 2048
+"""What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, with every default filled in.
+
+    ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
+    ranks) share the global batch.
+    """
+
+    scenarios: tuple[str, ...]
+    device: str
+    devices: tuple[str, ...]
+    replicas: int
+    model: str
+    image_size: int
+    global_batch: int
+    warmup: int
+    iters: int
+    launches: int
+    profile: str
+    impl: str
+    apex_path: str | None
+    python: str | None
+    seed: int
+    fresh: bool
+    stall_timeout_s: float
+    label: str | None
+
+    @property
+    def workload(self) -> Workload:
+        """What every scenario trains."""
+        return Workload(
+            model=self.model,
+            image_size=self.image_size,
+            global_batch=self.global_batch,
+            replicas=self.replicas,
+            device=self.device,
+            half=HALF[self.device],
+            warmup=self.warmup,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One launch to be done: its number in the run, which repetition of its scenario it is, and the job without paths."""
+
+    launch: int
+    repeat: int
+    found: Found
+    job: Job
+
+
+def global_batch(
+    asked: int | None, per_rank: int | None, device: str, scenarios: Sequence[Found], replicas: int
+) -> int:
+    """The global batch: as asked, or ``per_rank`` on every replica, or the default that the replicas can share.
+
+    Raises :class:`RequestError` when the parts would not be equal.
+    """
+    parts = max((found.scenario.replicas(replicas) for found in scenarios), default=1)
+    if per_rank is not None:
+        return per_rank * parts
+    if asked is None:
+        return max(1, DEFAULT_GLOBAL_BATCH[device] // parts) * parts
+    if asked % parts:
+        below, above = asked // parts * parts, (asked // parts + 1) * parts
+        near = f"{below} or {above}" if below else f"{above}"
+        raise RequestError("--global-batch", f"{asked} images cannot be shared evenly by {parts} ranks", f"use {near}")
+    return asked
+
+
+def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
+    """Refuse more steps than there is memory to keep their timings in (at most a quarter of what is free)."""
+    ranks = sum(found.scenario.processes(request.replicas) for found in scenarios) * request.launches
+    per_step = ranks * BYTES_PER_STEP
+    most = available_bytes // 4 // per_step
+    if request.warmup + request.iters > most:
+        needed = (request.warmup + request.iters) * per_step / 2**30
+        raise RequestError(
+            "--iters",
+            f"the timings of {request.warmup + request.iters:,} steps on {ranks} ranks need {needed:,.1f} GiB of memory "
+            f"and {available_bytes / 2**30:,.1f} GiB are free",
+            f"use at most {max(1, most - request.warmup):,}",
+        )
+
+
+def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[Planned, ...]:
+    """The launches in the order in which they run: one round over the scenarios for each repetition.
+
+    Every other round goes backwards, so that drift of the machine hits all scenarios alike. ``cores``: how many this
+    process may use; every launch gets the same budget of threads, shared by its ranks.
+    """
+    planned = []
+    for repeat in range(request.launches):
+        for found in reversed(scenarios) if repeat % 2 else scenarios:
+            launch = len(planned)
+            planned.append(
+                Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, cores))
+            )
+    return tuple(planned)
+
+
+def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:
+    scenario = found.scenario
+    processes = scenario.processes(request.replicas)
+    everything: dict[str, Any] = {
+        "launch": launch,
+        "scenario": found.name,
+        "scenario_file": found.file,
+        "repeat": repeat,
+        "strategy": scenario.strategy,
+        "precision": scenario.precision,
+        "half": scenario.half or HALF[request.device],
+        "processes": processes,
+        "replicas": scenario.replicas(request.replicas),
+        "distributed": scenario.distributed,
+        "impl": request.impl,
+        "workload": request.workload,
+        "iters": request.iters,
+        "threads": max(1, cores // processes),
+        "devices": request.devices[:1] if scenario.strategy == "single" else request.devices,
+        "apex_path": request.apex_path,
+        "stall_timeout_s": request.stall_timeout_s,
+    }
+    return Job(**everything)

@@ -1,0 +1,182 @@
+"""Values that cross processes and files: the workload, the job of a rank, the columns of the tables.
+
+Imported by the command line and by the workers, so it needs the standard library alone. Units are in the names.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = 1
+"""Of run.json and of the tables beside it. A reader refuses a newer one by name."""
+
+STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
+PHASES = ("data", "forward", "backward", "optimizer")
+
+STEP_COLUMNS = {
+    "launch": "int32",
+    "scenario": "string",
+    "repeat": "int32",
+    "rank": "int32",
+    "step": "int32",
+    "warmup": "bool",
+    "start_ns": "int64",
+    "data_ms": "float64",
+    "forward_ms": "float64",
+    "backward_ms": "float64",
+    "optimizer_ms": "float64",
+    "step_ms": "float64",
+    "loss": "float64",
+}
+"""One row per rank and step, warm-up steps included. ``start_ns``: the host's monotonic clock (CLOCK_MONOTONIC)."""
+
+MEMORY_COLUMNS = {
+    "launch": "int32",
+    "scenario": "string",
+    "host": "string",
+    "t_ns": "int64",
+    "pid": "int64",
+    "rank": "int32",
+    "device": "string",
+    "used_mib": "float64",
+    "source": "string",
+    "reason": "string",
+}
+"""One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0."""
+
+DEVICE_COLUMNS = {
+    "launch": "int32",
+    "scenario": "string",
+    "host": "string",
+    "t_ns": "int64",
+    "device": "string",
+    "utilisation_percent": "float64",
+    "power_w": "float64",
+    "energy_mj": "float64",
+    "sm_clock_mhz": "float64",
+    "memory_clock_mhz": "float64",
+    "temperature_c": "float64",
+    "throttle_reasons": "int64",
+    "used_mib": "float64",
+    "reason": "string",
+}
+"""One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What every scenario of a run trains. Equal hashes mean equal work.
+
+    ``global_batch``: images per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
+    ``pool_batches``: distinct global batches, visited in the same order again and again. ``half``: what "half" means
+    on this device (``fp16`` or ``bf16``). The number of measured steps is no part of it: it changes the precision of
+    an answer and not its meaning.
+    """
+
+    model: str = "resnet101"
+    image_size: int
+    global_batch: int
+    replicas: int
+    device: str
+    half: str
+    warmup: int
+    seed: int = 0
+    classes: int = 1000
+    loss: str = "cross_entropy"
+    optimizer: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    data: str = "synthetic"
+    pool_batches: int = 4
+
+    def hash(self) -> str:
+        """SHA-256 (hex) of the canonical JSON of all fields."""
+        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one launch executes; the same for all of its ranks.
+
+    ``devices``: UUIDs of the GPUs the ranks may see, in the order of local ranks; empty on the CPU. ``threads``: the
+    intra-op threads of each rank. ``scratch``: the folder that each rank writes ``rank<R>.json`` into.
+    """
+
+    launch: int
+    scenario: str
+    scenario_file: str
+    repeat: int
+    strategy: str
+    precision: str
+    half: str
+    processes: int
+    replicas: int
+    distributed: bool
+    impl: str
+    workload: Workload
+    iters: int
+    threads: int
+    devices: tuple[str, ...] = ()
+    apex_path: str | None = None
+    scratch: str = ""
+    logs: str = ""
+    rendezvous_timeout_s: float = 300.0
+    stall_timeout_s: float = 30.0
+
+    @property
+    def steps(self) -> int:
+        """Warm-up and measured steps together."""
+        return self.workload.warmup + self.iters
+
+    @property
+    def batch_per_replica(self) -> int:
+        """Images per step on one replica."""
+        return self.workload.global_batch // self.replicas
+
+
+def job_to_json(job: Job) -> dict[str, Any]:
+    """The job as JSON values, for a pipe or a file."""
+    return asdict(job)
+
+
+def job_from_json(document: dict[str, Any]) -> Job:
+    """The inverse of :func:`job_to_json`."""
+    fields = dict(document)
+    fields["workload"] = Workload(**fields["workload"])
+    fields["devices"] = tuple(fields["devices"])
+    return Job(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord:
+    """One launch as it stands in run.json.
+
+    ``effective``: what really ran, read off the live objects of the ranks; null where no rank came that far.
+    ``checks``: what was verified about the figures (conservation of time, equal threads, executed optimizer steps).
+    ``ranks``: per rank its pid, device and log. ``steps_done``: steps in steps.parquet for each rank.
+    """
+
+    launch: int
+    scenario: str
+    repeat: int
+    strategy: str
+    precision: str
+    processes: int
+    replicas: int
+    status: str
+    reason: str | None = None
+    first_failed_rank: int | None = None
+    effective: dict[str, Any] | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    started_utc: str | None = None
+    ended_utc: str | None = None
+    wall_s: float | None = None
+    first_forward_s: float | None = None
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces, no NaN (raises ``ValueError``)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

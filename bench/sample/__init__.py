@@ -1,0 +1,186 @@
+"""Samples of memory and devices while launches run, taken by a process of its own.
+
+    sampler = Sampler.start(device="cpu", gpus=(), spool="/tmp/samples", host="localhost")
+    sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
+    memory_rows, device_rows = sampler.finish(0)
+    sampler.stop()
+
+This is the command line's end: it starts that process (``bench.sample.process``), tells it whom to watch, and reads
+back what it wrote. A launch never fails for want of samples: what the process left behind when it died is returned,
+with rows that say what is missing.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench.bootstrap import program
+from bench.channel import Channel
+from bench.sample.process import spool_path
+
+ANSWER_LIMIT_S = 5.0
+START_LIMIT_S = 30.0
+"""A driver without persistence mode takes seconds to wake each GPU, so the very first answer may take longer."""
+
+
+class Sampler:
+    """One sampler process per host. ``cost``: what sampling took out of the launch that finished last, or None.
+
+    The kernel ends the process with the thread that started it, so start it from the main thread.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.cost: dict[str, Any] | None = None
+        self._config = config
+        self._log = os.path.join(config["spool"], "sampler.log")
+        self._watched: dict[int, list[dict[str, Any]]] = {}
+        self._spawn()
+
+    @classmethod
+    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str) -> "Sampler":
+        """Start the process and do not wait for it.
+
+        ``device``: ``cpu`` or ``cuda``. ``gpus``: UUIDs. ``spool``: a folder that exists; its files stay, the caller
+        removes them. ``host``: the name that the rows carry.
+        """
+        return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host})
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def watch(self, launch: int, scenario: str, rank: int, pid: int) -> None:
+        """Sample this rank from now on. Launches are watched one after another."""
+        if launch not in self._watched and self._process.poll() is not None:  # it died while nothing was watched
+            self._bury()
+            self._spawn()
+        message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid}
+        self._watched.setdefault(launch, []).append(message)
+        self._channel.send(event="watch", **message)
+
+    def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.records``).
+
+        A rank that was never seen, a GPU whose processes could never be listed, and every rank when the process died
+        have a row in which ``used_mib`` is None and ``reason`` says why. After a death the process is started anew for
+        later launches.
+        """
+        ranks = self._watched.pop(launch, [])
+        if not ranks:
+            return [], []
+        answer = self._ask(launch)
+        if answer is None:
+            death = self._bury()
+            missing = [(rank["pid"], None, death) for rank in ranks]
+            self.cost = None
+            self._spawn()
+        else:
+            missing = answer["missing"]
+            self.cost = answer["cost"]
+        tables = read_spool(spool_path(self._config["spool"], launch))
+        t_ns = time.perf_counter_ns()
+        by_pid = {rank["pid"]: rank for rank in ranks}
+        for pid, device, reason in missing:
+            tables["memory"].append(self._unavailable(by_pid[pid], t_ns, device, reason))
+        return tables["memory"], tables["device"]
+
+    def stop(self) -> None:
+        """End the process."""
+        self._channel.close()
+        try:
+            self._process.wait(ANSWER_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", program("bench.sample.process")),
+                    *(str(theirs.fileno()), str(os.getpid()), json.dumps(self._config)),
+                ],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+        self._start_deadline_s = time.monotonic() + START_LIMIT_S
+        self._ready = False
+
+    def _ask(self, launch: int) -> dict[str, Any] | None:
+        """The process's answer, or None when it is dead or silent."""
+        if not self._ready:
+            self._ready = self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
+            if not self._ready:
+                return None
+        self._channel.send(event="finish", launch=launch)
+        return self._receive("finished", ANSWER_LIMIT_S)
+
+    def _receive(self, event: str, limit_s: float) -> dict[str, Any] | None:
+        deadline_s = time.monotonic() + limit_s
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while not self._channel.closed and poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            for message in self._channel.receive():
+                if message["event"] == event:
+                    return message
+        return None
+
+    def _bury(self) -> str:
+        """End what is left of the process, and say how it went."""
+        name = f"the sampler process (PID {self.pid})"
+        silent = not self._channel.closed
+        self._channel.close()
+        if silent:
+            self._process.kill()
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:  # stuck in the driver, where no signal reaches it
+            self._process.kill()
+            return f"{name} did not answer and could not be ended; its later samples are missing"
+        if silent:
+            return f"{name} did not answer within {ANSWER_LIMIT_S:g} s and was killed; its later samples are missing"
+        if code < 0:
+            return f"{name} was killed by {signal.Signals(-code).name}; its later samples are missing"
+        return f"{name} ended with exit code {code} ({self._last_words()}); its later samples are missing"
+
+    def _last_words(self) -> str:
+        with open(self._log, encoding="utf-8", errors="replace") as log:
+            lines = log.read().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _unavailable(self, rank: dict[str, Any], t_ns: int, device: str | None, reason: str) -> dict[str, Any]:
+        return {
+            "launch": rank["launch"],
+            "scenario": rank["scenario"],
+            "host": self._config["host"],
+            "t_ns": t_ns,
+            "pid": rank["pid"],
+            "rank": rank["rank"],
+            "device": "cpu" if self._config["device"] == "cpu" else device,
+            "used_mib": None,
+            "source": "unavailable",
+            "reason": reason,
+        }
+
+
+def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a launch by table, ``memory`` and ``device``. A last line that is cut off is left out."""
+    tables: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    table, row = json.loads(line)
+                    tables[table].append(row)
+    return tables

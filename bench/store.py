@@ -1,0 +1,264 @@
+"""Run folders: written whole or not at all, sealed with checksums, refused where they do not match.
+
+    results/<UTC yyyymmddThhmmssZ>-<8 hex>/
+        run.json  steps.parquet  memory.parquet  device.parquet (GPU only)  logs/
+
+``run.json`` is written again after each launch, with the row count and SHA-256 of every other file as it is then;
+``complete: true`` comes with the last one.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import RequestError
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read from its folder. The tables have the columns of ``bench.records``."""
+
+    path: str
+    document: dict[str, Any]
+    steps: "pd.DataFrame"
+    memory: "pd.DataFrame"
+    device: "pd.DataFrame"
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return os.path.basename(self.path)
+
+
+class RunWriter:
+    """A run folder that is being written. Each launch's rows are on disk when :meth:`add` returns."""
+
+    def __init__(self, out: str, document: dict[str, Any]) -> None:
+        self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+        self.path = os.path.join(os.path.abspath(out), self.id)
+        os.makedirs(os.path.join(self.path, "logs"))
+        self.document = {
+            "schema_version": SCHEMA_VERSION,
+            "run": self.id,
+            **document,
+            "launches": [],
+            "complete": False,
+        }
+        self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
+        self.seal(complete=False)
+
+    @property
+    def logs(self) -> str:
+        """The folder for what the ranks print."""
+        return os.path.join(self.path, "logs")
+
+    @property
+    def scratch(self) -> str:
+        """A folder for what ranks and sampler hand over; gone when the run is done."""
+        path = os.path.join(self.path, ".scratch")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def add(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
+        """Put a launch and its rows (``steps``, ``memory``, ``device``) on disk."""
+        self.document["launches"].append(record)
+        for name, rows in tables.items():
+            if rows:
+                self._tables[name].append(_table(rows, COLUMNS[name]))
+                self._write_table(name)
+        self.seal(complete=False)
+
+    def finish(self, *, complete: bool, **document: Any) -> None:
+        """Write what is still missing, and ``run.json`` for the last time."""
+        self.document.update(document)
+        for name in ("steps", "memory") + (("device",) if self._tables["device"] else ()):
+            self._write_table(name)
+        shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
+        self.seal(complete=complete)
+
+    def seal(self, *, complete: bool) -> None:
+        """Write ``run.json`` with the checksum and the number of rows (logs: lines) of every other file."""
+        self.document["files"] = describe_files(self.path)
+        self.document["complete"] = complete
+        text = json.dumps(self.document, indent=1, allow_nan=False) + "\n"
+        write_atomically(os.path.join(self.path, "run.json"), text.encode())
+
+    def _write_table(self, name: str) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.concat_tables(self._tables[name] or [_table([], COLUMNS[name])]), sink)
+        write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
+
+
+def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> "pa.Table":
+    import pyarrow as pa
+
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def write_atomically(path: str, content: bytes) -> None:
+    """Replace ``path`` by ``content`` so that a reader, or a crash, sees the old file or the new one and nothing else."""
+    folder = os.path.dirname(path)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def describe_files(path: str) -> dict[str, dict[str, Any]]:
+    """SHA-256 and number of rows (logs: lines) of every file of a run folder but ``run.json``."""
+    found = {}
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            full = os.path.join(folder, name)
+            relative = os.path.relpath(full, path)
+            if relative != "run.json" and not name.startswith("."):
+                found[relative] = {"sha256": sha256(full), "rows": _count_rows(full)}
+    return found
+
+
+def sha256(path: str) -> str:
+    """Hex digest of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count_rows(path: str) -> int:
+    if path.endswith(".parquet"):
+        import pyarrow.parquet as pq
+
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def check_writable(out: str) -> None:
+    """Refuse an output folder that cannot be made or written, before anything runs."""
+    folder = os.path.abspath(out)
+    existing = folder
+    while not os.path.exists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise RequestError("--out", f"{existing} is not a folder", "give a folder")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise RequestError("--out", f"{existing} cannot be written: {error.strerror}", "give another folder") from error
+
+
+def find(run: str, out: str) -> str:
+    """The folder of a run given as a folder, a run id under ``out``, or ``latest``.
+
+    Raises :class:`RequestError` where there is none.
+    """
+    if run == "latest":
+        runs = sorted(
+            entry.name
+            for entry in (os.scandir(out) if os.path.isdir(out) else ())
+            if os.path.isfile(os.path.join(entry.path, "run.json"))
+        )
+        if not runs:
+            raise RequestError("RUN", f"there is no run in {out}", "make one with 'python -m bench run'")
+        return os.path.join(out, runs[-1])
+    for candidate in (run, os.path.join(out, run)):
+        if os.path.isdir(candidate):
+            return candidate.rstrip(os.sep)
+    raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+
+
+def read(path: str, *, allow_incomplete: bool = False) -> Run:
+    """Read and verify a run folder.
+
+    Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
+    has a file that is missing or changed since it was sealed.
+    """
+    document = _read_document(path)
+    if not document["complete"] and not allow_incomplete:
+        raise RequestError(
+            "RUN",
+            f"{path} is incomplete: it was interrupted, or is still being written",
+            "read what is there with --allow-incomplete",
+        )
+    for name, seal in document["files"].items():
+        file = os.path.join(path, name)
+        if not os.path.isfile(file):
+            raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
+        if sha256(file) != seal["sha256"] and document["complete"]:
+            raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
+    if not os.path.isfile(os.path.join(path, "steps.parquet")):
+        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    tables = {name: _read_table(path, name) for name in COLUMNS}
+    return Run(path=os.path.abspath(path), document=document, **tables)
+
+
+def _read_document(path: str) -> dict[str, Any]:
+    file = os.path.join(path, "run.json")
+    if not os.path.isfile(file):
+        raise RequestError("RUN", f"{path} is no run folder: it has no run.json", "give a folder made by 'bench run'")
+    try:
+        with open(file, encoding="utf-8") as text:
+            document = json.load(text)
+    except ValueError as error:
+        raise RequestError("RUN", f"{file} is damaged: {error}", "restore it, or measure again") from error
+    missing = [
+        key
+        for key in ("schema_version", "launches", "files", "complete", "request", "workload")
+        if not isinstance(document, dict) or key not in document
+    ]
+    if missing:
+        raise RequestError("RUN", f"{file} has no {missing[0]!r}", "give a folder made by 'bench run'")
+    if document["schema_version"] > SCHEMA_VERSION:
+        raise RequestError(
+            "RUN",
+            f"{file} has schema version {document['schema_version']} and this bench reads up to {SCHEMA_VERSION}",
+            "use the bench that wrote it, or a newer one",
+        )
+    return document
+
+
+def _read_table(path: str, name: str) -> "pd.DataFrame":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = os.path.join(path, f"{name}.parquet")
+    if not os.path.isfile(file):
+        empty: pd.DataFrame = _table([], COLUMNS[name]).to_pandas()
+        return empty
+    try:
+        table = pq.read_table(file)
+        frame: pd.DataFrame = table.select(list(COLUMNS[name])).to_pandas()
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        first = str(error).splitlines()[0]
+        raise RequestError("RUN", f"{file} is damaged: {first}", "restore it, or measure again") from error
+    return frame

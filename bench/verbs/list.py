@@ -1,0 +1,56 @@
+"""``python -m bench list``: every scenario, what it is in a line, and whether it can run here."""
+
+from bench import discover, machine
+from bench.errors import RequestError
+from bench.verbs.options import Parser, print_json
+
+DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why."
+EPILOG = """\
+Scenarios are small files: scenarios/*.py here, those of installed packages (entry point group bench.scenarios), and any
+file of your own: python -m bench run --scenario ./mine.py
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Print the scenarios; returns the exit code."""
+    parser = Parser("list", DESCRIPTION, EPILOG)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where (default: auto)")
+    parser.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP")
+    parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    device, gpus = machine.choose_device(options.device)
+    scenarios = []
+    for name, file in discover.names().items():
+        try:
+            found = discover.load(name, file)
+        except RequestError as error:  # a broken file of somebody's is a row of the table, not the end of it
+            scenarios.append({"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file})
+            continue
+        scenario = found.scenario
+        reason = machine.obstacle(scenario, device=device, impl=options.impl, apex_path=options.apex)
+        scenarios.append(
+            {
+                "name": name,
+                "summary": scenario.summary,
+                "strategy": scenario.strategy,
+                "precision": scenario.precision,
+                "needs": list(scenario.needs),
+                "runs_here": reason is None,
+                "reason": reason,
+                "file": file,
+                "doc": found.doc,
+            }
+        )
+    if options.json:
+        print_json({"device": device, "gpus": [gpu.uuid for gpu in gpus], "scenarios": scenarios})
+        return 0
+    width = max(len(str(row["name"])) for row in scenarios)
+    where = f"{len(gpus)} GPU(s)" if device == "cuda" else f"the CPU ({machine.cores()} cores)"
+    print(f"On {where}:\n")
+    for row in scenarios:
+        print(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
+        if row["reason"]:
+            print(f"  {'':<{width}}       {row['reason']}")
+    print("\nRun one: python -m bench run --scenario ddp_o2; all of the comparison: python -m bench run")
+    return 0

@@ -1,0 +1,66 @@
+"""What the verbs' parsers have in common: errors of one line, and numbers that say what they take."""
+
+import argparse
+import json
+import sys
+from typing import NoReturn
+
+from bench.errors import BenchError
+
+
+class WrongOption(BenchError):
+    """What argparse has against the command line."""
+
+    exit_code = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line with the remedy, raised and not printed."""
+
+    def __init__(self, verb: str, description: str, epilog: str) -> None:
+        super().__init__(
+            prog=f"python -m bench {verb}",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message with where to read on."""
+        raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of at least 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def print_json(document: object) -> None:
+    """One JSON document, alone on standard output."""
+    json.dump(document, sys.stdout, indent=1, allow_nan=False)
+    print()

@@ -1,0 +1,162 @@
+"""``python -m bench run``: measure scenarios and write a run folder."""
+
+import argparse
+import json
+import os
+import sys
+
+from bench import discover, machine
+from bench.apex_probe import look, search_path
+from bench.console import Console, summary_table
+from bench.discover import Found
+from bench.errors import FAILED, OK, RequestError
+from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, global_batch
+from bench.verbs.options import Parser, count, print_json, seconds, seed
+
+DESCRIPTION = """\
+Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
+process, and what really ran. Prints the table at the end.
+"""
+EPILOG = """\
+examples:
+  python -m bench run                                        all ten scenarios, quickly
+  python -m bench run --scenario ddp_o2 --gpus 0,1,3         one scenario on three of four GPUs
+  python -m bench run --profile standard --label 'new NCCL'  repeated launches, with a note for the report
+  python -m bench run --scenario ./mine.py                   a scenario of your own
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    scenarios = _scenarios(options.scenario)
+    request = _request(options, scenarios)
+    from bench import pipeline
+
+    finished = pipeline.run(request, scenarios, out=options.out, console=Console())
+    from bench.analyse.steps import summary
+    from bench.store import read
+
+    done = read(finished.path)
+    table = summary(done.document, done.steps, done.memory)
+    people = sys.stderr if options.json else sys.stdout
+    print(f"\n{summary_table(table)}\n\n{_next_steps(request, finished.path, finished.failed)}", file=people)
+    if options.json:
+        rows = json.loads(table.to_json(orient="records"))
+        print_json({"path": finished.path, **finished.document, "summary": rows})
+    return FAILED if finished.failed else OK
+
+
+def _parser() -> Parser:
+    parser = Parser("run", DESCRIPTION, EPILOG)
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--scenario", metavar="NAME[,NAME...]", help="scenarios or files (default: the ten of 'bench list')"
+    )
+    what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
+    what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
+    what.add_argument("--model", default="resnet101", help="a classification model of torchvision (default: resnet101)")
+    what.add_argument("--image-size", type=count, metavar="PX", help="square images (default: 224; on the CPU 64)")
+    batch = what.add_mutually_exclusive_group()
+    batch.add_argument(
+        "--global-batch", type=count, metavar="N", help="images a step in all (default: 128; on the CPU 8)"
+    )
+    batch.add_argument("--batch-per-rank", type=count, metavar="N", help="images a step for each device")
+    what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any"
+    )
+    where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
+    where.add_argument("--nproc", type=count, metavar="N", help="ranks on the CPU (default: 2)")
+    where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
+    much = parser.add_argument_group("how much")
+    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
+    much.add_argument(
+        "--profile", choices=profiles, default="quick", help="launches, warm-up and steps (default: quick)"
+    )
+    much.add_argument("--warmup", type=count, metavar="N", help="warm-up steps: kept, and left out of every statistic")
+    much.add_argument("--iters", type=count, metavar="N", help="measured steps of each launch")
+    much.add_argument("--launches", type=count, metavar="R", help="launches of each scenario: the unit of replication")
+    much.add_argument(
+        "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
+    )
+    result = parser.add_argument_group("result")
+    result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
+    result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
+    result.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    return parser
+
+
+def _scenarios(names: str | None) -> tuple[Found, ...]:
+    """The scenarios asked for, loaded."""
+    asked = list(discover.DEFAULT) if names is None else [part.strip() for part in names.split(",") if part.strip()]
+    if not asked:
+        raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
+    found: list[Found] = []
+    for name, file in map(discover.resolve, asked):
+        if any(other.name == name for other in found):
+            raise RequestError("--scenario", f"{name} is named twice", "use --launches R to repeat it")
+        found.append(discover.load(name, file))
+    return tuple(found)
+
+
+def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
+    """Every default filled in, and every option checked that can be checked without torch."""
+    device, gpus = machine.choose_device(options.device)
+    if device == "cpu" and options.gpus is not None:
+        why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
+        raise RequestError("--gpus", why, "leave it out")
+    if device == "cuda" and options.nproc is not None:
+        raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
+    devices = machine.choose_gpus(options.gpus, gpus)
+    replicas = len(devices) if device == "cuda" else options.nproc or 2
+    _check_apex(options.apex)
+    profile = PROFILES[options.profile, device]
+    return Request(
+        scenarios=tuple(found.name for found in scenarios),
+        device=device,
+        devices=devices,
+        replicas=replicas,
+        model=options.model,
+        image_size=options.image_size or DEFAULT_IMAGE_SIZE[device],
+        global_batch=global_batch(options.global_batch, options.batch_per_rank, device, scenarios, replicas),
+        warmup=options.warmup or profile.warmup,
+        iters=options.iters or profile.iters,
+        launches=options.launches or profile.launches,
+        profile=options.profile,
+        impl=options.impl,
+        apex_path=options.apex,
+        python=options.python,
+        seed=options.seed,
+        fresh=options.fresh,
+        stall_timeout_s=options.stall_timeout,
+        label=options.label,
+    )
+
+
+def _check_apex(path: str | None) -> None:
+    if path is None:
+        return
+    if search_path(path) is None:
+        raise RequestError("--apex", f"there is no package apex in {path}", "give a checkout of NVIDIA/apex, tag 25.05")
+    files = look(path)
+    if files.kind != "nvidia":
+        raise RequestError("--apex", *files.explanation.split("; ", 1))
+
+
+def _next_steps(request: Request, path: str, failed: int) -> str:
+    """What to do with the run, given what it was."""
+    lines = [f"Run folder: {os.path.relpath(path)}"]
+    if failed:
+        lines.append(f"{failed} launch(es) failed: what they printed is in {os.path.relpath(path)}/logs")
+    lines.append(f"Next: python -m bench report {os.path.basename(path)}")
+    if request.launches < 3:
+        again = f"python -m bench run --profile standard{_same_scenarios(request)}"
+        lines.append(f"One launch says nothing about chance; for figures to act on: {again}")
+    return "\n".join(lines)
+
+
+def _same_scenarios(request: Request) -> str:
+    return "" if request.scenarios == discover.DEFAULT else f" --scenario {','.join(request.scenarios)}"

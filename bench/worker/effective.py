@@ -1,0 +1,192 @@
+"""What really ran, read off the live objects after the steps, never off the request."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torchvision
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.worker.precision import ApexSession
+from bench.worker.session import Session
+
+
+class ConvolutionWatch:
+    """Notes the dtypes that convolutions (linear layers where there is none) compute in, during the first step only.
+
+    Under autocast and under apex's O1 the weights say fp32; only the outputs tell what was computed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+        layers = layers or [m for m in model.modules() if isinstance(m, nn.Linear)]
+        self.outputs: set[torch.dtype] = set()
+        self.input_is_channels_last: bool | None = None
+        self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
+
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.outputs.add(output.dtype)
+        if output.dim() == 4:
+            self.input_is_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
+
+    def stop(self) -> None:
+        """Take the hook off again."""
+        for hook in self.hooks:
+            hook.remove()
+
+
+def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
+    """Describe the session that just trained. Dtypes map to the number of elements that have them."""
+    model = session.model
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    found: dict[str, Any] = {
+        "wrapper": _class_name(session.module),
+        "parallel_impl": session.job.parallel_impl,
+        "precision_impl": session.job.precision_impl,
+        "session": _class_name(session),
+        "replicas": _replicas(session),
+        "parameter_dtypes": _dtypes(model.parameters()),
+        "gradient_dtypes": _dtypes(p.grad for p in model.parameters() if p.grad is not None),
+        "batch_norm_dtypes": _dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
+        "compute_dtypes": sorted(_name(dtype) for dtype in watch.outputs),
+        "optimizer": _class_name(session.optimizer),
+        "optimizer_fused": bool(session.optimizer.defaults.get("fused")),
+        "optimizer_dtypes": _dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
+        "scaler": _scaler(session),
+        "backend": dist.get_backend() if dist.is_initialized() else None,
+        "world_size": dist.get_world_size() if dist.is_initialized() else 1,
+        "device": _device(session.job.device),
+        "memory_format": _memory_format(model, watch),
+        "tf32": {
+            "cudnn": torch.backends.cudnn.allow_tf32,
+            "matmul": torch.backends.cuda.matmul.allow_tf32,
+        }
+        if session.job.device.type == "cuda"
+        else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if session.job.device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "versions": versions(),
+    }
+    found["precision"] = observed_level(found)
+    return found
+
+
+def contradictions(effective: dict[str, Any], *, precision: str, half: str, strategy: str) -> list[str]:
+    """Where what ran is not what the scenario's name says. Empty for every honest launch.
+
+    A ``custom`` strategy is held to its precision only.
+    """
+    found = []
+    if effective["precision"] != precision:
+        found.append(
+            f"{precision} was asked for, but {effective['precision'] or 'no level'} ran: {_dtype_story(effective)}"
+        )
+    half_name = {"fp16": "float16", "bf16": "bfloat16"}[half]
+    if precision != "O0" and effective["compute_dtypes"] != [half_name]:
+        found.append(f"half means {half_name} here, but convolutions gave {' and '.join(effective['compute_dtypes'])}")
+    if precision in ("O1", "O2") and half == "fp16" and effective["scaler"] is None:
+        found.append(f"{precision} in fp16 means a dynamic loss scale, but there is no scaler")
+    wrappers = {
+        "dp": "torch.nn.parallel.data_parallel.DataParallel",
+        "ddp": "torch.nn.parallel.distributed.DistributedDataParallel",
+        "apex_ddp": {
+            "apex": "apex.parallel.distributed.DistributedDataParallel",
+            "native": "bench.worker.flat_bucket.FlatBucketDataParallel",
+        }.get(effective["parallel_impl"], ""),
+    }
+    if strategy in wrappers and effective["wrapper"] != wrappers[strategy]:
+        found.append(f"{strategy} means {wrappers[strategy]}, but the wrapper is {effective['wrapper']}")
+    return found
+
+
+def observed_level(effective: dict[str, Any]) -> str | None:
+    """The AMP level that these dtypes are, or None where they are no level of the table."""
+    weights, norms = set(effective["parameter_dtypes"]), set(effective["batch_norm_dtypes"])
+    compute, updated = set(effective["compute_dtypes"]), set(effective["optimizer_dtypes"])
+    fp32 = {"float32"}
+    if weights == fp32 and compute == fp32:
+        return "O0"
+    if weights == fp32 and len(compute) == 1:
+        return "O1"
+    if weights == compute | norms and norms <= fp32 and updated == fp32:
+        return "O2"
+    if weights == compute == updated and norms <= compute:
+        return "O3"
+    return None
+
+
+def _dtype_story(effective: dict[str, Any]) -> str:
+    parts = ("parameter", "batch_norm", "compute", "optimizer")
+    return ", ".join(f"{part} {' and '.join(effective[f'{part}_dtypes']) or 'none'}" for part in parts)
+
+
+def versions() -> dict[str, Any]:
+    """Versions of what computes."""
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and dist.is_nccl_available() else None
+    return {
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+    }
+
+
+def _replicas(session: Session) -> int:
+    """Copies of the model that share a step: DataParallel's devices, or the ranks of the process group."""
+    if isinstance(session.module, nn.DataParallel):
+        return max(1, len(session.module.device_ids))
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _scaler(session: Session) -> dict[str, Any] | None:
+    if session.scaler is None:
+        return None
+    if isinstance(session, ApexSession):
+        return {
+            "class": _class_name(session.scaler),
+            "dynamic": bool(session.scaler.dynamic),
+            "scale": float(session.scaler.loss_scale()),
+        }
+    return {"class": _class_name(session.scaler), "dynamic": True, "scale": float(session.scaler.get_scale())}
+
+
+def _memory_format(model: nn.Module, watch: ConvolutionWatch) -> str:
+    weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    if not weights:
+        return "contiguous"
+    last = all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    return "channels_last" if last and watch.input_is_channels_last else "contiguous"
+
+
+def _device(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"type": device.type}
+    properties = torch.cuda.get_device_properties(device)
+    return {"type": "cuda", "name": properties.name, "uuid": device_uuid(device), "index": device.index}
+
+
+def device_uuid(device: torch.device) -> str:
+    """The GPU's UUID as NVML writes it (``GPU-...``)."""
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def _dtypes(tensors: Iterable[Tensor]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[_name(tensor.dtype)] += tensor.numel()
+    return dict(sorted(counts.items()))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

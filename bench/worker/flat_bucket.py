@@ -1,0 +1,166 @@
+"""Data parallelism by flat buckets, after the documented behaviour of ``apex.parallel.DistributedDataParallel``.
+
+What stands in for apex DDP where apex or CUDA is missing. Gradients are put into buckets of at least ``message_size``
+elements, one kind of bucket for each dtype, in the order in which they arrive in the first backward pass (rank 0's
+order holds for all). From the second backward pass on, a bucket that is full is flattened and all-reduced at once, so
+that communication overlaps the rest of the backward pass; at its end the averaged values are copied back.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+
+class FlatBucketDataParallel(nn.Module):
+    """Wrap ``module`` so that ``backward()`` leaves the average of all ranks' gradients in ``.grad``.
+
+    Parameters
+    ----------
+    message_size : smallest number of elements of a bucket (apex's default: 10,000,000).
+    delay_allreduce : one round of all-reduces at the end of the backward pass, without overlap.
+    allreduce_always_fp32 : reduce half gradients in fp32.
+    gradient_average : divide by the world size.
+    gradient_predivide_factor : divide by this before the all-reduce, and by world size over this after it.
+
+    Every parameter must take part in every backward pass. Raises ``RuntimeError`` in ``backward()`` where one does not.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        message_size: int = 10_000_000,
+        delay_allreduce: bool = False,
+        allreduce_always_fp32: bool = False,
+        gradient_average: bool = True,
+        gradient_predivide_factor: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.message_size = message_size
+        self.delay_allreduce = delay_allreduce
+        self.allreduce_always_fp32 = allreduce_always_fp32
+        self.gradient_average = gradient_average
+        self.gradient_predivide_factor = gradient_predivide_factor
+        self.world_size = dist.get_world_size()
+        self.parameters_in_use = [p for p in module.parameters() if p.requires_grad]
+        self.buckets: list[list[int]] | None = None
+        """Parameter indices of each bucket, in the order in which the buckets are reduced; None until known."""
+        self._bucket_of: dict[int, int] = {}
+        self._arrived: list[int] = []
+        self._missing: list[int] = []
+        self._next_bucket = 0
+        self._pending: list[tuple[dist.Work, Tensor, list[Tensor]]] = []
+        self._callback_queued = False
+        self._synchronise = True
+        for tensors in _by_dtype([p.data for p in module.parameters()]):
+            flat = _flatten_dense_tensors(tensors)
+            dist.broadcast(flat, 0)
+            for tensor, value in zip(tensors, _unflatten_dense_tensors(flat, tensors), strict=True):
+                tensor.copy_(value)
+        for index, parameter in enumerate(self.parameters_in_use):
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's forward pass."""
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within this context ``backward()`` accumulates local gradients and communicates nothing."""
+        before, self._synchronise = self._synchronise, False
+        try:
+            yield
+        finally:
+            self._synchronise = before
+
+    def _hook(self, index: int) -> Any:
+        def gradient_is_ready(_: Tensor) -> None:
+            if not self._synchronise:
+                return
+            if not self._callback_queued:
+                self._callback_queued = True
+                self._begin()
+                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._arrived.append(index)
+            if self.buckets is not None and not self.delay_allreduce:
+                self._missing[self._bucket_of[index]] -= 1
+                self._reduce_full_buckets()
+
+        return gradient_is_ready
+
+    def _begin(self) -> None:
+        self._arrived.clear()
+        self._pending.clear()
+        self._next_bucket = 0
+        self._missing = [len(bucket) for bucket in self.buckets or []]
+
+    def _reduce_full_buckets(self) -> None:
+        """In order only: collectives must be issued in the same order on every rank."""
+        assert self.buckets is not None
+        while self._next_bucket < len(self.buckets) and self._missing[self._next_bucket] == 0:
+            self._start(self.buckets[self._next_bucket])
+            self._next_bucket += 1
+
+    def _start(self, bucket: list[int]) -> None:
+        gradients = [self._gradient(index) for index in bucket]
+        flat = _flatten_dense_tensors(gradients)
+        reduced = flat.float() if self.allreduce_always_fp32 else flat
+        if self.gradient_predivide_factor != 1.0:
+            reduced.mul_(1.0 / self.gradient_predivide_factor)
+        work = dist.all_reduce(reduced, async_op=True)
+        assert work is not None
+        self._pending.append((work, reduced, gradients))
+
+    def _gradient(self, index: int) -> Tensor:
+        gradient = self.parameters_in_use[index].grad
+        assert gradient is not None
+        return gradient
+
+    def _finish(self) -> None:
+        """Runs when the backward pass is over (autograd's callback queue)."""
+        self._callback_queued = False
+        if len(self._arrived) != len(self.parameters_in_use):
+            raise RuntimeError(
+                f"{len(self.parameters_in_use) - len(self._arrived)} parameters received no gradient in this backward "
+                "pass; every parameter must take part in the loss"
+            )
+        if self.buckets is None:
+            self.buckets = self._agree_on_buckets()
+            self._bucket_of = {index: b for b, bucket in enumerate(self.buckets) for index in bucket}
+        for bucket in self.buckets[self._next_bucket :]:
+            self._start(bucket)
+        for work, reduced, gradients in self._pending:
+            work.wait()
+            if self.gradient_average:
+                reduced.mul_(self.gradient_predivide_factor / self.world_size)
+            torch._foreach_copy_(gradients, list(_unflatten_dense_tensors(reduced, gradients)))
+        self._pending.clear()
+
+    def _agree_on_buckets(self) -> list[list[int]]:
+        """Rank 0's order of arrival, cut into buckets by dtype, broadcast to all."""
+        order = torch.tensor(self._arrived, device=self.parameters_in_use[0].device)
+        dist.broadcast(order, 0)
+        filling: dict[torch.dtype, list[int]] = {}
+        size: dict[torch.dtype, int] = {}
+        buckets = []
+        for index in order.tolist():
+            parameter = self.parameters_in_use[index]
+            filling.setdefault(parameter.dtype, []).append(index)
+            size[parameter.dtype] = size.get(parameter.dtype, 0) + parameter.numel()
+            if size[parameter.dtype] >= self.message_size:
+                buckets.append(filling.pop(parameter.dtype))
+                del size[parameter.dtype]
+        return buckets + list(filling.values())
+
+
+def _by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())

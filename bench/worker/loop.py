@@ -1,0 +1,173 @@
+"""The measured loop: one chain of marks through data, forward, backward and optimizer, with no gaps.
+
+``step_i`` runs from the start of iteration i to the start of iteration i+1, so whatever lies between phases counts. A
+mark is a ``torch.cuda.Event`` on a GPU and ``perf_counter_ns`` on the CPU; nothing in the window waits for the device.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bench.worker.data import Batch
+from bench.worker.session import Session
+
+MARKS_PER_STEP = 4
+PROGRESS_INTERVAL_NS = 250_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Timings:
+    """What a window measured: per step its start (ns, monotonic clock), phases and total (ms), and its loss.
+
+    ``wall_ms``: host time between the end points of the window, for the check that the steps add up to it.
+    """
+
+    start_ns: list[int] = field(default_factory=list)
+    data_ms: list[float] = field(default_factory=list)
+    forward_ms: list[float] = field(default_factory=list)
+    backward_ms: list[float] = field(default_factory=list)
+    optimizer_ms: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    wall_ms: float = 0.0
+
+
+class Clock(Protocol):
+    """Marks points of a window without waiting for the device; reads them afterwards.
+
+    ``wait`` returns when all that was marked has happened; ``read`` gives the time of the first mark (ns, monotonic
+    clock) and the distance from each mark to the next (ms).
+    """
+
+    def prepare(self, marks: int) -> None: ...
+    def mark(self) -> None: ...
+    def wait(self) -> None: ...
+    def read(self) -> tuple[int, list[float]]: ...
+
+
+class HostClock:
+    """``perf_counter_ns``: right where the device is the CPU."""
+
+    def prepare(self, marks: int) -> None:
+        self.ticks: list[int] = []
+
+    def mark(self) -> None:
+        self.ticks.append(time.perf_counter_ns())
+
+    def wait(self) -> None:
+        pass
+
+    def read(self) -> tuple[int, list[float]]:
+        ticks = self.ticks
+        return ticks[0], [(b - a) / 1e6 for a, b in zip(ticks, ticks[1:], strict=False)]
+
+
+class CudaClock:
+    """CUDA events on the current stream of ``device``, each recorded once beforehand because creation is lazy."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def prepare(self, marks: int) -> None:
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]
+        for event in self.events:
+            event.record()
+        torch.cuda.synchronize(self.device)
+        self.used = 0
+        self.origin_ns = time.perf_counter_ns()
+
+    def mark(self) -> None:
+        self.events[self.used].record()
+        self.used += 1
+
+    def wait(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def read(self) -> tuple[int, list[float]]:
+        # Differences of neighbours, because elapsed_time has the precision of fp32.
+        used = self.events[: self.used]
+        return self.origin_ns, [a.elapsed_time(b) for a, b in zip(used, used[1:], strict=False)]
+
+
+def clock_for(device: torch.device) -> Clock:
+    """The clock that is right on ``device``."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
+
+
+def run_window(
+    session: Session,
+    load: Callable[[], Batch],
+    steps: int,
+    *,
+    device: torch.device,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> Timings:
+    """Train ``steps`` steps and time each of them.
+
+    Garbage collection is held off within the window. ``on_step(k)`` is called about four times a second with the number
+    of steps that were issued, between two steps.
+    """
+    clock = clock_for(device)
+    clock.prepare(steps * MARKS_PER_STEP + 1)
+    losses: list[Tensor] = []
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        wall_start = time.perf_counter_ns()
+        _chain(session, load, steps, clock.mark, losses, on_step)
+        clock.wait()
+        wall_end = time.perf_counter_ns()
+    finally:
+        if collecting:
+            gc.enable()
+    first_ns, spans = clock.read()
+    return _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
+
+
+def _chain(
+    session: Session,
+    load: Callable[[], Batch],
+    steps: int,
+    mark: Callable[[], None],
+    losses: list[Tensor],
+    on_step: Callable[[int], None],
+) -> None:
+    """The measured code itself, and nothing else."""
+    next_report = 0
+    for step in range(steps):
+        mark()
+        images, labels = load()
+        mark()
+        loss = session.forward(images, labels)
+        mark()
+        session.backward(loss)
+        mark()
+        session.optimize()
+        losses.append(loss.detach())
+        now = time.perf_counter_ns()
+        if now >= next_report:
+            on_step(step + 1)
+            next_report = now + PROGRESS_INTERVAL_NS
+    mark()
+
+
+def _timings(first_ns: int, spans: list[float], losses: list[Tensor], wall_ms: float) -> Timings:
+    timings = Timings(wall_ms=wall_ms)
+    elapsed_ms = 0.0
+    for start in range(0, len(spans), MARKS_PER_STEP):
+        phases = spans[start : start + MARKS_PER_STEP]
+        timings.start_ns.append(first_ns + round(elapsed_ms * 1e6))
+        timings.data_ms.append(phases[0])
+        timings.forward_ms.append(phases[1])
+        timings.backward_ms.append(phases[2])
+        timings.optimizer_ms.append(phases[3])
+        timings.step_ms.append(sum(phases))
+        elapsed_ms += sum(phases)
+    timings.loss = torch.stack(losses).float().cpu().tolist() if losses else []
+    return timings

@@ -1,0 +1,49 @@
+"""The parallel strategies: how a model becomes a model on all devices. Each is a function ``wrap(model, job)``.
+
+``single`` leaves the model as it is. What came of a strategy (class, backend, number of replicas) is read off the
+wrapped module afterwards, by ``bench.worker.effective``.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from bench.worker.session import RankJob
+
+
+def single(model: nn.Module, job: "RankJob") -> nn.Module:
+    """One process, one device."""
+    return model
+
+
+def data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:
+    """``torch.nn.DataParallel`` over all chosen GPUs; on the CPU torch makes it a pass-through."""
+    return nn.DataParallel(model, device_ids=list(range(len(job.job.devices))) or None)
+
+
+def distributed_data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:
+    """``torch.nn.parallel.DistributedDataParallel`` with its defaults (buckets of 25 MiB, buffers broadcast)."""
+    device_ids = [job.local_rank] if job.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+
+
+def apex_distributed_data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:
+    """``apex.parallel.DistributedDataParallel`` where it was resolved, the native flat-bucket all-reduce otherwise."""
+    if job.parallel_impl == "apex":
+        from apex.parallel import DistributedDataParallel
+
+        wrapped: nn.Module = DistributedDataParallel(model)
+        return wrapped
+    from bench.worker.flat_bucket import FlatBucketDataParallel
+
+    return FlatBucketDataParallel(model)
+
+
+STRATEGIES: dict[str, Callable[[nn.Module, "RankJob"], nn.Module]] = {
+    "single": single,
+    "dp": data_parallel,
+    "ddp": distributed_data_parallel,
+    "apex_ddp": apex_distributed_data_parallel,
+}

@@ -1,0 +1,223 @@
+"""One rank of one launch: join, build, train, read what ran, write the result.
+
+The standard variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who it is, so the same code runs
+under bench's own worker host and under ``torchrun``:
+
+    torchrun --standalone --nproc-per-node 2 -m bench.worker JOB.json
+"""
+
+import json
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.channel import Channel
+from bench.discover import load_module
+from bench.errors import BenchError
+from bench.records import Job
+from bench.worker import apex, data, effective, loop
+from bench.worker.session import RankJob, Session, session_for
+
+STORE_FD = "BENCH_STORE_FD"
+"""The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a rank is, from the standard environment variables."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Identity":
+        """Raises ``KeyError`` naming the variable that is missing."""
+        return cls(
+            rank=int(environment["RANK"]),
+            local_rank=int(environment["LOCAL_RANK"]),
+            world_size=int(environment["WORLD_SIZE"]),
+        )
+
+
+def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> None:
+    """Do the launch as this rank and write ``rank<R>.json`` into the job's scratch folder.
+
+    ``born_ns``: when this process was made (monotonic clock). Errors are told to the supervisor with their kind
+    (``oom`` or ``error``) and raised again, so that the log has the traceback.
+    """
+
+    def tell(event: str, **values: Any) -> None:
+        if channel is not None:
+            channel.send(event=event, rank=me.rank, **values)
+
+    tell("up", pid=os.getpid())
+    try:
+        result = _train(job, me, tell, born_ns)
+    except BaseException as error:
+        tell("error", kind=_kind(error), reason=_one_line(error), collateral=_is_collateral(error))
+        raise
+    _write(os.path.join(job.scratch, f"rank{me.rank}.json"), result)
+    tell("done")
+
+
+def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
+    torch.set_num_threads(job.threads)
+    device = _device(job, me)
+    tell("phase", phase="rendezvous")
+    if job.distributed:
+        _join(job, me, device)
+    tell("phase", phase="build")
+    precision_impl, parallel_impl, problem = apex.implementations(
+        strategy=job.strategy,
+        precision=job.precision,
+        impl=job.impl,
+        cuda=device.type == "cuda",
+        found=apex.probe(job.apex_path) if device.type == "cuda" else {"problems": dict.fromkeys(apex.MODULES)},
+    )
+    if problem is not None:
+        raise BenchError(problem)
+    rank_job = RankJob(
+        job=job,
+        rank=me.rank,
+        local_rank=me.local_rank,
+        world_size=me.world_size,
+        device=device,
+        precision_impl=precision_impl,
+        parallel_impl=parallel_impl,
+    )
+    pool = _pool(job, me, device)
+    load = data.loader(pool, device)
+    session = _session(rank_job)
+    watch = effective.ConvolutionWatch(session.model)
+    torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
+
+    def report(phase: str, done: int) -> Any:
+        tell("phase", phase=phase)
+        return lambda step: tell("step", step=done + step, of=job.steps)
+
+    warmup = loop.run_window(session, load, job.workload.warmup, device=device, on_step=report("warmup", 0))
+    watch.stop()
+    _barrier()
+    skipped_before = session.skipped_steps()
+    measured = loop.run_window(session, load, job.iters, device=device, on_step=report("measure", job.workload.warmup))
+    tell("phase", phase="record")
+    ran = effective.read(session, watch)
+    wrong = effective.contradictions(ran, precision=job.precision, half=job.half, strategy=job.strategy)
+    if wrong:
+        raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
+    skipped = session.skipped_steps()
+    result = {
+        "rank": me.rank,
+        "pid": os.getpid(),
+        "warmup": asdict(warmup),
+        "measured": asdict(measured),
+        "effective": ran,
+        "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
+        "skipped_steps": None
+        if skipped is None or skipped_before is None
+        else int(skipped.item() - skipped_before.item()),
+        "allocator": _allocator(device),
+    }
+    _barrier()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return result
+
+
+def _device(job: Job, me: Identity) -> torch.device:
+    """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
+    if job.workload.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", me.local_rank if job.processes > 1 else 0)
+    torch.cuda.set_device(device)
+    expected, actual = job.devices[device.index], effective.device_uuid(device)
+    if actual != expected:
+        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
+    return device
+
+
+def _join(job: Job, me: Identity, device: torch.device) -> None:
+    """Form the process group: over a socket that the launcher bound to port 0, or else by ``env://``."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    timeout = timedelta(seconds=job.rendezvous_timeout_s)
+    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+    fd = os.environ.get(STORE_FD)
+    if fd is None:
+        dist.init_process_group(backend, timeout=timeout, **options)
+        return
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        me.world_size,
+        is_master=me.rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=int(fd) if me.rank == 0 else None,
+    )
+    dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
+
+
+def _pool(job: Job, me: Identity, device: torch.device) -> list[data.Batch]:
+    """The batches of this process: its own replica's part, or all replicas' parts where one process drives them."""
+    mine = range(job.replicas) if job.processes == 1 else range(me.rank, me.rank + 1)
+    return data.batches(job.workload, job.replicas, mine, pin=device.type == "cuda")
+
+
+def _session(job: RankJob) -> Session:
+    if job.job.strategy != "custom":
+        return session_for(job)
+    module = load_module(job.job.scenario, job.job.scenario_file)
+    session: Session = module.setup(job)
+    return session
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _allocator(device: torch.device) -> dict[str, float]:
+    """Peaks in MiB: torch's allocator per GPU of this process, or this process's resident set on the CPU."""
+    if device.type == "cpu":
+        return {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {
+        f"{kind}_mib.{effective.device_uuid(torch.device('cuda', index))}": read(index) / 2**20
+        for index in range(torch.cuda.device_count())
+        for kind, read in (
+            ("max_allocated", torch.cuda.max_memory_allocated),
+            ("max_reserved", torch.cuda.max_memory_reserved),
+        )
+    }
+
+
+def _kind(error: BaseException) -> str:
+    text = str(error).lower()
+    memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return "oom" if memory or "can't allocate memory" in text or "bad_alloc" in text else "error"
+
+
+def _is_collateral(error: BaseException) -> bool:
+    """Whether a collective failed because another rank was gone."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, BenchError):
+        return text
+    return f"{type(error).__name__}: {text}"[:500]
+
+
+def _write(path: str, result: dict[str, Any]) -> None:
+    """Whole or not at all. NaN losses stay NaN here: the file never leaves bench."""
+    temporary = path + ".part"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    os.replace(temporary, path)

@@ -1,0 +1,129 @@
+"""One rank's training step in four calls: load, forward, backward, optimize.
+
+:class:`Session` is the step in fp32; ``bench.worker.precision`` has one subclass for each AMP level. A scenario with a
+strategy of its own returns one from ``setup(job)``:
+
+    def setup(job):
+        from bench.worker.session import session_for
+
+        return session_for(job, wrap=lambda model, job: MyParallel(model))
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from bench.records import Job, Workload
+from bench.worker.parallel import STRATEGIES
+
+Wrap = Callable[[nn.Module, "RankJob"], nn.Module]
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJob:
+    """A job as one rank sees it: who it is, where it computes, and which implementations were resolved for it.
+
+    ``precision_impl`` and ``parallel_impl``: ``native``, ``apex`` or ``torch`` (nothing of apex is involved).
+    """
+
+    job: Job
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+    precision_impl: str
+    parallel_impl: str
+
+    @property
+    def workload(self) -> Workload:
+        """What is trained."""
+        return self.job.workload
+
+    @property
+    def half(self) -> torch.dtype:
+        """What "half" means here."""
+        return DTYPES[self.job.half]
+
+    def build_model(self) -> nn.Module:
+        """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank."""
+        torch.manual_seed(self.workload.seed)
+        model = build_model(self.workload)
+        return model.to(self.device)
+
+    def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """SGD with momentum, fused: a fused step under ``GradScaler`` needs no synchronisation with the GPU."""
+        workload = self.workload
+        return torch.optim.SGD(
+            parameters,
+            lr=workload.learning_rate,
+            momentum=workload.momentum,
+            weight_decay=workload.weight_decay,
+            fused=True,
+        )
+
+
+def model_names() -> list[str]:
+    """The classification models of torchvision."""
+    return torchvision.models.list_models(module=torchvision.models)
+
+
+def build_model(workload: Workload) -> nn.Module:
+    """The workload's model with random weights, on the CPU. Models with an auxiliary head are built without it."""
+    options: dict[str, Any] = {"weights": None, "num_classes": workload.classes}
+    if workload.model in ("googlenet", "inception_v3"):
+        options |= {"aux_logits": False, "init_weights": True}
+    return torchvision.models.get_model(workload.model, **options)
+
+
+class Session:
+    """The training step in fp32 (O0).
+
+    ``wrap`` makes the model parallel; it is called after the weights have their final dtype.
+    """
+
+    def __init__(self, job: RankJob, wrap: Wrap) -> None:
+        self.job = job
+        self.scaler: Any = None
+        self.criterion = nn.CrossEntropyLoss()
+        self.model = job.build_model()
+        self.optimizer = self.prepare()
+        self.module = wrap(self.model, job)
+
+    def prepare(self) -> torch.optim.Optimizer:
+        """Give the model its precision and build the optimizer."""
+        return self.job.build_optimizer(self.model.parameters())
+
+    def zero_grad(self) -> None:
+        """Forget the last step's gradients. At the start of a step, so that they can be looked at after the last."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of this process's images: a scalar on the device."""
+        self.zero_grad()
+        loss: Tensor = self.criterion(self.module(images), labels)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients in ``.grad``, averaged over the ranks by the wrapper."""
+        loss.backward()
+
+    def optimize(self) -> None:
+        """One step of the optimizer."""
+        self.optimizer.step()
+
+    def skipped_steps(self) -> Tensor | None:
+        """How many calls of :meth:`optimize` changed no weight because a gradient was not finite; None: cannot skip."""
+        return None
+
+
+def session_for(job: RankJob, wrap: Wrap | None = None) -> Session:
+    """The session of the job's precision level around ``wrap`` (default: the job's own strategy)."""
+    from bench.worker.precision import session_class
+
+    return session_class(job)(job, wrap or STRATEGIES[job.job.strategy])
