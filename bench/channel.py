@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Channel:
-    """One end of a pair of connected sockets. ``receive`` gives whole messages; ``send`` is safe against partial writes.
+    """One end of a pair of connected sockets. ``receive`` gives whole messages, ``send`` sends them whole.
 
     A peer that is gone shows as ``closed`` on reading and is ignored on writing: whoever supervises decides what a
     silent peer means.

@@ -46,10 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     from bench.errors import INTERRUPTED, BenchError
 
     try:
-        return _verb(arguments[0])(arguments[1:])
+        code: int = _verb(arguments[0])(arguments[1:])
+        return code
     except BenchError as error:
         line = " ".join(str(error).split())
-        print(f"bench: error: {line}", file=sys.stderr)
+        prefix = "" if error.exit_code == INTERRUPTED else "error: "
+        print(f"bench: {prefix}{line}", file=sys.stderr)
         if "--json" in arguments:
             _print_json({"error": line, "exit_code": error.exit_code})
         return error.exit_code
@@ -62,17 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
-    if name == "list":
-        from bench.verbs.list import main as verb
-    elif name == "run":
-        from bench.verbs.run import main as verb
-    elif name == "report":
-        from bench.verbs.report import main as verb
-    else:
+    """The function that does a verb, imported only now."""
+    if name not in VERBS:
         from bench.errors import RequestError
 
         raise RequestError(name, "there is no such verb", f"choose from {', '.join(VERBS)} ('bench --help')")
-    return verb
+    from importlib import import_module
+
+    return import_module(f"bench.verbs.{name}").main
 
 
 def _print_json(document: object) -> None:

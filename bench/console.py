@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -10,7 +11,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_S = 10.0
-NARROW = 100
 
 
 class Console:
@@ -25,6 +25,17 @@ class Console:
         """One line for people."""
         if not self.quiet:
             print(text, file=self.stream, flush=True)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show on a terminal what is being waited for within this context; say nothing elsewhere."""
+        if self.live:
+            from rich.console import Console as RichConsole
+
+            with RichConsole(file=self.stream).status(what):
+                yield
+        else:
+            yield
 
 
 class RunProgress:
@@ -66,11 +77,6 @@ class RunProgress:
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-    def waiting(self, what: str) -> None:
-        """Before the first launch: what is being waited for."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, launch="", scenario="", detail=what)
 
     def begin(self, launch: int, scenario: str) -> None:
         """A launch starts; ``launch`` counts from 0."""
@@ -126,6 +132,11 @@ class RunProgress:
             self.console.line(f"[{launch}] {self._scenario}: {detail}")
 
 
+def count(number: int, one: str, many: str | None = None) -> str:
+    """``1 launch``, ``3 launches``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def duration(seconds: float) -> str:
     """``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
@@ -159,7 +170,9 @@ def summary_table(table: "pd.DataFrame") -> str:
         rows.append([form.format(record[name]) if pd.notna(record[name]) else "-" for _, name, form in SUMMARY_COLUMNS])
     text = align(rows, left=("scenario", "status", "what ran"))
     reasons = [
-        f"{row['scenario']}: {row['status']}: {row['reason']}" for row in table.to_dict("records") if row["reason"]
+        f"{row['scenario']}: {row['status']}: {row['reason']}"
+        for row in table.to_dict("records")
+        if row["status"] != "ok"
     ]
     return "\n".join([text, *reasons])
 

@@ -37,7 +37,7 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
         return "cpu", []
     gpus, why_none = nvml.list_gpus()
     if asked == "cuda" and not gpus:
-        raise RequestError("--device", f"cuda was asked for, but {why_none}", "use --device cpu")
+        raise RequestError("--device", *f"cuda was asked for, but {why_none}".split("; ", 1))
     return ("cuda", gpus) if gpus else ("cpu", [])
 
 
@@ -75,7 +75,7 @@ def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | Non
         return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
     wanted = sorted(need for need in needs if need.startswith("apex."))
     if wanted and device == "cpu":
-        return f"{' and '.join(wanted)} need CUDA and this is the CPU; use --impl auto or native"
+        return "apex needs CUDA and this is the CPU; use --impl auto or native"
     if wanted and packages:
         files = look(apex_path)
         there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
@@ -89,7 +89,7 @@ def apex_modules(scenario: Scenario) -> set[str]:
     modules = set()
     if scenario.strategy == "apex_ddp":
         modules.add("apex.parallel")
-    if scenario.precision != "O0" and scenario.strategy != "custom":
+    if scenario.precision != "O0":
         modules.add("apex.amp")
     return modules
 

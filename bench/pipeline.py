@@ -18,7 +18,7 @@ from typing import Any
 
 import bench
 from bench import machine
-from bench.console import Console, RunProgress
+from bench.console import Console, RunProgress, count
 from bench.discover import Found
 from bench.errors import HostError, Interrupted, RequestError
 from bench.launch.local import Outcome, WorkerHost
@@ -53,13 +53,15 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     check_writable(out)
     check_memory(request, scenarios, machine.available_memory_bytes())
     plan = launches(request, scenarios, machine.cores())
+    _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with _host(request) as host, _sigterm_interrupts():
-        _announce(request, plan, console)
-        host.wait_until_ready()
+        with console.waiting("importing torch, once for all launches"):
+            host.wait_until_ready()
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
         _, gpus = machine.choose_device(request.device)
+        _announce(request, plan, console)
         writer = RunWriter(
             out,
             {
@@ -261,12 +263,12 @@ def _how_it_went(record: LaunchRecord, steps: list[dict[str, Any]], global_batch
 
 def _announce(request: Request, plan: tuple[Planned, ...], console: Console) -> None:
     workload = request.workload
-    where = f"{len(request.devices)} GPU(s)" if request.device == "cuda" else f"CPU, {machine.cores()} cores"
+    where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     console.line(
-        f"bench: {len(plan)} launches of {request.warmup} + {request.iters} steps: {workload.model}, "
-        f"{workload.image_size} px, global batch {workload.global_batch} over {workload.replicas}, {where}"
+        f"{count(len(plan), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} measured steps: "
+        f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch} in {workload.replicas} parts, "
+        f"{where}"
     )
-    console.line("bench: starting the worker host (it imports torch once for all launches)")
 
 
 @contextmanager
@@ -307,12 +309,12 @@ def _check_model(request: Request, models: list[str]) -> None:
         )
 
 
-def _obstacle(found: Found, request: Request, host: dict[str, Any]) -> str | None:
-    """Why the scenario cannot run here, from the machine and from what the worker host really imported."""
+def _obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
+    """Why the scenario cannot run here, from the machine and, once it is there, from what the worker host imported."""
     reason = machine.obstacle(
         found.scenario, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
     )
-    if reason is not None:
+    if reason is not None or host is None:
         return reason
     if found.scenario.distributed and not host["distributed"]:
         return "this torch was built without torch.distributed; use another build"

@@ -80,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One launch to be done: its number in the run, which repetition of its scenario it is, and the job without paths."""
+    """One launch to be done: its number, which repetition of its scenario it is, and its job, still without folders."""
 
     launch: int
     repeat: int
@@ -116,8 +116,8 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
         needed = (request.warmup + request.iters) * per_step / 2**30
         raise RequestError(
             "--iters",
-            f"the timings of {request.warmup + request.iters:,} steps on {ranks} ranks need {needed:,.1f} GiB of memory "
-            f"and {available_bytes / 2**30:,.1f} GiB are free",
+            f"the timings of {request.warmup + request.iters:,} steps on {ranks} ranks need {needed:,.1f} GiB of "
+            f"memory and {available_bytes / 2**30:,.1f} GiB are free",
             f"use at most {max(1, most - request.warmup):,}",
         )
 
@@ -128,7 +128,7 @@ def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[
     Every other round goes backwards, so that drift of the machine hits all scenarios alike. ``cores``: how many this
     process may use; every launch gets the same budget of threads, shared by its ranks.
     """
-    planned = []
+    planned: list[Planned] = []
     for repeat in range(request.launches):
         for found in reversed(scenarios) if repeat % 2 else scenarios:
             launch = len(planned)

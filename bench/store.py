@@ -114,7 +114,7 @@ def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> "pa.Table
 
 
 def write_atomically(path: str, content: bytes) -> None:
-    """Replace ``path`` by ``content`` so that a reader, or a crash, sees the old file or the new one and nothing else."""
+    """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one and nothing else."""
     folder = os.path.dirname(path)
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
     try:
@@ -244,7 +244,8 @@ def _read_document(path: str) -> dict[str, Any]:
             f"{file} has schema version {document['schema_version']} and this bench reads up to {SCHEMA_VERSION}",
             "use the bench that wrote it, or a newer one",
         )
-    return document
+    checked: dict[str, Any] = document
+    return checked
 
 
 def _read_table(path: str, name: str) -> "pd.DataFrame":

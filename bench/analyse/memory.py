@@ -10,7 +10,7 @@ def per_process(memory: pd.DataFrame) -> pd.DataFrame:
     """
     known = memory[memory["used_mib"].notna()]
     keys = ["launch", "scenario", "t_ns", "pid", "rank"]
-    return known.groupby(keys, as_index=False)["used_mib"].sum()
+    return known.groupby(keys)["used_mib"].sum().reset_index()
 
 
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
@@ -27,4 +27,4 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, process and device: its peak. ``launch, scenario, rank, pid, device, source, peak_mib``."""
     keys = ["launch", "scenario", "rank", "pid", "device", "source"]
     known = memory[memory["used_mib"].notna()]
-    return known.groupby(keys, as_index=False)["used_mib"].max().rename(columns={"used_mib": "peak_mib"})
+    return known.groupby(keys)["used_mib"].max().rename("peak_mib").reset_index()

@@ -36,7 +36,7 @@ def elapsed(steps: pd.DataFrame) -> pd.DataFrame:
     """
     ordered = steps.sort_values(["launch", "rank", "step"])
     sums = ordered.assign(elapsed_s=ordered.groupby(["launch", "rank"])["step_ms"].cumsum() / 1000.0)
-    return sums.groupby(["launch", "scenario", "step"], as_index=False)["elapsed_s"].max()
+    return sums.groupby(["launch", "scenario", "step"])["elapsed_s"].max().reset_index()
 
 
 def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
@@ -50,15 +50,12 @@ def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
         return pd.DataFrame()
     shown = iterations(int(steps["step"].max()) + 1)
     mine = elapsed(steps)
-    at = mine[mine["step"].isin(shown)].pivot_table(
-        index="scenario", columns="step", values="elapsed_s", aggfunc="median"
-    )
+    at = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"].median().to_dict()
     rows = []
     for scenario in scenarios:
         row: dict[str, object] = {"scenario": scenario}
         for iteration in shown:
-            known = scenario in at.index
-            row[f"elapsed_s_{iteration}"] = float(at.loc[scenario, iteration]) if known else None
+            row[f"elapsed_s_{iteration}"] = at.get((scenario, iteration))
         published = PUBLISHED_S.get(scenario)
         for position, iteration in enumerate(PUBLISHED_ITERATIONS):
             row[f"published_s_{iteration}"] = published[position] if published else None

@@ -20,7 +20,7 @@ BASE = "ddp"
 def headline(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and step: ``launch, scenario, repeat, step, warmup, step_ms`` (maximum over ranks)."""
     keys = ["launch", "scenario", "repeat", "step", "warmup"]
-    return steps.groupby(keys, as_index=False, sort=True)["step_ms"].max()
+    return steps.groupby(keys)["step_ms"].max().reset_index()
 
 
 def per_launch(steps: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Samples of memory and devices while launches run, taken by a process of its own.
 
-    sampler = Sampler.start(device="cpu", gpus=(), spool="/tmp/samples", host="localhost")
+    sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
     memory_rows, device_rows = sampler.finish(0)
     sampler.stop()

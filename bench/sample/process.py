@@ -132,28 +132,36 @@ class Spool:
 
     def __init__(self, path: str) -> None:
         self.problem: str | None = None
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd: int | None = None
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        except OSError as error:
+            self._refused(error)
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Hand rows to the operating system, so that the death of this process does not lose them."""
         lines = "".join(json.dumps([table, row]) + "\n" for row in rows).encode()
         try:
-            while lines and self.problem is None:
+            while lines and self.problem is None and self._fd is not None:
                 lines = lines[os.write(self._fd, lines) :]
         except OSError as error:
-            self.problem = f"the samples could not be written: {error.strerror}"
+            self._refused(error)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def _refused(self, error: OSError) -> None:
+        self.problem = f"the samples could not be written: {error.strerror}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
     """A launch that is being sampled.
 
-    ``ranks``: rank by PID. ``seen``: the PIDs that had a row. ``answers``: for each GPU None once its processes could be
-    listed, and until then why not.
+    ``ranks``: rank by PID. ``seen``: the PIDs that had a row. ``answers``: for each GPU None once its processes could
+    be listed, and until then why not.
     """
 
     scenario: str

@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 
-def count(text: str) -> int:
+def whole_number(text: str) -> int:
     """A whole number of at least 1."""
     try:
         value = int(text)

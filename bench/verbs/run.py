@@ -7,11 +7,11 @@ import sys
 
 from bench import discover, machine
 from bench.apex_probe import look, search_path
-from bench.console import Console, summary_table
+from bench.console import Console, count, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, global_batch
-from bench.verbs.options import Parser, count, print_json, seconds, seed
+from bench.verbs.options import Parser, print_json, seconds, seed, whole_number
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     done = read(finished.path)
     table = summary(done.document, done.steps, done.memory)
     people = sys.stderr if options.json else sys.stdout
-    print(f"\n{summary_table(table)}\n\n{_next_steps(request, finished.path, finished.failed)}", file=people)
+    print(f"\n{summary_table(table)}\n\n{_next_steps(request, scenarios, finished.path, finished.failed)}", file=people)
     if options.json:
         rows = json.loads(table.to_json(orient="records"))
         print_json({"path": finished.path, **finished.document, "summary": rows})
@@ -56,19 +56,21 @@ def _parser() -> Parser:
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     what.add_argument("--model", default="resnet101", help="a classification model of torchvision (default: resnet101)")
-    what.add_argument("--image-size", type=count, metavar="PX", help="square images (default: 224; on the CPU 64)")
+    what.add_argument(
+        "--image-size", type=whole_number, metavar="PX", help="square images (default: 224; on the CPU 64)"
+    )
     batch = what.add_mutually_exclusive_group()
     batch.add_argument(
-        "--global-batch", type=count, metavar="N", help="images a step in all (default: 128; on the CPU 8)"
+        "--global-batch", type=whole_number, metavar="N", help="images a step in all (default: 128; on the CPU 8)"
     )
-    batch.add_argument("--batch-per-rank", type=count, metavar="N", help="images a step for each device")
+    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="images a step for each device")
     what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
     where.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any"
     )
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
-    where.add_argument("--nproc", type=count, metavar="N", help="ranks on the CPU (default: 2)")
+    where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
@@ -76,9 +78,13 @@ def _parser() -> Parser:
     much.add_argument(
         "--profile", choices=profiles, default="quick", help="launches, warm-up and steps (default: quick)"
     )
-    much.add_argument("--warmup", type=count, metavar="N", help="warm-up steps: kept, and left out of every statistic")
-    much.add_argument("--iters", type=count, metavar="N", help="measured steps of each launch")
-    much.add_argument("--launches", type=count, metavar="R", help="launches of each scenario: the unit of replication")
+    much.add_argument(
+        "--warmup", type=whole_number, metavar="N", help="warm-up steps: kept, and left out of every statistic"
+    )
+    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    much.add_argument(
+        "--launches", type=whole_number, metavar="R", help="launches of each scenario: the unit of replication"
+    )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
     )
@@ -146,17 +152,24 @@ def _check_apex(path: str | None) -> None:
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
-def _next_steps(request: Request, path: str, failed: int) -> str:
+def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
     """What to do with the run, given what it was."""
     lines = [f"Run folder: {os.path.relpath(path)}"]
     if failed:
-        lines.append(f"{failed} launch(es) failed: what they printed is in {os.path.relpath(path)}/logs")
+        lines.append(
+            f"{count(failed, 'launch', 'launches')} failed: what was printed is in {os.path.relpath(path)}/logs"
+        )
     lines.append(f"Next: python -m bench report {os.path.basename(path)}")
     if request.launches < 3:
-        again = f"python -m bench run --profile standard{_same_scenarios(request)}"
+        again = f"python -m bench run --profile standard{_same_scenarios(scenarios)}"
         lines.append(f"One launch says nothing about chance; for figures to act on: {again}")
     return "\n".join(lines)
 
 
-def _same_scenarios(request: Request) -> str:
-    return "" if request.scenarios == discover.DEFAULT else f" --scenario {','.join(request.scenarios)}"
+def _same_scenarios(scenarios: tuple[Found, ...]) -> str:
+    """The option that asks for them again: by name, or by path where the name alone would not be found."""
+    if tuple(found.name for found in scenarios) == discover.DEFAULT:
+        return ""
+    known = discover.names()
+    asked = [found.name if found.name in known else os.path.relpath(found.file) for found in scenarios]
+    return f" --scenario {','.join(asked)}"

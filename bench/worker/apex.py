@@ -39,7 +39,7 @@ def probe(apex_path: str | None) -> dict[str, Any]:
 def _import_problem(name: str) -> str | None:
     try:
         importlib.import_module(name)
-    except Exception as error:  # whatever a foreign package raises on import is the finding
+    except Exception as error:  # noqa: BLE001  # whatever a foreign package raises on import is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(last.filename)}:{last.lineno}"
         return f"{name} fails to import: {type(error).__name__}: {error} ({where}); use --impl native"
@@ -55,7 +55,7 @@ def implementations(
     ``native`` otherwise. ``problem`` is the reason why ``--impl apex`` cannot be served, or None.
     """
     wanted = {
-        "apex.amp": precision != "O0" and strategy != "custom",
+        "apex.amp": precision != "O0",
         "apex.parallel": strategy == "apex_ddp",
     }
     chosen: dict[str, str] = {}

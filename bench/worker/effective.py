@@ -11,7 +11,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.worker.precision import ApexSession
+from bench.worker.precision import NATIVE, ApexSession
 from bench.worker.session import Session
 
 
@@ -45,8 +45,8 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     found: dict[str, Any] = {
         "wrapper": _class_name(session.module),
-        "parallel_impl": session.job.parallel_impl,
-        "precision_impl": session.job.precision_impl,
+        "parallel_impl": _parallel_impl(session),
+        "precision_impl": _precision_impl(session),
         "session": _class_name(session),
         "replicas": _replicas(session),
         "parameter_dtypes": _dtypes(model.parameters()),
@@ -79,7 +79,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
 def contradictions(effective: dict[str, Any], *, precision: str, half: str, strategy: str) -> list[str]:
     """Where what ran is not what the scenario's name says. Empty for every honest launch.
 
-    A ``custom`` strategy is held to its precision only.
+    A ``custom`` strategy is held to its precision only. ``effective`` is what :func:`read` gave.
     """
     found = []
     if effective["precision"] != precision:
@@ -142,6 +142,23 @@ def _replicas(session: Session) -> int:
     if isinstance(session.module, nn.DataParallel):
         return max(1, len(session.module.device_ids))
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _parallel_impl(session: Session) -> str | None:
+    """Whose wrapper it is: ``torch``, ``apex``, ``native`` (bench's own) or ``custom``; None without one."""
+    if session.module is session.model:
+        return None
+    owner = type(session.module).__module__.split(".")[0]
+    return {"torch": "torch", "apex": "apex", "bench": "native"}.get(owner, "custom")
+
+
+def _precision_impl(session: Session) -> str:
+    """Whose precision it is: ``torch`` for plain fp32, ``apex``, ``native`` (bench's own) or ``custom``."""
+    if type(session) is Session:
+        return "torch"
+    if isinstance(session, ApexSession):
+        return "apex"
+    return "native" if type(session) in NATIVE.values() else "custom"
 
 
 def _scaler(session: Session) -> dict[str, Any] | None:

@@ -77,7 +77,7 @@ class Launch:
     def cause(self) -> Failure | None:
         """The first failure that is not the consequence of another."""
         own = [failure for failure in self.failures if not failure.collateral]
-        return (own or self.failures or [None])[0]
+        return next(iter(own or self.failures), None)
 
     def kill(self) -> None:
         """End every process of the launch's group, which holds nothing but what this launch made."""
@@ -93,7 +93,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None) -> int:
         os.environ[name] = "1"  # libraries read these on import; a pool of threads would not survive the fork
     try:
         description = _describe(apex_path)
-    except Exception as error:  # whatever import raises is told to the parent, which turns it into a line
+    except Exception as error:  # noqa: BLE001  # whatever import raises is told to the parent, which turns it into a line
         traceback.print_exc()
         channel.send(event="failed", reason=f"{type(error).__name__}: {error}")
         return 1
@@ -143,7 +143,7 @@ def _in_child(question: Any) -> Any:
             with os.fdopen(writer, "w") as out:
                 json.dump(question(), out)
             status = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # the child ends here, whatever it was
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -229,7 +229,7 @@ def _fork(
 
         execute(job, Identity.from_environment(os.environ), Channel(theirs), int(environment["BENCH_BORN_NS"]))
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # the rank ends here, whatever it was
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -349,9 +349,9 @@ def _check_progress(launch: Launch) -> None:
             SLOW_STEP_FACTOR * rank.longest_gap_s,
         )
         if not rank.finished and rank.exit_status is None and now - rank.heard_s > allowance:
-            reason = (
-                f"rank {rank.number} in phase {rank.phase}, step {rank.step}: no progress for {allowance:.0f} s; "
-                "raise --stall-timeout if the machine is just slow"
-            )
-            launch.fail(Failure(rank=rank.number, kind="timeout", reason=reason))
+            behind = min((other for other in launch.ranks if not other.finished), key=lambda other: other.step)
+            where = ", ".join(f"rank {other.number} in {other.phase} at step {other.step}" for other in launch.ranks)
+            reason = f"no progress for {allowance:.0f} s ({where}); raise --stall-timeout if the machine is just slow"
+            launch.fail(Failure(rank=behind.number, kind="timeout", reason=reason))
             launch.kill()
+            return

@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -64,7 +65,7 @@ class HostClock:
 
     def read(self) -> tuple[int, list[float]]:
         ticks = self.ticks
-        return ticks[0], [(b - a) / 1e6 for a, b in zip(ticks, ticks[1:], strict=False)]
+        return ticks[0], [(b - a) / 1e6 for a, b in pairwise(ticks)]
 
 
 class CudaClock:
@@ -91,7 +92,7 @@ class CudaClock:
     def read(self) -> tuple[int, list[float]]:
         # Differences of neighbours, because elapsed_time has the precision of fp32.
         used = self.events[: self.used]
-        return self.origin_ns, [a.elapsed_time(b) for a, b in zip(used, used[1:], strict=False)]
+        return self.origin_ns, [a.elapsed_time(b) for a, b in pairwise(used)]
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -39,7 +39,7 @@ class LossScaling:
 
     def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         assert self.skipped is not None
-        self.skipped += optimizer.found_inf  # type: ignore[attr-defined]  # set by GradScaler for fused optimizers
+        self.skipped += optimizer.found_inf  # set by GradScaler on fused optimizers
 
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()

@@ -70,7 +70,8 @@ class RankJob:
 
 def model_names() -> list[str]:
     """The classification models of torchvision."""
-    return torchvision.models.list_models(module=torchvision.models)
+    names: list[str] = torchvision.models.list_models(module=torchvision.models)
+    return names
 
 
 def build_model(workload: Workload) -> nn.Module:

@@ -1,0 +1,174 @@
+"""The answer of a run in a sentence, and what has to be said beside it; from the figures and run.json alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.steps import BASE, scenarios
+
+REPLICATES_WANTED = 3
+"""With fewer launches of a scenario nothing is said about chance."""
+
+NOT_RUN = "not run"
+"""The status of a scenario of which an interrupted run has no launch."""
+
+
+def with_not_run(summary: pd.DataFrame) -> pd.DataFrame:
+    """The summary in which a scenario without any launch has the status ``not run`` and says why."""
+    missing = summary["launches"] == 0
+    reasons = summary["reason"].astype("object").mask(missing, "the run ended before its first launch")
+    return summary.assign(status=summary["status"].mask(missing, NOT_RUN), reason=reasons)
+
+
+def fastest(summary: pd.DataFrame) -> pd.Series | None:
+    """The row of the fastest scenario all of whose launches are ``ok``; None where there is none."""
+    good = summary[(summary["status"] == "ok") & summary["throughput_img_s"].notna()]
+    return None if good.empty else good.loc[good["throughput_img_s"].astype("float64").idxmax()]
+
+
+def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
+    """Which scenario is fastest, by how much, and what it takes in memory; a second sentence where one replica won."""
+    best = fastest(summary)
+    if best is None:
+        return "No scenario of this run ended well, so there is nothing to compare."
+    broken = _objecting(document, "finite_loss", True)
+    sentences = [_sentence("The fastest is", best, summary, broken)]
+    parallel = summary[summary["scenario"].map(_replicas(document)) > 1]
+    if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
+        best_parallel = fastest(parallel)
+        if best_parallel is not None:
+            replicas = document["workload"]["replicas"]
+            opening = f"Of those that train on {replicas} replicas it is"
+            sentences.append(_sentence(opening, best_parallel, summary, broken))
+    return " ".join(sentences)
+
+
+def _sentence(opening: str, best: pd.Series, summary: pd.DataFrame, broken: Sequence[str]) -> str:
+    name = f"{best['scenario']} (whose loss is not finite)" if best["scenario"] in broken else best["scenario"]
+    text = f"{opening} {name} with {best['throughput_img_s']:,.1f} images a second"
+    base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
+    if best["scenario"] == BASE:
+        return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
+    if base.empty:
+        return f"{text}{_peak(best)}; {BASE} gave no figures here, so nothing is relative to it."
+    text += f", {best['relative_to_ddp']:.2f} times the speed of {BASE}"
+    peak, base_peak = best["peak_total_mib"], base.iloc[0]["peak_total_mib"]
+    if pd.isna(peak) or pd.isna(base_peak):
+        return f"{text}; their memory cannot be compared, because a peak is unknown."
+    peaks = f"peaks of {peak:,.0f} and {base_peak:,.0f} MiB over all processes"
+    return f"{text} and {peak / base_peak:.2f} times its memory ({peaks})."
+
+
+def _peak(row: pd.Series) -> str:
+    return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
+
+
+def _replicas(document: dict[str, Any]) -> dict[str, int]:
+    """Copies of the model that shared a step, by scenario, as they were; what was planned where no rank came that far."""
+    return {
+        launch["scenario"]: launch["effective"]["replicas"] if launch["effective"] else launch["replicas"]
+        for launch in document["launches"]
+    }
+
+
+def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
+    """What the figures cannot tell, a sentence or two each; the gravest first."""
+    return [
+        *_about_completeness(document, summary),
+        *_about_checks(document),
+        *_about_chance(summary),
+        *_about_device(document),
+        *_about_implementations(document),
+    ]
+
+
+def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
+    found = []
+    if not document["complete"]:
+        found.append("This run is incomplete: it was interrupted, or is still being written. Its checksums do not count.")
+    failed = summary[summary["status"] != "ok"]
+    if len(failed):
+        why = "; ".join(f"{row['scenario']} ({row['status']})" for row in failed.to_dict("records"))
+        found.append(f"Without figures, or with those of some launches only: {why}. The reasons stand below the table.")
+    return found
+
+
+def _about_checks(document: dict[str, Any]) -> list[str]:
+    """Launches that ended well and whose own checks object."""
+    sayings = (
+        ("finite_loss", True, "The loss of {} was not finite: as measured it does not train, whatever its speed."),
+        ("skipped_steps", 0, "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper."),
+        ("conservation_ok", True, "The steps of {} do not add up to the wall time of their window: do not trust them."),
+        ("ranks_differ", [], "What ran was not the same on all ranks of {}: see the launches."),
+    )
+    objections = [(saying, _objecting(document, key, good)) for key, good, saying in sayings]
+    return [saying.format(_listed(named)) for saying, named in objections if named]
+
+
+def _objecting(document: dict[str, Any], key: str, good: object) -> list[str]:
+    """The scenarios with an ``ok`` launch whose check ``key`` is not ``good``."""
+    launches = [launch for launch in document["launches"] if launch["status"] == "ok"]
+    return list(dict.fromkeys(launch["scenario"] for launch in launches if launch["checks"].get(key, good) != good))
+
+
+def _about_chance(summary: pd.DataFrame) -> list[str]:
+    launches = summary.loc[summary["launches_ok"] > 0, "launches_ok"]
+    if launches.empty or launches.min() >= REPLICATES_WANTED:
+        return []
+    few = {1: "one launch", 2: "two launches"}[int(launches.min())]
+    which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
+    again = "measure again with --profile standard"
+    return [f"{few.capitalize()} {which}: no significance claimed; {again}."]
+
+
+def _about_device(document: dict[str, Any]) -> list[str]:
+    found = []
+    workload = document["workload"]
+    if workload["device"] == "cpu":
+        found.append(
+            "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
+            f"{workload['half']}, so these ratios do not carry to GPUs."
+        )
+        if "dp" in _ran(document):
+            found.append(
+                "On the CPU torch makes DataParallel a pass-through: one process calls the model as it is, so dp here "
+                "tells nothing about DataParallel on GPUs."
+            )
+    if workload["replicas"] == 1:
+        found.append(
+            "One replica: no gradient is exchanged, so this run tells what the wrappers and the precision cost, and "
+            "nothing about how they scale."
+        )
+    return found
+
+
+def _about_implementations(document: dict[str, Any]) -> list[str]:
+    native = [
+        launch["scenario"]
+        for launch in document["launches"]
+        if launch["strategy"] == "apex_ddp" and launch["effective"] and launch["effective"]["parallel_impl"] == "native"
+    ]
+    if not native:
+        return []
+    return [
+        f"No apex was involved in {_listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in the "
+        "place of apex DDP, as the column 'what ran' says."
+    ]
+
+
+def _ran(document: dict[str, Any]) -> set[str]:
+    return {launch["strategy"] for launch in document["launches"] if launch["status"] == "ok"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def failures(document: dict[str, Any], names: Sequence[str]) -> str:
+    """Which of the run's scenarios are not among ``names`` and why: for the caption of a plot. May be empty."""
+    states = {launch["scenario"]: launch["status"] for launch in reversed(document["launches"])}
+    states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
+    return ", ".join(
+        f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in scenarios(document) if scenario not in names
+    )

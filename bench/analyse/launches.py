@@ -1,0 +1,29 @@
+"""Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
+
+from typing import Any
+
+import pandas as pd
+
+
+def ok_rows(document: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the launches that are ``ok``: a launch that failed may have left the steps of some of its ranks."""
+    ok = [launch["launch"] for launch in document["launches"] if launch["status"] == "ok"]
+    return frame[frame["launch"].isin(ok)]
+
+
+def shown(document: dict[str, Any], frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """For each scenario with rows in ``frame`` the launch to show: its first that is ``ok``, else its first with rows.
+
+    In the order of the request.
+    """
+    with_rows = set(frame["launch"])
+    chosen: dict[str, dict[str, Any]] = {}
+    for scenario in document["request"]["scenarios"]:
+        mine = [
+            launch
+            for launch in document["launches"]
+            if launch["scenario"] == scenario and launch["launch"] in with_rows
+        ]
+        if mine:
+            chosen[scenario] = next((launch for launch in mine if launch["status"] == "ok"), mine[0])
+    return chosen

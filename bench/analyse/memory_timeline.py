@@ -1,0 +1,59 @@
+"""Memory of each process over the time of its launch, on one clock with the steps."""
+
+from typing import Any
+
+import pandas as pd
+
+LINE = ["rank", "pid", "device"]
+"""What makes a line: a DataParallel process is on every GPU, a rank of DDP on its own."""
+
+
+def start_ns(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> int:
+    """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps.
+
+    That is ``first_forward_s`` before the end of the first forward pass; where no rank came that far, or a sample is
+    older, the first sample.
+    """
+    mine = memory.loc[memory["launch"] == launch["launch"], "t_ns"]
+    first = steps[(steps["launch"] == launch["launch"]) & (steps["step"] == 0)]
+    known = [int(mine.min())] if len(mine) else []
+    if len(first) and launch["first_forward_s"] is not None:
+        forward_end_ns = (first["start_ns"] + (first["data_ms"] + first["forward_ms"]) * 1e6).max()
+        known.append(int(forward_end_ns - launch["first_forward_s"] * 1e9))
+    return min(known)
+
+
+def timeline(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The known samples of one launch: ``rank, pid, device, seconds, used_mib, source``, ordered by line and time.
+
+    ``seconds``: since :func:`start_ns`.
+    """
+    mine = memory[(memory["launch"] == launch["launch"]) & memory["used_mib"].notna()]
+    if mine.empty:
+        return mine.assign(seconds=pd.Series(dtype="float64"))[[*LINE, "seconds", "used_mib", "source"]]
+    seconds = (mine["t_ns"] - start_ns(launch, memory, steps)) / 1e9
+    ordered = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"])
+    return ordered[[*LINE, "seconds", "used_mib", "source"]].reset_index(drop=True)
+
+
+def windows(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> tuple[float, float, float] | None:
+    """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one.
+
+    None where the launch has no measured steps.
+    """
+    mine = steps[steps["launch"] == launch["launch"]]
+    measured = mine[~mine["warmup"]]
+    if measured.empty:
+        return None
+    end_ns = (measured["start_ns"] + measured["step_ms"] * 1e6).max()
+    marks = (mine["start_ns"].min(), measured["start_ns"].min(), end_ns)
+    origin = start_ns(launch, memory, steps)
+    first, middle, last = ((float(mark) - origin) / 1e9 for mark in marks)
+    return first, middle, last
+
+
+def unknown(memory: pd.DataFrame) -> pd.DataFrame:
+    """One row per scenario with samples that are unknown: ``scenario, reason``, the different reasons joined."""
+    missing = memory[memory["used_mib"].isna()]
+    joined = missing.groupby("scenario")["reason"].agg(lambda reasons: "; ".join(dict.fromkeys(reasons.dropna())))
+    return joined.reset_index()

@@ -1,0 +1,73 @@
+"""A report of runs: one page that holds everything, and its plots and tables as files for elsewhere.
+
+    python -m bench report latest --out reports
+
+    reports/
+        index.html                     opens from a disk, without network
+        step-times.svg  .png           and phases, memory, elapsed; with several runs prefixed with the run's id
+        summary.csv  summary.md
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+
+from bench.errors import RequestError
+from bench.report import figures, page, tables
+from bench.store import Run, check_writable
+
+
+def write(runs: Sequence[Run], out: str) -> list[str]:
+    """Write the report of ``runs`` into the folder ``out``; returns the paths of its files, the page first.
+
+    Everything is rendered before anything is written. Files of the same names are replaced and nothing is deleted.
+    Raises :class:`RequestError` for a run given twice and for a folder that cannot be written.
+    """
+    _refuse_twice([run.id for run in runs])
+    check_writable(out)
+    return _put(render(runs), out)
+
+
+def render(runs: Sequence[Run]) -> dict[str, bytes]:
+    """The files of the report by name."""
+    summaries = [tables.summary_of(run) for run in runs]
+    sections, files = [], {}
+    for number, (run, table) in enumerate(zip(runs, summaries, strict=True), start=1):
+        prefix = f"{run.id}-" if len(runs) > 1 else ""
+        drawn = []
+        for plot in figures.plots(run):
+            names = tuple(f"{prefix}{plot.name}.{kind}" for kind in ("svg", "png"))
+            files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
+            drawn.append((plot, names))
+        sections.append(page.section(run, table, drawn, prefix=f"run-{number}"))
+    return {
+        "index.html": page.render(sections).encode(),
+        "summary.csv": tables.csv(summaries).encode(),
+        "summary.md": tables.markdown(runs, summaries).encode(),
+        **files,
+    }
+
+
+def _refuse_twice(ids: list[str]) -> None:
+    for run in ids:
+        if ids.count(run) > 1:
+            raise RequestError("RUN", f"{run} is named twice", "name each run once")
+
+
+def _put(files: dict[str, bytes], out: str) -> list[str]:
+    """Write all files beside their places first, so that a full disk leaves the earlier report as it was."""
+    targets = [os.path.join(out, name) for name in files]
+    for target in targets:
+        if os.path.isdir(target):
+            raise RequestError("--out", f"{target} is a folder", "move it away, or give another folder")
+    try:
+        os.makedirs(out, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=".report-") as temporary:
+            for name, content in files.items():
+                with open(os.path.join(temporary, name), "wb") as file:
+                    file.write(content)
+            for name, target in zip(files, targets, strict=True):
+                os.replace(os.path.join(temporary, name), target)
+    except OSError as error:
+        raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
+    return targets

@@ -1,0 +1,143 @@
+"""The page: one HTML file with everything in it, which needs no network and opens from a disk."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse.answer import answer, caveats, failures
+from bench.console import duration
+from bench.report import tables
+from bench.report.figures import THEME, Plot, inline, model_and_batch
+from bench.store import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEMPLATE = "page.html.j2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A plot as it stands in the page: inline SVG, and the files beside the page that hold it."""
+
+    title: str
+    caption: str
+    svg: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What the page says about one run. Text is as it is in the run; the template escapes it."""
+
+    id: str
+    label: str | None
+    answer: str
+    caveats: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    summary: tables.Table
+    published: tables.Table | None
+    figures: tuple[Figure, ...]
+    left_out: str
+    details: tables.Table
+    launches: tables.Table
+
+
+def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str) -> Section:
+    """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
+    figures = [
+        Figure(title=plot.title, caption=plot.caption, svg=inline(plot.svg, f"{prefix}-{plot.name}"), files=files)
+        for plot, files in drawn
+    ]
+    return Section(
+        id=run.id,
+        label=run.document["request"]["label"],
+        answer=answer(run.document, table),
+        caveats=tuple(caveats(run.document, table)),
+        facts=tuple(facts(run.document)),
+        summary=tables.summary_table(run, table),
+        published=tables.published_table(run),
+        figures=tuple(figures),
+        left_out=failures(run.document, ()),
+        details=tables.details_table(run),
+        launches=tables.launches_table(run),
+    )
+
+
+def render(sections: Sequence[Section]) -> str:
+    """The page of these sections as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(os.path.dirname(__file__)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE).render(sections=sections, theme=THEME)
+
+
+def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where, when and on what a run was measured: pairs of a name and a text."""
+    request, workload, machine = document["request"], document["workload"], document["machine"]
+    count = request["launches"]
+    launches = f"{count} launch{'es' if count > 1 else ''} of {request['warmup']} warm-up and {request['iters']} measured"
+    ranks = "replica" if workload["replicas"] == 1 else "replicas"
+    pairs = [
+        ("Date", _date(document)),
+        ("Host", f"{machine['host']}, {machine['os']}"),
+        ("CPU", f"{machine['cpu']}, {machine['cores_usable']} of {machine['cores_online']} cores usable"),
+        ("Memory", f"{machine['memory_gib']} GiB"),
+        ("GPUs", _gpus(document)),
+        ("Versions", _versions(document)),
+        (
+            "Workload",
+            f"{model_and_batch(document)} over {workload['replicas']} {ranks}, {workload['loss']}, {workload['optimizer']} "
+            f"(lr {workload['learning_rate']:g}, momentum {workload['momentum']:g}, weight decay "
+            f"{workload['weight_decay']:g}), {workload['data']} data, seed {workload['seed']}, half is {workload['half']}",
+        ),
+        ("Workload hash", workload["hash"][:16]),
+        ("Measured", f"{launches} steps per scenario, profile {request['profile']}, implementation {request['impl']}"),
+        ("Load at the start", f"{document['start']['load_1min']:.2f} (1 min) on {machine['cores_usable']} usable cores"),
+    ]
+    if machine["environment"]:
+        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine["environment"].items())))
+    return pairs
+
+
+def _date(document: dict[str, Any]) -> str:
+    begin = document["start"]["utc"]
+    if "end" not in document:
+        return f"{_minutes(begin)} UTC; no end was recorded"
+    end = document["end"]["utc"]
+    from datetime import datetime
+
+    seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
+    return f"{_minutes(begin)} UTC, {duration(seconds)}"
+
+
+def _minutes(utc: str) -> str:
+    """``2026-11-21 12:11`` of an ISO 8601 time."""
+    return utc[:16].replace("T", " ")
+
+
+def _gpus(document: dict[str, Any]) -> str:
+    chosen = [gpu for gpu in document["machine"]["gpus"] if gpu["uuid"] in document["request"]["devices"]]
+    if not chosen:
+        return "none used"
+    named = [f"{gpu['index']}: {gpu['name']} ({gpu['uuid']})" for gpu in chosen]
+    return f"{', '.join(named)}; driver {chosen[0]['driver'] or 'unknown'}"
+
+
+def _versions(document: dict[str, Any]) -> str:
+    known: dict[str, Any] = {"bench": document["bench"], "python": document["versions"]["python"]}
+    for launch in document["launches"]:
+        if launch["effective"]:
+            known |= launch["effective"]["versions"]
+            break
+    known |= {name: document["versions"][name] for name in ("torch", "torchvision")}
+    if document["apex"]["kind"] != "absent":
+        known["apex"] = document["apex"]["version"] or document["apex"]["kind"]
+    return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)

@@ -1,0 +1,97 @@
+"""What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
+
+import json
+import os
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import discover
+from bench.launch.local import Outcome, WorkerHost
+from bench.plan import Request, launches
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
+def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
+    """A small request on the CPU: resnet18, 32 px, two ranks."""
+    small = Request(
+        scenarios=tuple(found.name for found in scenarios),
+        device="cpu",
+        devices=(),
+        replicas=2,
+        model="resnet18",
+        image_size=32,
+        global_batch=8,
+        warmup=1,
+        iters=2,
+        launches=1,
+        profile="quick",
+        impl="auto",
+        apex_path=None,
+        python=None,
+        seed=0,
+        fresh=False,
+        stall_timeout_s=30.0,
+        label=None,
+    )
+    return replace(small, **changes)
+
+
+@dataclass
+class Executed:
+    """A launch that is over: its outcome, what each rank wrote, its folder, and every message that was heard."""
+
+    outcome: Outcome
+    results: list[dict[str, Any]]
+    folder: Path
+    events: list[dict[str, Any]]
+
+    def log(self, rank: int = 0) -> str:
+        return next(self.folder.glob(f"*rank{rank}.log")).read_text()
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    """A worker host that forks."""
+    log = tmp_path_factory.mktemp("host") / "host.log"
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device="cpu") as running:
+        running.wait_until_ready()
+        yield running
+
+
+@pytest.fixture
+def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
+    """``execute(name_or_source, **changes)``: one launch of a named scenario, or of one given as source text."""
+    number = iter(range(100))
+
+    def run(scenario: str, on: WorkerHost = host, **changes: Any) -> Executed:
+        folder = tmp_path / f"launch{next(number)}"
+        folder.mkdir()
+        if "\n" in scenario:
+            file = folder / "planted.py"
+            file.write_text(textwrap.dedent(scenario))
+            scenario = str(file)
+        found = discover.load(*discover.resolve(scenario))
+        (planned,) = launches(request_for((found,), **changes), (found,), cores=2)
+        job = replace(planned.job, scratch=str(folder), logs=str(folder), rendezvous_timeout_s=60.0)
+        events: list[dict[str, Any]] = []
+        outcome = on.run(job, events.append)
+        results = (
+            [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.processes)]
+            if (outcome.status == "ok")
+            else []
+        )
+        return Executed(outcome, results, folder, events)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder that holds pyproject.toml."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,68 @@
+"""Stand-ins for what a machine without a GPU lacks: a driver compiled from ``nvml.c``, answering from a script.
+
+The real ``pynvml`` loads it through ``LD_LIBRARY_PATH``, which the dynamic linker reads when a process starts; so the
+code under test runs in a process of its own.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_AVAILABLE = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE of a 64-bit figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A compiled stand-in driver and its script."""
+
+    folder: Path
+    script: Path
+
+    def write(self, *lines: str) -> None:
+        """What the driver says from its next call on (the language is described in ``nvml.c``)."""
+        fresh = self.script.with_suffix(".new")
+        fresh.write_text("".join(line + "\n" for line in lines))
+        fresh.replace(self.script)
+
+    def environment(self) -> dict[str, str]:
+        """The variables that make a new process use this driver."""
+        return {"LD_LIBRARY_PATH": str(self.folder), "BENCH_STANDIN_NVML": str(self.script)}
+
+    def python(self, code: str, *, path: tuple[Path, ...] = ()) -> str:
+        """What ``code`` prints in a new interpreter that has this driver; ``path`` comes first on its path."""
+        return python(code, self.environment(), path=path)
+
+
+def python(code: str, environment: dict[str, str], *, path: tuple[Path, ...] = ()) -> str:
+    """What ``code`` prints in a new interpreter with these variables."""
+    search = os.pathsep.join(str(folder) for folder in (*path, ROOT))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": search, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compile_driver(folder: Path, *, old: bool = False) -> Path:
+    """Build ``libnvidia-ml.so.1`` in ``folder``; ``old``: without the symbols that came with R535. Skips without cc."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler (cc, gcc, clang) is installed here, and the stand-in driver has to be compiled")
+    options = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    source = Path(__file__).with_name("nvml.c")
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run(
+        [compiler, *options, *(["-DOLD_DRIVER"] if old else []), str(source), "-o", str(library)], check=True
+    )
+    return folder

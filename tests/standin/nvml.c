@@ -1,0 +1,289 @@
+/* A driver to test against: the NVML functions that bench calls, answering from a script.
+ *
+ * Built by tests/standin/__init__.py with the soname of the real library. The file that $BENCH_STANDIN_NVML names is
+ * read at every call, so a test may change what the driver says while a process uses it. Its lines, in NVML's order of
+ * devices (words without spaces; an underscore in a name becomes a space):
+ *
+ *     device UUID DOMAIN BUS DEVICE NAME TOTAL_BYTES
+ *     process UUID PID BYTES                        BYTES may be 18446744073709551615, "not available"
+ *     value UUID METRIC NUMBER                      what a metric is; 0 without such a line
+ *     error UUID METRIC CODE                        the code that a call returns instead; UUID may be *
+ *     insufficient N                                the first N filled calls for processes are too small (a race)
+ *     delay_us N                                    what a call for processes takes
+ *     log PATH                                      the name of every call is appended there
+ *
+ * With OLD_DRIVER it lacks the symbols that drivers before R535 lack.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { MAX_DEVICES = 16, MAX_LINES = 256 };
+
+typedef struct { char uuid[96], name[96]; unsigned domain, bus, device; unsigned long long total; } Device;
+typedef struct { char kind[16], uuid[96], key[64]; unsigned long long number; } Line;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} Pci;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Utilization;
+
+static Device devices[MAX_DEVICES];
+static Line lines[MAX_LINES];
+static unsigned device_count, line_count;
+static unsigned long long insufficient, delay_us;
+static unsigned long long insufficient_so_far;
+static int started;
+
+/* Read the script anew, and tell the log which function was called. */
+static void load(const char *function)
+{
+    char text[512];
+    char log[400] = "";
+    FILE *script = fopen(getenv("BENCH_STANDIN_NVML"), "r");
+    device_count = line_count = 0;
+    insufficient = delay_us = 0;
+    if (!script) {
+        perror("BENCH_STANDIN_NVML");
+        abort();
+    }
+    while (fgets(text, sizeof text, script)) {
+        Device *d = &devices[device_count];
+        Line *l = &lines[line_count];
+        if (sscanf(text, "device %95s %u %u %u %95s %llu", d->uuid, &d->domain, &d->bus, &d->device, d->name, &d->total) == 6) {
+            for (char *c = d->name; *c; c++)
+                if (*c == '_')
+                    *c = ' ';
+            device_count++;
+        } else if (sscanf(text, "%15s %95s %63s %llu", l->kind, l->uuid, l->key, &l->number) == 4) {
+            line_count++;
+        } else if (sscanf(text, "insufficient %llu", &insufficient) != 1 && sscanf(text, "delay_us %llu", &delay_us) != 1) {
+            if (sscanf(text, "log %399s", log) != 1) {
+                fprintf(stderr, "not understood: %s", text);
+                abort();
+            }
+        }
+    }
+    fclose(script);
+    if (log[0]) {
+        FILE *out = fopen(log, "a");
+        fprintf(out, "%s\n", function);
+        fclose(out);
+    }
+}
+
+static const Line *find(const char *kind, const char *uuid, const char *key)
+{
+    for (unsigned i = 0; i < line_count; i++) {
+        const Line *l = &lines[i];
+        int same = strcmp(l->uuid, "*") == 0 || strcmp(l->uuid, uuid) == 0;
+        if (same && strcmp(l->kind, kind) == 0 && strcmp(l->key, key) == 0)
+            return l;
+    }
+    return NULL;
+}
+
+/* What a metric of a device is, or the error that the script has for it. A handle is a place in `devices`, from 1. */
+static int metric(const char *function, void *handle, const char *key, unsigned long long *number)
+{
+    load(function);
+    if (!started)
+        return UNINITIALIZED;
+    const char *uuid = handle ? devices[(size_t)handle - 1].uuid : "";
+    const Line *error = find("error", uuid, key);
+    if (error)
+        return (int)error->number;
+    const Line *value = find("value", uuid, key);
+    *number = value ? value->number : 0;
+    return SUCCESS;
+}
+
+static int unsigned_metric(const char *function, void *handle, const char *key, unsigned *number)
+{
+    unsigned long long wide = 0;
+    int code = metric(function, handle, key, &wide);
+    *number = (unsigned)wide;
+    return code;
+}
+
+static int text(const char *function, void *handle, const char *key, const char *from, char *to, unsigned length)
+{
+    unsigned long long unused;
+    int code = metric(function, handle, key, &unused);
+    snprintf(to, length, "%s", from);
+    return code;
+}
+
+#define DEVICE(handle) (devices[(size_t)(handle)-1])
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    load(__func__);
+    const Line *error = find("error", "", "init");
+    started = !error;
+    return error ? (int)error->number : SUCCESS;
+}
+
+int nvmlShutdown(void)
+{
+    load(__func__);
+    int code = started ? SUCCESS : UNINITIALIZED;
+    started = 0;
+    return code;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length)
+{
+    return text(__func__, NULL, "driver_version", "999.01", version, length);
+}
+
+int nvmlSystemGetNVMLVersion(char *version, unsigned length)
+{
+    return text(__func__, NULL, "nvml_version", "13.999.01", version, length);
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    unsigned unused;
+    int code = unsigned_metric(__func__, NULL, "count", &unused);
+    *count = device_count;
+    return code;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
+{
+    load(__func__);
+    *handle = (void *)(size_t)(index + 1);
+    const Line *error = index < device_count ? find("error", devices[index].uuid, "handle") : NULL;
+    return error ? (int)error->number : index < device_count ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
+{
+    load(__func__);
+    for (unsigned i = 0; i < device_count; i++)
+        if (strcmp(devices[i].uuid, uuid) == 0)
+            return nvmlDeviceGetHandleByIndex_v2(i, handle);
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length)
+{
+    return text(__func__, handle, "uuid", DEVICE(handle).uuid, uuid, length);
+}
+
+int nvmlDeviceGetName(void *handle, char *name, unsigned length)
+{
+    return text(__func__, handle, "name", DEVICE(handle).name, name, length);
+}
+
+int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci)
+{
+    unsigned unused;
+    int code = unsigned_metric(__func__, handle, "pci", &unused);
+    const Device *d = &DEVICE(handle);
+    memset(pci, 0, sizeof *pci);
+    pci->domain = d->domain;
+    pci->bus = d->bus;
+    pci->device = d->device;
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", d->domain, d->bus, d->device);
+    return code;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor)
+{
+    unsigned number;
+    int code = unsigned_metric(__func__, handle, "capability", &number);
+    *major = (int)number / 10;
+    *minor = (int)number % 10;
+    return code;
+}
+
+int nvmlDeviceGetPowerManagementLimit(void *handle, unsigned *milliwatts)
+{
+    return unsigned_metric(__func__, handle, "power_limit", milliwatts);
+}
+
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory)
+{
+    int code = metric(__func__, handle, "used", &memory->used);
+    memory->total = DEVICE(handle).total;
+    memory->free = memory->total - memory->used;
+    return code;
+}
+
+int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates)
+{
+    rates->memory = 0;
+    return unsigned_metric(__func__, handle, "utilisation", &rates->gpu);
+}
+
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts)
+{
+    return unsigned_metric(__func__, handle, "power", milliwatts);
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules)
+{
+    return metric(__func__, handle, "energy", millijoules);
+}
+
+int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz)
+{
+    static const char *const names[] = {"graphics_clock", "sm_clock", "memory_clock", "video_clock"};
+    return unsigned_metric(__func__, handle, names[type], mhz);
+}
+
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius)
+{
+    (void)sensor;
+    return unsigned_metric(__func__, handle, "temperature", celsius);
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *bits)
+{
+    return metric(__func__, handle, "throttle", bits);
+}
+
+static int list_processes(const char *function, void *handle, unsigned *count, Process *processes)
+{
+    unsigned long long unused;
+    unsigned there = 0, room = *count;
+    int code = metric(function, handle, "processes", &unused);
+    if (code)
+        return code;
+    nanosleep(&(struct timespec){(time_t)(delay_us / 1000000), (long)(delay_us % 1000000) * 1000}, NULL);
+    int race = processes && insufficient_so_far < insufficient && ++insufficient_so_far;
+    for (unsigned i = 0; i < line_count; i++) {
+        if (strcmp(lines[i].kind, "process") || strcmp(lines[i].uuid, DEVICE(handle).uuid))
+            continue;
+        if (processes && there < room)
+            processes[there] = (Process){(unsigned)strtoul(lines[i].key, NULL, 10), lines[i].number, -1u, -1u};
+        there++;
+    }
+    *count = there;
+    return race || there > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, Process *processes)
+{
+    return list_processes(__func__, handle, count, processes);
+}
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *bits)
+{
+    return metric(__func__, handle, "throttle", bits);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, Process *processes)
+{
+    return list_processes(__func__, handle, count, processes);
+}
+#endif

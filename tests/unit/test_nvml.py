@@ -1,0 +1,409 @@
+"""The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import NOT_AVAILABLE, Driver, compile_driver, python
+
+from bench.nvml import METRICS, NO_FIGURE
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.sample import Sampler, read_spool
+from bench.sample.process import spool_path
+
+MIB = 2**20
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+DEVICE_A = f"device {A} 0 65 0 Stand-in_A {81920 * MIB}"
+DEVICE_B = f"device {B} 0 1 0 Stand-in_B {40960 * MIB}"
+TWO_GPUS = (DEVICE_A, DEVICE_B)
+"""NVML lists A first; in PCI order B comes first."""
+
+
+@pytest.fixture(scope="session")
+def new_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="session")
+def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("old-driver"), old=True)
+
+
+@pytest.fixture
+def driver(new_library: Path, tmp_path: Path) -> Driver:
+    return Driver(new_library, tmp_path / "driver.txt")
+
+
+@pytest.fixture
+def old_driver(old_library: Path, tmp_path: Path) -> Driver:
+    return Driver(old_library, tmp_path / "driver.txt")
+
+
+def asked(driver: Driver, expression: str) -> Any:
+    """The value of an expression over ``nvml``, an open session with this driver."""
+    code = f"import json\nfrom bench.nvml import Nvml\nnvml = Nvml()\nprint(json.dumps({expression}))\nnvml.close()"
+    return json.loads(driver.python(code))
+
+
+LIST = """
+import json, dataclasses
+from bench.nvml import list_gpus
+gpus, reason = list_gpus()
+print(json.dumps([[dataclasses.asdict(gpu) for gpu in gpus], reason]))
+"""
+
+
+# The GPUs of a host
+
+
+def test_gpus_are_in_pci_order_whatever_the_order_of_nvml(driver: Driver) -> None:
+    far = "GPU-cccccccc-0000-0000-0000-000000000000"
+    driver.write(
+        f"device {far} 1 0 0 Stand-in_C {MIB}",
+        *TWO_GPUS,
+        f"value {B} capability 90",
+        f"value {B} power_limit 350000",
+    )
+    gpus, reason = json.loads(driver.python(LIST))
+    assert reason is None
+    assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B), (1, A), (2, far)]
+    assert gpus[0] == {
+        "index": 0,
+        "uuid": B,
+        "name": "Stand-in B",
+        "pci_bus_id": "00000000:01:00.0",
+        "memory_total_mib": 40960.0,
+        "compute_capability": "9.0",
+        "power_limit_w": 350.0,
+        "driver": "999.01",
+    }
+
+
+def test_a_lost_gpu_is_left_out_by_name_and_what_a_gpu_does_not_tell_is_none(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"error {A} handle 15", f"error {B} used 3", f"error {B} capability 3")
+    gpus, reason = json.loads(driver.python(LIST))
+    assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B)]
+    assert gpus[0]["memory_total_mib"] is None
+    assert gpus[0]["compute_capability"] is None
+    assert "0 is left out" in reason
+    assert "GPU is lost" in reason
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (("error * init 9",), "Driver Not Loaded"),
+        (("error * init 18",), "version mismatch"),
+        ((), "lists no GPU"),
+        ((DEVICE_A, "error * count 999"), "Unknown Error"),
+    ],
+)
+def test_why_there_are_no_gpus_is_one_line_with_a_remedy(driver: Driver, script: tuple[str, ...], told: str) -> None:
+    driver.write(*script)
+    gpus, reason = json.loads(driver.python(LIST))
+    assert gpus == []
+    assert told in reason
+    assert ";" in reason
+    assert "\n" not in reason
+
+
+def test_without_a_driver_pynvml_is_not_even_imported() -> None:
+    code = "import sys, bench.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\n"
+    code += "print(n.driver_present(), *n.list_gpus(), 'pynvml' in sys.modules)"
+    told = python(code, {"LD_LIBRARY_PATH": "/nonexistent:"})
+    assert told.startswith("False [] there is no NVIDIA driver on this host;")
+    assert told.endswith("False\n")
+
+
+def test_a_driver_on_the_library_path_counts_as_present(driver: Driver) -> None:
+    code = "import bench.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\nprint(n.driver_present())"
+    assert driver.python(code) == "True\n"
+
+
+def test_a_missing_pynvml_is_named(driver: Driver) -> None:
+    told = driver.python(
+        "import sys\nsys.modules['pynvml'] = None\nfrom bench.nvml import list_gpus\nprint(list_gpus())"
+    )
+    assert "pip install nvidia-ml-py" in told
+
+
+def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver, tmp_path: Path) -> None:
+    driver.write(*TWO_GPUS)
+    shadow = tmp_path / "shadow" / "pynvml"
+    shadow.mkdir(parents=True)
+    # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
+    (shadow / "__init__.py").write_text("from .nvml import *\n")
+    (shadow / "nvml.py").write_text("def _nvmlGetFunctionPointer(name): ...\ndef nvmlInit(): ...\n")
+    told = driver.python("from bench.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
+    assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
+    assert str(shadow) in told
+    assert "pip uninstall pynvml" in told
+
+
+# Processes
+
+
+PROCESSES = (
+    f"process {A} 11 {512 * MIB}",
+    f"process {A} 12 {2048 * MIB + MIB // 2}",
+    f"process {B} 11 {256 * MIB}",
+    f"process {B} 13 {NOT_AVAILABLE}",
+)
+
+
+def test_processes_of_each_gpu_in_mib_and_none_for_what_is_not_available(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES)
+    assert asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r})]") == [
+        [[[11, 512.0], [12, 2048.5]], None],
+        [[[11, 256.0], [13, None]], NO_FIGURE],
+    ]
+
+
+def test_an_idle_gpu_has_no_processes_and_no_reason(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, PROCESSES[0])
+    assert asked(driver, f"nvml.processes({B!r})") == [[], None]
+
+
+def test_a_list_that_grew_meanwhile_is_asked_for_again(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES, "insufficient 3")
+    assert asked(driver, f"nvml.processes({A!r})") == [[[11, 512.0], [12, 2048.5]], None]
+
+
+def test_a_list_that_always_grows_is_given_up_with_a_reason(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES, "insufficient 4")
+    assert asked(driver, f"nvml.processes({A!r})") == [[], "Insufficient Size, 4 times"]
+
+
+def test_an_error_on_one_gpu_leaves_the_other_alone(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES, f"error {A} processes 4")
+    processes = asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r})]")
+    assert processes[0] == [[], "Insufficient Permissions"]
+    assert processes[1][0][0] == [11, 256.0]
+
+
+def test_a_driver_without_the_newest_symbols_is_asked_by_the_older_ones(old_driver: Driver, tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    old_driver.write(*TWO_GPUS, *PROCESSES, f"value {A} throttle 4", f"log {log}")
+    raised = old_driver.python(
+        "import pynvml as p\np.nvmlInit()\n"
+        "try: p.nvmlDeviceGetComputeRunningProcesses(p.nvmlDeviceGetHandleByIndex(0))\n"
+        "except Exception as error: print(type(error).__name__, isinstance(error, p.NVMLError))"
+    )
+    assert raised == "NVMLLibraryMismatchError False\n"
+    expression = f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.device_sample({A!r})]"
+    on_a, on_b, sample = asked(old_driver, expression)
+    assert on_a == [[[11, 512.0], [12, 2048.5]], None]
+    assert on_b == [[[11, 256.0], [13, None]], NO_FIGURE]
+    assert sample["throttle_reasons"] == 4
+    assert sample["reason"] is None
+    calls = log.read_text().split()
+    assert "nvmlDeviceGetComputeRunningProcesses_v2" in calls
+    assert "nvmlDeviceGetCurrentClocksThrottleReasons" in calls
+
+
+# Device metrics
+
+
+VALUES = (
+    f"value {A} utilisation 87",
+    f"value {A} power 312500",
+    f"value {A} energy 123456789012345",
+    f"value {A} sm_clock 1410",
+    f"value {A} memory_clock 1593",
+    f"value {A} temperature 61",
+    f"value {A} throttle 72",
+    f"value {A} used {3 * 1024 * MIB}",
+)
+SAMPLE = {
+    "utilisation_percent": 87.0,
+    "power_w": 312.5,
+    "energy_mj": 123456789012345.0,
+    "sm_clock_mhz": 1410.0,
+    "memory_clock_mhz": 1593.0,
+    "temperature_c": 61.0,
+    "throttle_reasons": 72,
+    "used_mib": 3072.0,
+    "reason": None,
+}
+
+
+def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *VALUES)
+    sample = asked(driver, f"nvml.device_sample({A!r})")
+    assert sample == SAMPLE
+    assert isinstance(sample["throttle_reasons"], int)
+    assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
+    assert (*METRICS, "reason") == tuple(sample)
+
+
+@pytest.mark.parametrize(
+    ("key", "metric"),
+    [
+        ("utilisation", "utilisation_percent"),
+        ("power", "power_w"),
+        ("energy", "energy_mj"),
+        ("sm_clock", "sm_clock_mhz"),
+        ("memory_clock", "memory_clock_mhz"),
+        ("temperature", "temperature_c"),
+        ("throttle", "throttle_reasons"),
+        ("used", "used_mib"),
+    ],
+)
+def test_a_metric_that_fails_is_none_and_named_and_the_others_stand(driver: Driver, key: str, metric: str) -> None:
+    driver.write(*TWO_GPUS, f"error {A} {key} 3", *VALUES)
+    sample = asked(driver, f"nvml.device_sample({A!r})")
+    assert sample == {**SAMPLE, metric: None, "reason": f"{metric}: Not Supported"}
+
+
+def test_figures_that_the_driver_marks_as_not_available_are_none(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"value {A} energy {NOT_AVAILABLE}", f"value {A} power {2**32 - 1}", *VALUES)
+    sample = asked(driver, f"nvml.device_sample({A!r})")
+    reason = f"power_w: {NO_FIGURE}; energy_mj: {NO_FIGURE}"
+    assert sample == {**SAMPLE, "power_w": None, "energy_mj": None, "reason": reason}
+
+
+def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
+    driver.write(DEVICE_B)
+    assert asked(driver, f"nvml.device_sample({A!r})") == {**dict.fromkeys(METRICS), "reason": "Not Found"}
+    assert asked(driver, f"nvml.processes({A!r})") == [[], "Not Found"]
+
+
+def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, tmp_path: Path) -> None:
+    log = tmp_path / "calls"
+    driver.write(*TWO_GPUS, *PROCESSES, f"log {log}")
+    asked(driver, f"[(nvml.device_sample(uuid), nvml.processes(uuid)) for uuid in {[A, B] * 5!r}]")
+    calls = log.read_text().split()
+    assert calls.count("nvmlDeviceGetPowerUsage") == 10
+    assert calls.count("nvmlInitWithFlags") == 1
+    assert calls.count("nvmlDeviceGetHandleByUUID") == 2
+    assert calls.count("nvmlShutdown") == 1
+
+
+def test_versions(driver: Driver) -> None:
+    driver.write(DEVICE_A, "error * nvml_version 3")
+    assert asked(driver, "nvml.versions()") == {"driver": "999.01", "nvml": None}
+
+
+# The sampler process on GPUs
+
+
+class Run:
+    """A sampler of the GPUs A and B whose spool can be looked into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1")
+
+    def until(self, table: str, count: int, *, launch: int = 0) -> None:
+        """Wait for this many moments in a table."""
+        deadline = time.monotonic() + 30
+        while len({row["t_ns"] for row in read_spool(spool_path(str(self.folder), launch))[table]}) < count:
+            assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def run(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Started against a driver with both GPUs; the test writes what it says next."""
+    for name, value in driver.environment().items():
+        monkeypatch.setenv(name, value)
+    driver.write(*TWO_GPUS, *VALUES, *PROCESSES)
+    run = Run(tmp_path)
+    yield run
+    run.sampler.stop()
+
+
+def test_each_watched_process_has_a_row_on_each_gpu_that_it_is_on(run: Run) -> None:
+    run.sampler.watch(0, "dp", 0, 11)
+    run.sampler.watch(0, "dp", 1, 12)
+    run.until("memory", 4)
+    memory, device = run.sampler.finish(0)
+    assert {(row["pid"], row["rank"], row["device"], row["used_mib"]) for row in memory} == {
+        (11, 0, A, 512.0),
+        (11, 0, B, 256.0),
+        (12, 1, A, 2048.5),
+    }
+    assert {(row["launch"], row["scenario"], row["host"], row["source"]) for row in memory} == {
+        (0, "dp", "node1", "nvml_pid")
+    }
+    assert all(row["reason"] is None for row in memory)
+    assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
+    assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
+    ticks = [[row["pid"] for row in memory if row["t_ns"] == t_ns] for t_ns in sorted({row["t_ns"] for row in memory})]
+    assert sorted(ticks[-1]) == [11, 11, 12]  # one moment for all rows of a tick
+    assert {key: value for key, value in device[0].items() if key in SAMPLE} == SAMPLE
+    assert device[0]["device"] == A
+    assert device[0]["t_ns"] == device[1]["t_ns"]
+    assert device[1]["device"] == B
+
+
+def test_a_rank_that_the_driver_never_lists_is_unavailable_and_one_without_a_figure_too(run: Run) -> None:
+    run.sampler.watch(0, "ddp", 0, 13)
+    run.sampler.watch(0, "ddp", 1, 4711)
+    run.until("memory", 2)
+    memory, _ = run.sampler.finish(0)
+    assert {(row["rank"], row["device"], row["source"], row["reason"]) for row in memory if row["pid"] == 13} == {
+        (0, B, "unavailable", NO_FIGURE)
+    }
+    unlisted = [row for row in memory if row["pid"] == 4711]
+    assert [(row["rank"], row["device"], row["used_mib"], row["source"]) for row in unlisted] == [
+        (1, None, None, "unavailable")
+    ]
+    assert "no process with this PID" in unlisted[0]["reason"]
+    assert {row["used_mib"] for row in memory} == {None}
+
+
+def test_a_gpu_whose_processes_cannot_be_listed_is_named_and_the_other_is_sampled(run: Run, driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES, f"error {A} processes 4", f"error {B} energy 3")
+    run.sampler.watch(0, "dp", 0, 11)
+    run.until("memory", 2)
+    memory, device = run.sampler.finish(0)
+    on_a = [row for row in memory if row["device"] == A]
+    assert [(row["used_mib"], row["source"], row["reason"]) for row in on_a] == [
+        (None, "unavailable", "Insufficient Permissions")
+    ]
+    assert {row["used_mib"] for row in memory if row["device"] == B} == {256.0}
+    assert {row["reason"] for row in device if row["device"] == B} == {"energy_mj: Not Supported"}
+
+
+def test_a_process_that_comes_later_is_found(run: Run, driver: Driver) -> None:
+    run.sampler.watch(0, "ddp", 0, 21)
+    run.until("device", 2)
+    driver.write(*TWO_GPUS, f"process {B} 21 {64 * MIB}")
+    run.until("memory", 1)
+    memory, _ = run.sampler.finish(0)
+    assert {(row["device"], row["used_mib"], row["source"]) for row in memory} == {(B, 64.0, "nvml_pid")}
+
+
+def test_slow_process_lists_come_at_longer_intervals_and_device_metrics_do_not(run: Run, driver: Driver) -> None:
+    # Two GPUs, two calls each: 8 ms and more for a list, so 800 ms and more between lists: 1 s on a grid of 250 ms.
+    driver.write(*TWO_GPUS, *VALUES, *PROCESSES, "delay_us 2000")
+    run.sampler.watch(0, "dp", 0, 11)
+    run.until("memory", 5)
+    memory, device = run.sampler.finish(0)
+    moments = sorted({row["t_ns"] for row in memory})
+    steady = [(later - earlier) / 1e6 for earlier, later in zip(moments[-3:], moments[-2:], strict=False)]
+    assert min(steady) > 750, moments
+    assert run.sampler.cost is not None
+    assert run.sampler.cost["memory"]["total_ms"] >= 8 * len(moments)
+    assert len({row["t_ns"] for row in device}) > 2 * len(moments)
+
+
+def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(run: Run, driver: Driver, tmp_path: Path) -> None:
+    driver.write("error * init 9")
+    refused = Sampler.start(device="cuda", gpus=(A, B), spool=str(tmp_path), host="node1")
+    refused.watch(7, "dp", 0, 11)
+    memory, device = refused.finish(7)
+    refused.stop()
+    assert [(row["rank"], row["used_mib"], row["source"]) for row in memory] == [(0, None, "unavailable")]
+    assert "Driver Not Loaded" in memory[0]["reason"]
+    assert [(row["device"], row["power_w"]) for row in device] == [(A, None), (B, None)]
+    assert all(list(row) == list(DEVICE_COLUMNS) and "Driver Not Loaded" in row["reason"] for row in device)

@@ -1,0 +1,370 @@
+"""The sampler on real processes: what they allocate shows, the clock does not drift, and its death is survived."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import bench.sample
+from bench.channel import Channel
+from bench.records import MEMORY_COLUMNS
+from bench.sample import Sampler, read_spool
+from bench.sample.process import DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Spool, spool_path
+from bench.sample.rss import resident_mib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ALLOCATOR = """
+import sys
+kept = []
+print("up", flush=True)
+for line in sys.stdin:
+    kept.append(b"x" * (int(line) << 20))
+    print("done", flush=True)
+"""
+
+
+class Child:
+    """A process that allocates memory when it is told to."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._line()
+        self.pid = self.process.pid
+
+    def allocate(self, mib: int) -> None:
+        assert self.process.stdin is not None
+        print(mib, file=self.process.stdin, flush=True)
+        self._line()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def _line(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
+
+
+@pytest.fixture
+def children() -> Iterator[list[Child]]:
+    two = [Child(), Child()]
+    yield two
+    for child in two:
+        child.end()
+
+
+@pytest.fixture
+def sampler(tmp_path: Path) -> Iterator[Sampler]:
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
+    yield sampler
+    sampler.stop()
+
+
+def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def moments(folder: Path, launch: int = 0) -> list[int]:
+    """The times of the samples that are on disk."""
+    return sorted({row["t_ns"] for row in read_spool(spool_path(str(folder), launch))["memory"]})
+
+
+# The clock
+
+
+def test_deadlines_stay_on_their_grid_however_late_the_samples_are() -> None:
+    clock = Clock(250)
+    clock.start(1_000)
+    deadlines = []
+    for lateness in (0, 3, 120, 7, 249, 1):
+        deadlines.append(clock.due_ns)
+        clock.done(clock.due_ns + lateness, clock.due_ns + lateness)
+    assert deadlines == [1_000, 1_250, 1_500, 1_750, 2_000, 2_250]
+
+
+def test_deadlines_that_were_missed_are_skipped() -> None:
+    clock = Clock(250)
+    clock.start(1_000)
+    clock.done(1_760, 1_760)
+    assert clock.due_ns == 2_000
+
+
+@pytest.mark.parametrize(("duration_ms", "interval_ms"), [(0.1, 250), (2.5, 250), (2.6, 500), (10, 1000), (11, 1250)])
+def test_slow_samples_come_at_intervals_that_keep_the_duty_cycle(duration_ms: float, interval_ms: int) -> None:
+    clock = Clock(MEMORY_PERIOD_NS)
+    clock.start(0)
+    duration_ns = round(duration_ms * 1e6)
+    deadlines = []
+    for _ in range(20):
+        deadlines.append(clock.due_ns)
+        clock.done(clock.due_ns, clock.due_ns + duration_ns)
+    assert deadlines[1] == interval_ms * 1_000_000
+    assert duration_ns * 20 / (clock.due_ns - deadlines[0]) <= DUTY_CYCLE
+
+
+def test_one_slow_sample_among_quick_ones_changes_the_interval_for_a_while_only() -> None:
+    clock = Clock(MEMORY_PERIOD_NS)
+    clock.start(0)
+    intervals_ms = []
+    for number in range(40):
+        due_ns = clock.due_ns
+        clock.done(due_ns, due_ns + (20_000_000 if number == 10 else 50_000))
+        intervals_ms.append((clock.due_ns - due_ns) // 1_000_000)
+    assert intervals_ms[9] == 250
+    assert intervals_ms[10] == 500
+    assert intervals_ms[-1] == 250
+
+
+# Resident memory
+
+
+def test_resident_size_is_what_the_kernel_says() -> None:
+    mib = resident_mib(os.getpid())
+    assert mib is not None
+    assert mib == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.05)
+
+
+def test_a_process_that_has_ended_has_no_size_also_while_it_is_a_zombie() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert resident_mib(process.pid) is None
+    process.wait()
+    assert resident_mib(process.pid) is None
+
+
+# Launches
+
+
+def test_memory_that_a_child_allocates_shows_in_its_rows_alone(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    grows, stays = children
+    sampler.watch(3, "ddp", 0, grows.pid)
+    sampler.watch(3, "ddp", 1, stays.pid)
+    until(lambda: len(moments(tmp_path, 3)) >= 3)
+    before = time.perf_counter_ns()
+    grows.allocate(200)
+    after = time.perf_counter_ns()
+    until(lambda: moments(tmp_path, 3)[-1] > after)
+    memory, device = sampler.finish(3)
+    assert device == []
+    assert all(list(row) == list(MEMORY_COLUMNS) for row in memory)
+    assert {(row["launch"], row["scenario"], row["host"]) for row in memory} == {(3, "ddp", "node1")}
+    assert {(row["rank"], row["pid"]) for row in memory} == {(0, grows.pid), (1, stays.pid)}
+    assert {(row["device"], row["source"], row["reason"]) for row in memory} == {("cpu", "rss", None)}
+
+    def rise(pid: int) -> float:
+        sizes = {row["t_ns"]: row["used_mib"] for row in memory if row["pid"] == pid}
+        low = max(size for t_ns, size in sizes.items() if t_ns < before)
+        return float(sizes[max(sizes)] - low)
+
+    assert rise(grows.pid) == pytest.approx(200, abs=10)
+    assert rise(stays.pid) == pytest.approx(0, abs=10)
+
+
+def test_all_rows_of_a_tick_have_one_time_and_the_first_comes_at_once(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: moments(tmp_path))
+    watched_ns = time.perf_counter_ns()
+    sampler.watch(0, "ddp", 1, children[1].pid)
+    until(lambda: len(moments(tmp_path)) >= 5)
+    memory, _ = sampler.finish(0)
+    first_ns = min(row["t_ns"] for row in memory if row["rank"] == 1)
+    assert 0 < first_ns - watched_ns < 200_000_000
+    later = [row for row in memory if row["t_ns"] > first_ns]
+    ticks = {t_ns: [row["rank"] for row in later if row["t_ns"] == t_ns] for t_ns in {row["t_ns"] for row in later}}
+    assert list(ticks.values()) == [[0, 1]] * len(ticks)
+
+
+def test_ticks_do_not_drift(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: len(moments(tmp_path)) >= 14)
+    memory, _ = sampler.finish(0)
+    times = sorted(row["t_ns"] for row in memory)
+    lateness_ms = sorted((t_ns - times[0]) % MEMORY_PERIOD_NS / 1e6 for t_ns in times[1:])
+    # The median, since a busy machine may wake any one of them late; a clock that drifts puts them anywhere.
+    assert lateness_ms[len(lateness_ms) // 2] < 25, lateness_ms
+    assert sampler.cost is not None
+    assert sampler.cost["memory"]["calls"] == len(times)
+    assert 0 < sampler.cost["memory"]["max_ms"] <= sampler.cost["memory"]["total_ms"]
+
+
+def test_a_process_that_ended_has_no_further_row(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler.watch(0, "ddp", 1, children[1].pid)
+    until(lambda: len(moments(tmp_path)) >= 3)
+    children[0].end()
+    ended_ns = time.perf_counter_ns()
+    until(lambda: sum(t_ns > ended_ns for t_ns in moments(tmp_path)) >= 2)
+    memory, _ = sampler.finish(0)
+    assert {row["rank"] for row in memory if row["t_ns"] < ended_ns} == {0, 1}
+    assert {row["rank"] for row in memory if row["t_ns"] > ended_ns} == {1}
+    assert all(row["used_mib"] > 0 for row in memory)
+
+
+def test_a_rank_that_ended_before_it_could_be_sampled_is_unavailable(sampler: Sampler, children: list[Child]) -> None:
+    children[0].end()
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler.watch(0, "ddp", 1, children[1].pid)
+    memory, _ = sampler.finish(0)
+    assert [(row["source"], row["used_mib"], row["reason"]) for row in memory if row["rank"] == 0] == [
+        ("unavailable", None, "the process had ended before its first sample")
+    ]
+    assert {row["source"] for row in memory if row["rank"] == 1} == {"rss"}
+
+
+def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    first, _ = sampler.finish(0)
+    sampler.watch(1, "ddp_o2", 0, children[1].pid)
+    until(lambda: len(moments(tmp_path, 1)) >= 2)
+    second, _ = sampler.finish(1)
+    assert {(row["launch"], row["scenario"], row["pid"]) for row in first} == {(0, "ddp", children[0].pid)}
+    assert {(row["launch"], row["scenario"], row["pid"]) for row in second} == {(1, "ddp_o2", children[1].pid)}
+    assert sampler.finish(2) == ([], [])
+
+
+# The process itself
+
+
+def test_it_sleeps_between_samples_and_does_nothing_when_nobody_is_watched(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: moments(tmp_path))
+    process = psutil.Process(sampler.pid)
+
+    def work() -> tuple[float, int]:
+        before, naps = process.cpu_times(), process.num_ctx_switches().voluntary
+        time.sleep(1.5)
+        after = process.cpu_times()
+        return after.user + after.system - before.user - before.system, process.num_ctx_switches().voluntary - naps
+
+    seconds, _ = work()
+    assert seconds < 0.15
+    sampler.finish(0)
+    seconds, naps = work()
+    assert seconds < 0.03
+    assert naps < 5
+
+
+def test_a_killed_sampler_leaves_its_samples_and_says_what_is_missing(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler.watch(0, "ddp", 1, children[1].pid)
+    until(lambda: len(moments(tmp_path)) >= 4)
+    died = sampler.pid
+    os.kill(died, signal.SIGKILL)
+    sampler.watch(0, "ddp", 2, children[1].pid + 1)
+    memory, device = sampler.finish(0)
+    assert device == []
+    assert len({row["t_ns"] for row in memory if row["source"] == "rss"}) >= 4
+    lost = [row for row in memory if row["source"] == "unavailable"]
+    assert [(row["rank"], row["used_mib"]) for row in lost] == [(0, None), (1, None), (2, None)]
+    assert all(list(row) == list(MEMORY_COLUMNS) for row in lost)
+    assert all(str(died) in row["reason"] and "SIGKILL" in row["reason"] for row in lost)
+
+    assert sampler.pid != died
+    assert psutil.Process(sampler.pid).status() != psutil.STATUS_ZOMBIE
+    sampler.watch(1, "ddp", 0, children[0].pid)
+    later, _ = sampler.finish(1)
+    assert {row["source"] for row in later} == {"rss"}
+
+
+def test_a_sampler_that_died_between_launches_is_started_anew(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler.finish(0)
+    os.kill(sampler.pid, signal.SIGKILL)
+    until(lambda: psutil.Process(sampler.pid).status() == psutil.STATUS_ZOMBIE)
+    sampler.watch(1, "ddp", 0, children[0].pid)
+    until(lambda: moments(tmp_path, 1))
+    memory, _ = sampler.finish(1)
+    assert {row["source"] for row in memory} == {"rss"}
+
+
+def test_a_sampler_that_does_not_answer_is_ended(
+    sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: len(moments(tmp_path)) >= 2)
+    monkeypatch.setattr(bench.sample, "ANSWER_LIMIT_S", 0.5)
+    stopped = sampler.pid
+    os.kill(stopped, signal.SIGSTOP)
+    memory, _ = sampler.finish(0)
+    assert [row["source"] for row in memory][-2:] == ["rss", "unavailable"]
+    assert "did not answer within 0.5 s" in memory[-1]["reason"]
+    assert not psutil.pid_exists(stopped)
+
+
+def test_the_last_words_of_a_sampler_that_failed_are_told(sampler: Sampler, children: list[Child]) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler._channel.send(event="finish", launch=99)
+    memory, _ = sampler.finish(0)
+    assert memory[-1]["source"] == "unavailable"
+    assert "ended with exit code 1 (KeyError: 99)" in memory[-1]["reason"]
+
+
+def test_the_sampler_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
+    code = (
+        "import time\nfrom bench.sample import Sampler\n"
+        f"sampler = Sampler.start(device='cpu', gpus=(), spool={str(tmp_path)!r}, host='node1')\n"
+        "sampler.watch(0, 'ddp', 0, 1)\nsampler._receive('ready', 30)\nprint(sampler.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    os.kill(pid, signal.SIGSTOP)  # so that it cannot notice by itself
+    parent.kill()
+    parent.communicate()
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 5.0)
+
+
+def test_stop_ends_the_process(tmp_path: Path) -> None:
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
+    sampler.stop()
+    assert not psutil.pid_exists(sampler.pid)
+
+
+# The spool
+
+
+def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> None:
+    Path(spool_path(str(tmp_path), 0)).symlink_to("/dev/full")
+    ours, theirs = socket.socketpair()
+    line = Channel(ours)
+    line.send(event="watch", launch=0, scenario="ddp", rank=0, pid=os.getpid())
+    line.send(event="finish", launch=0)
+    ours.shutdown(socket.SHUT_WR)
+    Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="node1").run()
+    reason = "the samples could not be written: No space left on device"
+    assert line.receive()[0]["missing"] == [[os.getpid(), None, reason]]
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    spool = Spool(str(path))
+    spool.append("memory", [{"pid": 1}, {"pid": 2}])
+    spool.append("device", [{"device": "GPU-a"}])
+    spool.close()
+    path.write_bytes(path.read_bytes() + b'["memory", {"pi')
+    assert read_spool(str(path)) == {"memory": [{"pid": 1}, {"pid": 2}], "device": [{"device": "GPU-a"}]}
