@@ -21,10 +21,11 @@ def with_not_run(summary: pd.DataFrame) -> pd.DataFrame:
     return summary.assign(status=summary["status"].mask(missing, NOT_RUN), reason=reasons)
 
 
-def fastest(summary: pd.DataFrame) -> pd.Series | None:
+def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
     """The row of the fastest scenario all of whose launches are ``ok``; None where there is none."""
     good = summary[(summary["status"] == "ok") & summary["throughput_img_s"].notna()]
-    return None if good.empty else good.loc[good["throughput_img_s"].astype("float64").idxmax()]
+    rows: list[Any] = good.to_dict("records")
+    return max(rows, key=lambda row: row["throughput_img_s"], default=None)
 
 
 def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
@@ -44,7 +45,7 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def _sentence(opening: str, best: pd.Series, summary: pd.DataFrame, broken: Sequence[str]) -> str:
+def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame, broken: Sequence[str]) -> str:
     name = f"{best['scenario']} (whose loss is not finite)" if best["scenario"] in broken else best["scenario"]
     text = f"{opening} {name} with {best['throughput_img_s']:,.1f} images a second"
     base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
@@ -60,12 +61,12 @@ def _sentence(opening: str, best: pd.Series, summary: pd.DataFrame, broken: Sequ
     return f"{text} and {peak / base_peak:.2f} times its memory ({peaks})."
 
 
-def _peak(row: pd.Series) -> str:
+def _peak(row: dict[str, Any]) -> str:
     return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
 
 
 def _replicas(document: dict[str, Any]) -> dict[str, int]:
-    """Copies of the model that shared a step, by scenario, as they were; what was planned where no rank came that far."""
+    """Copies of the model that shared a step, by scenario: as they were, or as planned where no rank came that far."""
     return {
         launch["scenario"]: launch["effective"]["replicas"] if launch["effective"] else launch["replicas"]
         for launch in document["launches"]
@@ -86,7 +87,9 @@ def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
 def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
     found = []
     if not document["complete"]:
-        found.append("This run is incomplete: it was interrupted, or is still being written. Its checksums do not count.")
+        found.append(
+            "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
+        )
     failed = summary[summary["status"] != "ok"]
     if len(failed):
         why = "; ".join(f"{row['scenario']} ({row['status']})" for row in failed.to_dict("records"))
@@ -96,9 +99,13 @@ def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list
 
 def _about_checks(document: dict[str, Any]) -> list[str]:
     """Launches that ended well and whose own checks object."""
-    sayings = (
+    sayings: tuple[tuple[str, object, str], ...] = (
         ("finite_loss", True, "The loss of {} was not finite: as measured it does not train, whatever its speed."),
-        ("skipped_steps", 0, "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper."),
+        (
+            "skipped_steps",
+            0,
+            "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.",
+        ),
         ("conservation_ok", True, "The steps of {} do not add up to the wall time of their window: do not trust them."),
         ("ranks_differ", [], "What ran was not the same on all ranks of {}: see the launches."),
     )
@@ -152,8 +159,8 @@ def _about_implementations(document: dict[str, Any]) -> list[str]:
     if not native:
         return []
     return [
-        f"No apex was involved in {_listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in the "
-        "place of apex DDP, as the column 'what ran' says."
+        f"No apex was involved in {_listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
+        "the place of apex DDP, as the column 'what ran' says."
     ]
 
 

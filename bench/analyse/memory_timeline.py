@@ -24,16 +24,14 @@ def start_ns(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) 
 
 
 def timeline(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """The known samples of one launch: ``rank, pid, device, seconds, used_mib, source``, ordered by line and time.
+    """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
 
-    ``seconds``: since :func:`start_ns`.
+    Ordered by line and time. ``seconds``: since :func:`start_ns`.
     """
     mine = memory[(memory["launch"] == launch["launch"]) & memory["used_mib"].notna()]
-    if mine.empty:
-        return mine.assign(seconds=pd.Series(dtype="float64"))[[*LINE, "seconds", "used_mib", "source"]]
     seconds = (mine["t_ns"] - start_ns(launch, memory, steps)) / 1e9
-    ordered = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"])
-    return ordered[[*LINE, "seconds", "used_mib", "source"]].reset_index(drop=True)
+    ordered: pd.DataFrame = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
+    return ordered[[*LINE, "seconds", "used_mib", "source"]]
 
 
 def windows(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> tuple[float, float, float] | None:

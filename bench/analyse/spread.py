@@ -15,7 +15,12 @@ def spread(steps: pd.DataFrame) -> pd.DataFrame:
     groups = measured[~measured["warmup"]].groupby("scenario")["step_ms"]
     medians = per_launch(steps).groupby("scenario")["median_ms"].median()
     return pd.DataFrame(
-        {"p25_ms": groups.quantile(0.25), "median_ms": medians, "p75_ms": groups.quantile(0.75), "measured": groups.size()}
+        {
+            "p25_ms": groups.quantile(0.25),
+            "median_ms": medians,
+            "p75_ms": groups.quantile(0.75),
+            "measured": groups.size(),
+        }
     ).reset_index()
 
 
@@ -23,10 +28,11 @@ def losses(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``launch, last_loss, first_not_finite``.
 
     ``last_loss``: of the last step, the mean over ranks, which is the loss of the global batch because the ranks' parts
-    are equal. ``first_not_finite``: the first step at which some rank's loss is NaN or infinite; null where there is none.
+    are equal. ``first_not_finite``: the first step at which some rank's loss is NaN or infinite; null without one.
     """
     ends = steps[steps["step"] == steps.groupby("launch")["step"].transform("max")]
     last = ends.groupby("launch")["loss"].agg(lambda values: values.mean(skipna=False)).rename("last_loss")
     broken = steps[~np.isfinite(steps["loss"])]
     first = broken.groupby("launch")["step"].min().rename("first_not_finite").astype("Int64")
-    return pd.concat([last, first], axis=1).reset_index()
+    table: pd.DataFrame = pd.concat([last, first], axis=1).reset_index()
+    return table

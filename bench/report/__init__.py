@@ -2,10 +2,8 @@
 
     python -m bench report latest --out reports
 
-    reports/
-        index.html                     opens from a disk, without network
-        step-times.svg  .png           and phases, memory, elapsed; with several runs prefixed with the run's id
-        summary.csv  summary.md
+``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``, and each plot as SVG
+and PNG: ``step-times``, ``phases``, ``memory``, ``elapsed``, prefixed with the run's id where there are several runs.
 """
 
 import os
@@ -31,7 +29,8 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
 def render(runs: Sequence[Run]) -> dict[str, bytes]:
     """The files of the report by name."""
     summaries = [tables.summary_of(run) for run in runs]
-    sections, files = [], {}
+    sections: list[page.Section] = []
+    files: dict[str, bytes] = {}
     for number, (run, table) in enumerate(zip(runs, summaries, strict=True), start=1):
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         drawn = []

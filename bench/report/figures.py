@@ -59,7 +59,7 @@ THEME: dict[str, tuple[str, str]] = {
     "line-6": ("#b3263c", "#f07f8f"),
     "line-7": ("#4f5d6e", "#aebacb"),
 }
-"""By name the colour on a light page and on a dark one. A family of scenarios has one hue; the more half, the lighter."""
+"""By name the colour on a light page and on a dark one. A family of scenarios has one hue, lighter with the level."""
 
 WIDTH_IN = 9.2
 EDGE_IN = 0.14
@@ -105,7 +105,9 @@ def plots(run: Run) -> list[Plot]:
     """All plots of a run for which it has figures."""
     import matplotlib
 
-    with matplotlib.rc_context(RC):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
+        matplotlib.rcParams.update(RC)
         return [plot for draw in (step_times, phase_stack, memory, elapsed) if (plot := draw(run)) is not None]
 
 
@@ -139,7 +141,7 @@ def step_times(run: Run) -> Plot | None:
     rows = _rows(run, steps)
     measured = headline(steps)
     measured = measured[~measured["warmup"]]
-    middle = spread(steps).set_index("scenario")
+    middle = spread(steps).set_index("scenario").to_dict("index")
     launches = per_launch(steps)
     global_batch = run.document["workload"]["global_batch"]
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
@@ -156,8 +158,8 @@ def step_times(run: Run) -> Plot | None:
         drawn = max(drawn, every)
         heights = [position + jitter(k) * 0.5 for k in range(0, len(mine), every)]
         axes.plot(mine[::every], heights, linestyle="none", marker="o", markersize=3.4, markeredgewidth=0)
-        axes.lines[-1].set(color=colour, alpha=0.4, gid=f"dots-{row.scenario}")
-        at = middle.loc[row.scenario]
+        axes.lines[-1].set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
+        at = middle[row.scenario]
         _box(axes, float(at["p25_ms"]), float(at["p75_ms"]), position, colour)
         axes.plot([at["median_ms"]] * 2, [position - 0.36, position + 0.36], color=_light("ink"), linewidth=1.7)
         medians = launches.loc[launches["scenario"] == row.scenario, "median_ms"]
@@ -169,7 +171,7 @@ def step_times(run: Run) -> Plot | None:
         _right_label(axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
     axes.set_xlim(left, high + 0.03 * (high - left))
     axes.set_xlabel("step time of the slowest rank (ms)" + ("; the axis does not begin at 0" if cut else ""))
-    keys = [("dot", f"one measured step{f' (every {drawn}th drawn)' if drawn > 1 else ''}"), ("box", "p25 to p75")]
+    keys = [("dot", f"one measured step{f' (1 in {drawn} drawn)' if drawn > 1 else ''}"), ("box", "p25 to p75")]
     keys.append(("bar", "median" if launches["repeat"].max() == 0 else "median of the launches' medians"))
     if launches["repeat"].max() > 0:
         keys.append(("triangle", "median of a launch"))
@@ -185,21 +187,21 @@ def phase_stack(run: Run) -> Plot | None:
         return None
     rows = _rows(run, steps)
     medians = phases(steps).set_index("scenario")
-    step = spread(steps).set_index("scenario")["median_ms"]
-    longest = max(float(step.max()), float(medians.sum(axis=1).max()))
+    middle = spread(steps).set_index("scenario").to_dict("index")
+    longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
     figure = _sheet(run, title, height_in=_rows_height_in(len(rows)))
     axes = _row_axes(figure, rows, right_in=0.35)
     for position, row in enumerate(rows):
         start = 0.0
         for phase in PHASES:
-            width = float(medians.loc[row.scenario, f"{phase}_ms"])
+            width = float(medians[f"{phase}_ms"][row.scenario])
             axes.barh(position, width, left=start, height=0.56, color=_light(phase), linewidth=0)
             if width > 0.06 * longest:
                 text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
                 text.set(ha="center", va="center_baseline", fontsize=7.5, color=_light("paper"))
             start += width
-        axes.plot([step[row.scenario]], [position], marker="D", markersize=4.6, linestyle="none")
+        axes.plot([middle[row.scenario]["median_ms"]], [position], marker="D", markersize=4.6, linestyle="none")
         axes.lines[-1].set(markerfacecolor=_light("paper"), markeredgecolor=_light("ink"), markeredgewidth=1.1)
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("median of each phase (ms)")
@@ -221,41 +223,29 @@ def memory(run: Run) -> Plot | None:
         return None
     lines = {name: memory_timeline.timeline(launch, known, run.steps) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"]})
-    columns = 1 if len(lines) == 1 else 2
-    panel_rows = -(-len(lines) // columns)
-    panel_in, gap_in, bottom_in = 1.55, 0.66, 0.5
-    title = "Memory of each process over time"
-    height = TITLE_IN + 0.15 + panel_rows * (panel_in + gap_in) + bottom_in + 0.18
-    left_in, between_in = 0.72, 0.62
-    width_in = (WIDTH_IN - left_in - 0.2 - between_in * (columns - 1)) / columns
     highest = max(float(line["used_mib"].max()) for line in lines.values())
-    figure = _sheet(run, title, height_in=height)
-    panels = []
+    columns = 1 if len(lines) == 1 else 2
+    panel_in, title_in, left_in, between_in = 1.55, 0.66, 0.72, 0.62
+    width_in = (WIDTH_IN - left_in - 0.2 - between_in * (columns - 1)) / columns
+    top_in = -(-len(lines) // columns) * (panel_in + title_in) + 0.5 + 0.18
+    title = "Memory of each process over time"
+    figure = _sheet(run, title, height_in=top_in + TITLE_IN + 0.15)
     for number, (scenario, line) in enumerate(lines.items()):
         down, across = divmod(number, columns)
-        x = left_in + across * (width_in + between_in)
-        y = height - TITLE_IN - 0.15 - (down + 1) * (panel_in + gap_in)
-        axes = _axes(figure, x, y, width_in, panel_in)
-        panels.append(axes)
+        y_in = top_in - (down + 1) * (panel_in + title_in)
+        axes = _axes(figure, left_in + across * (width_in + between_in), y_in, width_in, panel_in)
         launch = launches[scenario]
-        window = memory_timeline.windows(launch, known, run.steps)
-        if window is not None:
-            axes.axvspan(window[0], window[1], color=_light("grid"), linewidth=0, zorder=0)
-            axes.axvspan(window[1], window[2], color=_light("shade"), linewidth=0, zorder=0)
-        _memory_lines(axes, line, run.document["machine"]["gpus"])
+        end_s = _shade_windows(axes, memory_timeline.windows(launch, known, run.steps))
         axes.set_ylim(0, highest * 1.08)
-        axes.set_xlim(0, float(line["seconds"].max()) * 1.02)
-        axes.grid(True, axis="y", color=_light("grid"), linewidth=0.7)
-        axes.yaxis.set_major_locator(_locator(4))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_major_locator(_locator(6))
+        _memory_lines(axes, line, run.document["machine"]["gpus"])
+        axes.set_xlim(0, max(end_s, float(line["seconds"].max()), 0.5) * 1.02)
         status = "" if launch["status"] == "ok" else f" ({launch['status']})"
         _panel_title(axes, _short(scenario + status), _short(what_ran(launch["effective"])))
         if across == 0:
             axes.set_ylabel(f"MiB ({', '.join(sources)})")
         if number + columns >= len(lines):
             axes.set_xlabel("seconds since the launch's processes started")
-    keys = [("box-full", "grid", "warm-up steps"), ("box-full", "shade", "measured steps")]
+    keys = [("shade", "grid", "warm-up steps"), ("shade", "shade", "measured steps")]
     _legend(figure, [(_key(kind, colour), text) for kind, colour, text in keys])
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
@@ -283,7 +273,7 @@ def elapsed(run: Run) -> Plot | None:
     plot_in = max(3.0, 0.36 * len(rows) + 0.2)
     height = TITLE_IN + 0.3 + plot_in + 0.52 + SOURCE_IN
     figure = _sheet(run, title, height_in=height)
-    label_in = max(_width_in(figure, row.scenario + " 000.0 s", 8.5, bold=True) for row in rows)
+    label_in = max(_width_in(figure, _short(row.scenario) + " 0,000.0 s", 8.5) for row in rows)
     label_in = max(label_in, *(_width_in(figure, row.label, 7.0) for row in rows)) + 0.62
     axes = _axes(figure, 0.72, 0.52 + SOURCE_IN, WIDTH_IN - 0.72 - label_in - EDGE_IN, plot_in)
     axes.axvspan(-0.5, warmup - 0.5, color=_light("shade"), linewidth=0, zorder=0)
@@ -296,8 +286,10 @@ def elapsed(run: Run) -> Plot | None:
     axes.set_ylabel("seconds since training began")
     axes.xaxis.set_major_locator(_locator(9, integer=True))
     _end_labels(axes, rows, {name: float(values[-1]) for name, (_, values) in series.items()}, plot_in)
-    _legend(figure, [(_key("box-full", "shade"), "warm-up steps")])
-    caption = "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
+    _legend(figure, [(_key("shade", "shade"), "warm-up steps")])
+    caption = (
+        "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
+    )
     return _finished(run, figure, "elapsed", title, caption, rows)
 
 
@@ -312,7 +304,7 @@ def spaced(positions: Sequence[float], gap: float, low: float, high: float) -> l
     Between ``low`` and ``high`` where they fit in.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
-    placed: list[list[float]] = []  # clusters: [wanted centre, members]
+    placed: list[list[float]] = []  # clusters: their centre, and how many labels stand in them
     for index in order:
         placed.append([positions[index], 1])
         while True:
@@ -363,7 +355,7 @@ def _sheet(run: Run, title: str, *, height_in: float) -> Artist:
     FigureCanvasAgg(figure)
     x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
     figure.text(x, top, title, fontsize=12.5, fontweight="bold", color=_light("ink"), va="top")
-    what = textwrap.shorten(_plain(measured_on(run.document)), 130, placeholder=" …")
+    what = textwrap.shorten(_plain(measured_on(run.document)), 116, placeholder=" …")
     figure.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=_light("muted"), va="top")
     request = run.document["request"]
     launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
@@ -433,7 +425,9 @@ def _row_axes(figure: Artist, rows: Sequence[Row], *, right_in: float) -> Artist
     axes.grid(True, axis="x", color=_light("grid"), linewidth=0.7)
     for position, row in enumerate(rows):
         place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(_short(row.scenario), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place)
+        axes.annotate(
+            _short(row.scenario), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place
+        )
         axes.texts[-1].set_color(_light("ink"))
         axes.annotate(row.label, (0, position), (-7, -2), va="top", fontsize=7.2, color=_light("muted"), **place)
     return axes
@@ -454,16 +448,33 @@ def _box(axes: Artist, low: float, high: float, position: int, colour: str) -> N
         axes.add_patch(patch)
 
 
+def _shade_windows(axes: Artist, windows: tuple[float, float, float] | None) -> float:
+    """Shade the warm-up steps and the measured ones; returns where the last one ends (s), 0 where there are none."""
+    if windows is None:
+        return 0.0
+    first, measured, end = windows
+    axes.axvspan(first, measured, color=_light("grid"), linewidth=0, zorder=0)
+    axes.axvspan(measured, end, color=_light("shade"), linewidth=0, zorder=0)
+    return end
+
+
 def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu["uuid"]: gpu["index"] for gpu in gpus}
-    keys = list(line.groupby(memory_timeline.LINE, sort=True))
-    for number, ((rank, pid, device), samples) in enumerate(keys):
-        where = "" if device == "cpu" else f" · GPU {indices.get(device, device[-6:])}"
+    keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True))
+    for number, (key, samples) in enumerate(keys):
+        rank, pid, gpu = key
+        where = "" if gpu == "cpu" else f" · GPU {indices.get(gpu, gpu[-6:])}"
         width = 2.6 if number == 0 and len(keys) > 1 else 1.4
         axes.plot(samples["seconds"], samples["used_mib"], linewidth=width, label=f"rank {rank} · PID {pid}{where}")
         axes.lines[-1].set(color=_light(f"line-{number % 8}"), marker="o" if len(samples) == 1 else "", markersize=3)
-    legend = axes.legend(loc="lower right", fontsize=7, ncols=-(-len(keys) // 4), handlelength=1.6, fancybox=False)
+    axes.grid(True, axis="y", color=_light("grid"), linewidth=0.7)
+    axes.yaxis.set_major_locator(_locator(4))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_locator(_locator(6))
+    ends = [float(samples["used_mib"].iloc[-1]) / axes.get_ylim()[1] for _, samples in keys]
+    free = "upper right" if min(ends) < 0.45 and max(ends) < 0.55 else "lower right"
+    legend = axes.legend(loc=free, fontsize=7, ncols=-(-len(keys) // 4), handlelength=1.6, fancybox=False)
     legend.get_frame().set(facecolor=_light("paper"), edgecolor="none", alpha=0.75)
     for text in legend.get_texts():
         text.set_color(_light("ink"))
@@ -493,7 +504,7 @@ def _end_labels(axes: Artist, rows: Sequence[Row], ends: dict[str, float], heigh
         sample = axes.plot([1.03, 1.075], [height, height], transform=across, color=_light(row.colour), clip_on=False)
         sample[0].set(linewidth=2.4, linestyle=_dashes(row))
         place = {"xycoords": across, "textcoords": "offset points"}
-        text = f"{_short(row.scenario)}  {end:,.1f} s"
+        text = f"{_short(row.scenario)}  {end:,.{1 if end >= 10 else 2}f} s"
         axes.annotate(text, (1.075, height), (6, 0), va="bottom", fontsize=8.5, color=_light("ink"), **place)
         axes.annotate(row.label, (1.075, height), (6, -1), va="top", fontsize=7, color=_light("muted"), **place)
 
@@ -516,6 +527,8 @@ def _key(kind: str, colour: str) -> Artist:
         return Patch(facecolor=own, alpha=0.35)
     if kind == "box-full":
         return Patch(facecolor=own)
+    if kind == "shade":
+        return Patch(facecolor=own, edgecolor=_light("muted"), linewidth=0.4)
     marks: dict[str, dict[str, Any]] = {
         "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
         "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},

@@ -83,7 +83,9 @@ def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     """Where, when and on what a run was measured: pairs of a name and a text."""
     request, workload, machine = document["request"], document["workload"], document["machine"]
     count = request["launches"]
-    launches = f"{count} launch{'es' if count > 1 else ''} of {request['warmup']} warm-up and {request['iters']} measured"
+    launches = (
+        f"{count} launch{'es' if count > 1 else ''} of {request['warmup']} warm-up and {request['iters']} measured"
+    )
     ranks = "replica" if workload["replicas"] == 1 else "replicas"
     pairs = [
         ("Date", _date(document)),
@@ -94,13 +96,17 @@ def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         ("Versions", _versions(document)),
         (
             "Workload",
-            f"{model_and_batch(document)} over {workload['replicas']} {ranks}, {workload['loss']}, {workload['optimizer']} "
-            f"(lr {workload['learning_rate']:g}, momentum {workload['momentum']:g}, weight decay "
-            f"{workload['weight_decay']:g}), {workload['data']} data, seed {workload['seed']}, half is {workload['half']}",
+            f"{model_and_batch(document)} over {workload['replicas']} {ranks}, {workload['loss']}, "
+            f"{workload['optimizer']} (lr {workload['learning_rate']:g}, momentum {workload['momentum']:g}, "
+            f"weight decay {workload['weight_decay']:g}), {workload['data']} data, seed {workload['seed']}, "
+            f"half is {workload['half']}",
         ),
         ("Workload hash", workload["hash"][:16]),
         ("Measured", f"{launches} steps per scenario, profile {request['profile']}, implementation {request['impl']}"),
-        ("Load at the start", f"{document['start']['load_1min']:.2f} (1 min) on {machine['cores_usable']} usable cores"),
+        (
+            "Load at the start",
+            f"{document['start']['load_1min']:.2f} (1 min) on {machine['cores_usable']} usable cores",
+        ),
     ]
     if machine["environment"]:
         pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine["environment"].items())))

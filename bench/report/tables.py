@@ -155,7 +155,9 @@ def published_table(run: Run) -> Table | None:
     if steps.empty:
         return None
     names = scenarios(run.document)
-    form = published.table(steps, list(dict.fromkeys([*names, BASE])))  # with a published row there are columns of numbers
+    form = published.table(
+        steps, list(dict.fromkeys([*names, BASE]))
+    )  # with a published row there are columns of numbers
     form = form[form["scenario"].isin(names)]
     mine = tuple(dict.fromkeys(published.iterations(int(steps["step"].max()) + 1)))
     theirs = published.PUBLISHED_ITERATIONS

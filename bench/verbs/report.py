@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench.errors import OK
-from bench.store import check_writable, find, read
+from bench.store import find, read
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
-    check_writable(options.out)
     runs = [
         read(find(name, options.results), allow_incomplete=options.allow_incomplete)
         for name in options.runs or ["latest"]

@@ -73,6 +73,8 @@ def reference(replicas: int = 2) -> dict[str, torch.Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
+
 FOUND = discover.load(*discover.resolve("ddp"))
 
 

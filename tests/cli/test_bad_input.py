@@ -1,0 +1,293 @@
+"""A wrong request: exit code 2, one line that names the option and what to do, no traceback, and nothing written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import Driver, compile_driver
+
+from bench.store import RunWriter
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = 'from bench.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
+HAS_DRIVER = Path("/dev/nvidiactl").exists()
+
+CPU = ("run", "--device", "cpu", "--out", "{here}/out")
+"""So that these requests mean the same where there are GPUs. ``{here}`` is the folder of a test."""
+
+COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--nproc", "--warmup", "--iters", "--launches")
+
+Case = tuple[tuple[str, ...], tuple[str, ...]]
+"""The arguments, and what the one line must have in it."""
+
+BLAMES_ITERS = pytest.mark.xfail(strict=True, reason="check_memory blames --iters, with a remedy that does not help")
+
+CASES: dict[str, Case] = {
+    "unknown verb": (("frobnicate",), ("frobnicate", "list, run, report")),
+    "unknown option of run": ((*CPU, "--frobnicate"), ("--frobnicate", "run --help")),
+    "unknown option of list": (("list", "--frobnicate"), ("--frobnicate", "list --help")),
+    "abbreviated option": ((*CPU, "--iter", "3"), ("--iter", "run --help")),
+    "argument too many": ((*CPU, "ddp"), ("ddp", "run --help")),
+    "value missing": ((*CPU, "--iters"), ("--iters",)),
+    "unknown profile": ((*CPU, "--profile", "slow"), ("--profile", "'slow'", "standard")),
+    "unknown device": (("run", "--device", "tpu"), ("--device", "'tpu'", "cuda")),
+    "unknown device of list": (("list", "--device", "tpu"), ("--device", "'tpu'", "cuda")),
+    "unknown implementation": ((*CPU, "--impl", "amp"), ("--impl", "'amp'", "native")),
+    # scenarios
+    "unknown scenario": ((*CPU, "--scenario", "ddp_02"), ("--scenario", "'ddp_02'", "did you mean ddp_o2")),
+    "unknown scenario among others": ((*CPU, "--scenario", "ddp,dpp"), ("--scenario", "'dpp'", "did you mean")),
+    "no scenario": ((*CPU, "--scenario", ","), ("--scenario", "no scenario is named")),
+    "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
+    "scenario file missing": ((*CPU, "--scenario", "{here}/absent.py"), ("--scenario", "{here}/absent.py")),
+    "scenario file with a syntax error": (
+        (*CPU, "--scenario", "{here}/broken.py"),
+        ("--scenario", "{here}/broken.py:2"),
+    ),
+    "scenario file without declaration": (
+        (*CPU, "--scenario", "{here}/bare.py"),
+        ("--scenario", "{here}/bare.py", "SCENARIO"),
+    ),
+    "scenario file with a name in use": (
+        (*CPU, "--scenario", "{here}/taken/ddp.py"),
+        ("--scenario", "'ddp'", "rename"),
+    ),
+    # the batch
+    "uneven batch": ((*CPU, "--nproc", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
+    "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),
+    "two batches": ((*CPU, "--global-batch", "8", "--batch-per-rank", "4"), ("--global-batch", "--batch-per-rank")),
+    # numbers
+    **{
+        f"{option} {value}": ((*CPU, option, value), (f"{option}: '{value}'", "at least 1"))
+        for option in COUNTS
+        for value in ("0", "many")
+    },
+    "negative steps": ((*CPU, "--iters", "-3"), ("--iters: '-3'", "at least 1")),
+    "negative batch": (
+        (
+            *CPU,
+            "--global-batch=-8",
+        ),
+        ("--global-batch: '-8'", "at least 1"),
+    ),
+    "half a step": ((*CPU, "--iters", "1.5"), ("--iters: '1.5'",)),
+    "empty number": ((*CPU, "--iters", ""), ("--iters: ''",)),
+    "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
+    "no patience": ((*CPU, "--stall-timeout", "0"), ("--stall-timeout: '0'",)),
+    "patience without end": ((*CPU, "--stall-timeout", "inf"), ("--stall-timeout: 'inf'",)),
+    "absurd number of steps": ((*CPU, "--iters", "99999999999"), ("--iters", "GiB", "use at most")),
+    # where it goes
+    "out is a file": (("run", "--device", "cpu", "--out", "{here}/file"), ("--out", "{here}/file", "not a folder")),
+    "out is below a file": (("run", "--device", "cpu", "--out", "{here}/file/x"), ("--out", "{here}/file")),
+    "out cannot be written": (("run", "--device", "cpu", "--out", "/proc/x"), ("--out", "/proc", "another folder")),
+    # apex and Python
+    "apex too new": ((*CPU, "--apex", "{here}/newer"), ("--apex", "{here}/newer", "newer than 25.05", "25.05")),
+    "apex of PyPI": ((*CPU, "--apex", "{here}/pypi"), ("--apex", "{here}/pypi", "unrelated PyPI project")),
+    "apex of an empty folder": ((*CPU, "--apex", "{here}/empty"), ("--apex", "{here}/empty", "25.05")),
+    "apex of no folder": ((*CPU, "--apex", "{here}/absent"), ("--apex", "{here}/absent", "25.05")),
+    "apex on the CPU": ((*CPU, "--impl", "apex", "--scenario", "ddp_o1"), ("--impl", "ddp_o1", "CUDA")),
+    "python that is not there": ((*CPU, "--python", "{here}/python"), ("--python", "{here}/python", "interpreter")),
+    "python that is no program": ((*CPU, "--python", "{here}/file"), ("--python", "{here}/file", "interpreter")),
+    "python that is a folder": ((*CPU, "--python", "{here}/empty"), ("--python", "{here}/empty")),
+    "python that is another program": ((*CPU, "--python", "/bin/cat"), ("--python", "/bin/cat")),
+    # options that do not go together
+    "GPUs on the CPU": ((*CPU, "--gpus", "0"), ("--gpus", "--device cpu")),
+}
+
+REPORT = ("report", "--results", "{here}/results", "--out", "{here}/out")
+REPORTS: dict[str, Case] = {
+    "no such run": ((*REPORT, "20200101T000000Z-00000000"), ("RUN", "20200101T000000Z-00000000", "latest")),
+    "no run at all": (
+        ("report", "--results", "{here}/empty", "--out", "{here}/out"),
+        ("RUN", "{here}/empty", "bench run"),
+    ),
+    "results not there": (("report", "--results", "{here}/absent", "--out", "{here}/out"), ("RUN", "{here}/absent")),
+    "folder that is no run": ((*REPORT, "{here}/empty"), ("RUN", "{here}/empty", "no run folder")),
+    "incomplete run": ((*REPORT, "latest"), ("RUN", "{here}/results", "incomplete", "--allow-incomplete")),
+    "run named twice": (
+        ("report", "latest", "latest", "--results", "{here}/complete", "--out", "{here}/out"),
+        ("RUN", "twice"),
+    ),
+    "report into a file": (
+        ("report", "--results", "{here}/complete", "--out", "{here}/file"),
+        ("--out", "{here}/file", "not a folder"),
+    ),
+    "report into what cannot be written": (
+        ("report", "--results", "{here}/complete", "--out", "/proc/x"),
+        ("--out", "/proc", "another folder"),
+    ),
+    "unknown option of report": ((*REPORT, "--frobnicate"), ("--frobnicate", "report --help")),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with what the requests name."""
+    for folder in ("empty", "taken", "newer/apex/normalization", "newer/apex/optimizers", "pypi/apex/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name, text in {
+        "file": "",
+        "broken.py": "import os\nx = = 1\n",
+        "bare.py": "'''Nothing.'''\n",
+        "taken/ddp.py": GOOD,
+        "newer/apex/__init__.py": "",
+        "newer/apex/normalization/__init__.py": "",
+        "newer/apex/optimizers/__init__.py": "",
+        "pypi/apex/__init__.py": "",
+        "pypi/apex/lib/libapex.py": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def bench(here: Path, arguments: tuple[str, ...], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *(argument.format(here=here) for argument in arguments)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def assert_refused(here: Path, case: Case, **environment: str) -> None:
+    arguments, says = case
+    done = bench(here, arguments, **environment)
+    line = done.stderr.removesuffix("\n")
+    assert done.returncode == 2, done.stderr
+    assert line.startswith("bench: error: ")
+    assert "\n" not in line
+    assert "Traceback" not in line
+    for words in says:
+        assert words.format(here=here) in line
+    assert done.stdout == ""
+    assert not (here / "out").exists()
+    assert (here / "file").read_text() == ""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_wrong_request_is_refused_in_one_line(here: Path, case: Case) -> None:
+    assert_refused(here, case)
+
+
+@pytest.mark.parametrize("case", REPORTS.values(), ids=REPORTS)
+def test_a_report_on_nothing_is_refused_in_one_line(here: Path, case: Case) -> None:
+    for folder in ("results", "complete"):
+        writer = RunWriter(str(here / folder), {"request": {"scenarios": ["ddp"]}, "workload": {"global_batch": 8}})
+        writer.add({"launch": 0, "scenario": "ddp", "status": "unsupported"})
+        writer.finish(complete=folder == "complete")
+    assert_refused(here, case)
+
+
+@pytest.mark.parametrize(
+    "name", ["unknown verb", "value missing", "unknown scenario", "uneven batch", "python that is not there"]
+)
+def test_with_json_there_is_one_document_beside_the_line(here: Path, name: str) -> None:
+    arguments, _ = CASES[name]
+    done = bench(here, (*arguments, "--json"))
+    line = done.stderr.removesuffix("\n").removeprefix("bench: error: ")
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"error": line, "exit_code": 2}
+    assert not (here / "out").exists()
+
+
+def test_an_unknown_model_is_refused_with_the_closest(here: Path) -> None:
+    """The one case that has to import torch, so it is asked once."""
+    done = bench(here, (*CPU, "--scenario", "single", "--model", "resnet_101", "--json"))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("bench: error: --model: ")
+    assert done.stderr.count("\n") == 1
+    assert "resnet101" in done.stderr
+    assert json.loads(done.stdout)["exit_code"] == 2
+    assert not (here / "out").exists()
+
+
+# GPUs
+
+
+@pytest.mark.skipif(HAS_DRIVER, reason="there is an NVIDIA driver here")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run", "--device", "cuda", "--out", "{here}/out"), ("--device", "cuda", "--device cpu")),
+        (("list", "--device", "cuda"), ("--device", "cuda", "--device cpu")),
+        (("run", "--gpus", "0", "--out", "{here}/out"), ("--gpus", "there is no GPU here")),
+    ],
+    ids=["run", "list", "index"],
+)
+def test_a_gpu_is_refused_where_there_is_none(here: Path, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
+    assert_refused(here, (arguments, says))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gpus", "7"), ("--gpus", "'7'", "0 (Stand-in B", "1 (Stand-in A")),
+        (("--gpus", "0,7"), ("--gpus", "'7'")),
+        (("--gpus", "GPU-none"), ("--gpus", "'GPU-none'")),
+        (("--gpus", ""), ("--gpus", "''")),
+        (("--gpus", "0,1,0"), ("--gpus", "0", "twice")),
+        (("--gpus", "1,GPU-aaaa"), ("--gpus", "GPU-aaaa", "twice")),
+        (("--nproc", "2"), ("--nproc", "--gpus")),
+        (("--global-batch", "127"), ("--global-batch", "127", "use 126 or 128")),
+        (("--device", "cpu", "--gpus", "0"), ("--gpus", "--device cpu")),
+    ],
+    ids=" ".join,
+)
+def test_gpus_that_are_not_there_or_named_twice_are_refused(
+    here: Path, library: Path, arguments: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    """With two GPUs of a stand-in driver: NVML lists A first, and in PCI order B comes first."""
+    driver = Driver(library, here / "driver.txt")
+    driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920", "device GPU-bbbb 0 1 0 Stand-in_B 42949672960")
+    assert_refused(here, (("run", "--out", "{here}/out", *arguments), says), **driver.environment())
+
+
+# What bench does not do yet
+
+
+@BLAMES_ITERS
+@pytest.mark.parametrize("option", ["--warmup", "--launches", "--nproc"])
+def test_another_absurd_number_is_named(here: Path, option: str) -> None:
+    assert_refused(here, ((*CPU, option, "99999999999"), (f"error: {option}: ",)))
+
+
+@pytest.mark.xfail(strict=True, reason="check_memory divides the needed bytes as a float: OverflowError")
+def test_a_number_of_steps_beyond_all_floats_is_refused(here: Path) -> None:
+    assert_refused(here, ((*CPU, "--iters", "9" * 400), ("--iters",)))
+
+
+@pytest.mark.xfail(strict=True, reason="torch takes no such seed, and says so in every launch")
+def test_a_seed_beyond_64_bits_is_refused(here: Path) -> None:
+    """The output folder, which is looked at later, is there so that this refuses before torch is imported."""
+    arguments = ("run", "--device", "cpu", "--seed", "9" * 23, "--out", "/proc/x")
+    assert_refused(here, (arguments, ("error: --seed: ",)))
+
+
+@pytest.mark.xfail(strict=True, reason="the last --scenario wins and the others are dropped in silence")
+def test_a_second_scenario_option_does_not_drop_the_first(here: Path) -> None:
+    """Refused or added to the first: either way the unknown name is not passed over."""
+    arguments = ("run", "--device", "cpu", "--scenario", "frobnicate", "--scenario", "single", "--out", "/proc/x")
+    assert_refused(here, (arguments, ("--scenario",)))
+
+
+@pytest.mark.xfail(strict=True, reason="load_module asserts that the file ends in .py")
+def test_a_scenario_file_without_the_ending_py_is_refused(here: Path) -> None:
+    (here / "mine").write_text("x = 1\n")
+    assert_refused(here, ((*CPU, "--scenario", "{here}/mine"), ("--scenario", "{here}/mine")))
+
+
+@pytest.mark.xfail(strict=True, reason="list does not check --apex as run does")
+def test_a_wrong_apex_is_refused_by_list_too(here: Path) -> None:
+    assert_refused(here, (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")))

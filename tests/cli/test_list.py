@@ -1,0 +1,170 @@
+"""``list`` and ``--help``: at once, without importing anything heavy, and whatever others have installed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli import VERBS
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"]
+HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "jinja2"}
+CONTRACT = {
+    "list": ["--json"],
+    "run": [
+        *(
+            "--scenario",
+            "--device",
+            "--gpus",
+            "--nproc",
+            "--model",
+            "--image-size",
+            "--global-batch",
+            "--batch-per-rank",
+        ),
+        *(
+            "--warmup",
+            "--iters",
+            "--launches",
+            "--profile",
+            "--impl",
+            "--apex",
+            "--python",
+            "--out",
+            "--label",
+            "--json",
+        ),
+    ],
+    "report": ["RUN", "--out"],
+}
+"""Options that are a fixed contract, by verb."""
+
+needs_torch = pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
+
+
+def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *interpreter, "-m", "bench", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def listed(*arguments: str, **environment: str) -> dict[str, Any]:
+    """The document of ``list --json`` on the CPU."""
+    done = bench("list", "--device", "cpu", "--json", *arguments, **environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+# list
+
+
+@needs_torch
+def test_all_ten_run_on_the_cpu() -> None:
+    document = listed()
+    assert (document["device"], document["gpus"]) == ("cpu", [])
+    assert [row["name"] for row in document["scenarios"]] == NAMES
+    for row in document["scenarios"]:
+        assert (row["name"], row["runs_here"], row["reason"]) == (row["name"], True, None)
+        assert Path(row["file"]).is_file()
+        assert row["summary"]
+        assert row["doc"]
+        assert row["precision"] in ("O0", "O1", "O2", "O3")
+        assert row["strategy"] in ("single", "dp", "ddp", "apex_ddp")
+        assert isinstance(row["needs"], list)
+
+
+@needs_torch
+def test_people_see_a_line_for_each(tmp_path: Path) -> None:
+    done = bench("list", "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines if len(line) == 3 and line[1] == "yes"] == NAMES
+
+
+@needs_torch
+def test_where_apex_is_asked_for_on_the_cpu_those_that_use_none_still_run() -> None:
+    rows = listed("--impl", "apex")["scenarios"]
+    assert [row["name"] for row in rows if row["runs_here"]] == ["single", "dp", "ddp"]
+    for row in rows[3:]:
+        assert "apex needs CUDA" in row["reason"]
+        assert "--impl" in row["reason"]
+
+
+@pytest.fixture
+def broken_package(tmp_path: Path) -> Path:
+    """An installed package whose scenario has a syntax error."""
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[bench.scenarios]\nhierarchical = their_module\n")
+    (tmp_path / "their_module.py").write_text("import os\nSCENARIO = = 1\n")
+    return tmp_path
+
+
+@needs_torch
+def test_a_broken_scenario_is_a_row_and_not_the_end_of_the_list(broken_package: Path) -> None:
+    rows = {row["name"]: row for row in listed(PYTHONPATH=str(broken_package))["scenarios"]}
+    assert list(rows) == [*NAMES, "hierarchical"]
+    assert [name for name, row in rows.items() if row["runs_here"]] == NAMES
+    assert f"{broken_package / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
+    people = bench("list", "--device", "cpu", PYTHONPATH=str(broken_package))
+    assert (people.returncode, people.stderr) == (0, "")
+    assert re.search(r"hierarchical +no ", people.stdout)
+    assert "their_module.py:2" in people.stdout
+
+
+def test_a_broken_scenario_does_not_keep_others_from_being_asked_for(broken_package: Path, tmp_path: Path) -> None:
+    """The request gets as far as its output folder, which is the last thing looked at before torch is imported."""
+    environment = {"PYTHONPATH": str(broken_package)}
+    fine = bench("run", "--device", "cpu", "--scenario", "ddp", "--out", "/proc/x", **environment)
+    assert fine.stderr.startswith("bench: error: --out: ")
+    broken = bench("run", "--device", "cpu", "--scenario", "hierarchical", "--out", "/proc/x", **environment)
+    assert broken.returncode == 2
+    assert "their_module.py:2" in broken.stderr
+
+
+# --help
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_tells_what_it_takes(verb: str) -> None:
+    done = bench(verb, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: python -m bench {verb}")
+    assert [option for option in CONTRACT.get(verb, []) if option not in done.stdout] == []
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("-h",), ("help",)], ids=" ".join)
+def test_bench_tells_its_verbs(arguments: tuple[str, ...]) -> None:
+    done = bench(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [verb for verb in VERBS if not re.search(rf"^  {verb} +\S", done.stdout, re.MULTILINE)] == []
+
+
+# What is imported for it
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list",), ("list", "--json"), ("--help",), *((verb, "--help") for verb in VERBS)],
+    ids=" ".join,
+)
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+    done = bench(*arguments, interpreter=("-X", "importtime"))
+    assert done.returncode == 0, done.stderr
+    modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "bench.cli" in modules
+    assert {module.split(".")[0] for module in modules} & HEAVY == set()

@@ -1,0 +1,211 @@
+"""``python -m bench run`` as a person runs it: real launches on the CPU, from the command line to the sealed folder."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
+
+SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32"]
+
+
+def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def comparison(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    """All ten scenarios, once: the JSON document, what people saw, and the run folder."""
+    out = tmp_path_factory.mktemp("results")
+    done = bench(repository, "run", *SMALL, "--warmup", "2", "--iters", "4", "--out", str(out), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    return document, done.stderr, Path(document["path"])
+
+
+def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    document, _, _ = comparison
+    assert [launch["status"] for launch in document["launches"]] == ["ok"] * 10
+    ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
+    assert ran["single"]["wrapper"] == "torchvision.models.resnet.ResNet"
+    assert ran["dp"]["wrapper"].endswith("DataParallel") and ran["dp"]["replicas"] == 1, "a pass-through on the CPU"
+    assert ran["ddp"]["wrapper"] == "torch.nn.parallel.distributed.DistributedDataParallel"
+    assert ran["apex_ddp"]["wrapper"] == "bench.worker.flat_bucket.FlatBucketDataParallel"
+    for scenario, effective in ran.items():
+        level = scenario[-2:].upper() if scenario[-2:] in ("o1", "o2", "o3") else "O0"
+        assert effective["precision"] == level, scenario
+        distributed = scenario not in ("single", "dp")
+        assert (effective["backend"], effective["world_size"]) == (("gloo", 2) if distributed else (None, 1))
+
+
+def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    document, shown, _ = comparison
+    assert "DataParallel, pass-through · fp32" in shown
+    assert "native flat-bucket · gloo ×2 · native O2 bf16" in shown
+    assert f"python -m bench report {document['run']}" in shown
+    assert "--profile standard" in shown, "one launch says nothing about chance"
+
+
+def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    document, _, path = comparison
+    stored = json.loads((path / "run.json").read_text())
+    assert stored["complete"] is True
+    assert stored["launches"] == document["launches"]
+    names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    assert names == set(stored["files"]) | {"run.json"}
+    for name, seal in stored["files"].items():
+        assert hashlib.sha256((path / name).read_bytes()).hexdigest() == seal["sha256"], name
+    assert pq.ParquetFile(path / "steps.parquet").schema_arrow.names == list(STEP_COLUMNS)
+    assert pq.ParquetFile(path / "memory.parquet").schema_arrow.names == list(MEMORY_COLUMNS)
+    assert stored["files"]["steps.parquet"]["rows"] == (2 + 8 * 2) * (2 + 4)
+
+
+def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    document, _, path = comparison
+    steps = pd.read_parquet(path / "steps.parquet")
+    for launch, mine in steps.groupby("launch"):
+        ranks = document["launches"][launch]["processes"]
+        assert sorted(zip(mine["rank"], mine["step"], strict=True)) == [(r, s) for r in range(ranks) for s in range(6)]
+        assert mine.loc[mine["step"] < 2, "warmup"].all() and not mine.loc[mine["step"] >= 2, "warmup"].any()
+    phases = steps[["data_ms", "forward_ms", "backward_ms", "optimizer_ms"]].sum(axis=1)
+    assert (phases - steps["step_ms"]).abs().max() < 1e-6
+    assert all(launch["checks"]["conservation_ok"] for launch in document["launches"])
+
+
+def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    """Same data and weights: before the first update the fp32 recipes have the same loss over the global batch."""
+    document, _, path = comparison
+    steps = pd.read_parquet(path / "steps.parquet")
+    first = steps[steps["step"] == 0].groupby("scenario")["loss"].mean()
+    assert first["ddp"] == first["apex_ddp"]
+    assert first["dp"] == pytest.approx(first["ddp"], rel=0.2), "equal images; batch norm sees other groups of them"
+    for launch in document["launches"]:
+        assert launch["effective"]["threads"] * launch["processes"] == len(os.sched_getaffinity(0))
+
+
+def test_memory_of_every_process_is_sampled(comparison: tuple[dict[str, Any], str, Path]) -> None:
+    document, _, path = comparison
+    memory = pd.read_parquet(path / "memory.parquet")
+    for launch in document["launches"]:
+        mine = memory[memory["launch"] == launch["launch"]]
+        assert set(mine["pid"]) == {rank["pid"] for rank in launch["ranks"]}
+        assert set(mine["source"]) == {"rss"}
+        peak = max(rank["allocator"]["max_rss_mib"] for rank in launch["ranks"])
+        assert 0.5 * peak < mine["used_mib"].max() < 1.05 * peak
+
+
+def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(repository: Path, tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text(
+        '"""Fails."""\nfrom bench.scenario import Scenario\n'
+        'SCENARIO = Scenario(summary="fails", strategy="custom")\n'
+        "def setup(job):\n    print('about to fail')\n    raise ValueError('planted')\n"
+    )
+    done = bench(
+        repository, "run", *SMALL, "--scenario", f"{planted},single", "--iters", "2", "--out", str(tmp_path / "out")
+    )
+    assert done.returncode == 1
+    (path,) = (tmp_path / "out").iterdir()
+    document = json.loads((path / "run.json").read_text())
+    failed, good = document["launches"]
+    assert (failed["status"], failed["reason"], good["status"]) == ("error", "ValueError: planted", "ok")
+    log = (path / failed["ranks"][0]["log"]).read_text()
+    assert "about to fail" in log and "Traceback" in log
+    assert "planted: error: ValueError: planted" in done.stdout
+
+
+def test_what_cannot_run_is_unsupported_and_the_others_go_on(repository: Path, tmp_path: Path) -> None:
+    done = bench(
+        repository, "run", *SMALL, "--scenario", "apex_ddp,single", "--impl", "apex", "--iters", "2",
+        "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    unsupported, good = json.loads(done.stdout)["launches"]
+    assert (unsupported["status"], good["status"]) == ("unsupported", "ok")
+    assert "apex needs CUDA" in unsupported["reason"]
+
+
+def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path, tmp_path: Path) -> None:
+    done = bench(
+        repository, "run", *SMALL, "--scenario", "single,dp", "--launches", "2", "--iters", "2", "--out", str(tmp_path),
+        "--label", "two rounds", "--json",
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert [launch["scenario"] for launch in document["launches"]] == ["single", "dp", "dp", "single"]
+    assert [launch["repeat"] for launch in document["launches"]] == [0, 0, 1, 1]
+    assert document["request"]["label"] == "two rounds"
+    assert [row["relative_to_ddp"] for row in document["summary"]] == [None, None]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
+    repository: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    command = [sys.executable, "-m", "bench", "run", *SMALL, "--scenario", "single,ddp", "--out", str(tmp_path)]
+    running = subprocess.Popen(
+        [*command, "--warmup", "1", "--iters", "300"],
+        cwd=repository,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "single:" in line and "ms a step" in line:  # its first launch is over, the second has begun
+            break
+    time.sleep(1.0)
+    family = _descendants(running.pid)
+    assert len(family) >= 3, "host, sampler and at least one rank"
+    os.kill(running.pid, number)
+    running.communicate(timeout=10)
+    assert running.returncode == code
+    deadline = time.monotonic() + 5
+    while any(_alive(pid) for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in family)
+    (path,) = tmp_path.iterdir()
+    document = json.loads((path / "run.json").read_text())
+    assert document["complete"] is False
+    assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [("single", "ok")]
+    assert len(pd.read_parquet(path / "steps.parquet")) == 301
+
+
+def _descendants(pid: int) -> list[int]:
+    """All processes below ``pid``."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,386 @@
+"""Figures computed by hand: what is a maximum, what is a median of what, what is left out, and what is unknown."""
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.analyse import labels, published
+from bench.analyse.memory import peak_by_process, peaks, per_process
+from bench.analyse.steps import headline, per_launch, phases, summary
+from bench.records import MEMORY_COLUMNS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def steps_of(launch: int, scenario: str, *ranks: list[float], warmup: int = 0, repeat: int = 0) -> list[dict[str, Any]]:
+    """Rows of steps.parquet: one list of step times (ms) per rank, the first ``warmup`` of them warm-up."""
+    return [
+        {
+            "launch": launch,
+            "scenario": scenario,
+            "repeat": repeat,
+            "rank": rank,
+            "step": step,
+            "warmup": step < warmup,
+            "start_ns": 0,
+            "data_ms": 0.0,
+            "forward_ms": step_ms / 4,
+            "backward_ms": step_ms / 2,
+            "optimizer_ms": step_ms / 4,
+            "step_ms": step_ms,
+            "loss": 7.0,
+        }
+        for rank, times in enumerate(ranks)
+        for step, step_ms in enumerate(times)
+    ]
+
+
+def sample(t_ns: int, rank: int, used_mib: float | None, **more: Any) -> dict[str, Any]:
+    """A row of memory.parquet."""
+    known = {"source": "rss", "reason": None} if used_mib is not None else {"source": "unavailable", "reason": "gone"}
+    base = {"launch": 0, "scenario": "ddp", "host": "node1", "t_ns": t_ns, "pid": 100 + rank, "rank": rank}
+    return base | {"device": "cpu", "used_mib": used_mib} | known | more
+
+
+def memory(*rows: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
+
+
+def launch(number: int, scenario: str, status: str = "ok", reason: str | None = None) -> dict[str, Any]:
+    return {
+        "launch": number,
+        "scenario": scenario,
+        "status": status,
+        "reason": reason,
+        "effective": effective() if status == "ok" else None,
+    }
+
+
+def document(*launches: dict[str, Any], global_batch: int = 8) -> dict[str, Any]:
+    return {
+        "request": {"scenarios": list(dict.fromkeys(entry["scenario"] for entry in launches))},
+        "workload": {"global_batch": global_batch},
+        "launches": list(launches),
+    }
+
+
+def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
+    """The summary, by scenario."""
+    columns = list(steps_of(0, "x", [1.0])[0])
+    table = summary(document(*launches), pd.DataFrame(steps, columns=columns), memory() if used is None else used)
+    return table.set_index("scenario")
+
+
+# Step times
+
+
+def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
+    """Ranks take turns in being slow: pooled, the median would be 2."""
+    steps = pd.DataFrame(steps_of(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
+    assert headline(steps)["step_ms"].tolist() == [10.0, 10.0, 10.0]
+    assert per_launch(steps)["median_ms"].tolist() == [10.0]
+    assert per_launch(steps)["measured"].tolist() == [3]
+
+
+def test_warm_up_steps_are_in_no_statistic() -> None:
+    steps = pd.DataFrame(steps_of(0, "ddp", [900.0, 900.0, 1.0, 2.0, 6.0], warmup=2))
+    figures = per_launch(steps).iloc[0]
+    assert (figures["median_ms"], figures["mean_ms"], figures["measured"]) == (2.0, 3.0, 3)
+    assert figures["p99_ms"] < 6.1
+    assert phases(steps)["backward_ms"].tolist() == [1.0]
+
+
+def test_p95_is_between_neighbours_and_over_the_launches_it_is_their_median() -> None:
+    one = [float(value) for value in range(1, 22)]  # 1 to 21: the 95th percentile is the 20th value
+    two = [value + 4.0 for value in one]
+    assert per_launch(pd.DataFrame(steps_of(0, "ddp", one)))["p95_ms"].tolist() == [pytest.approx(20.0)]
+    rows = steps_of(0, "ddp", one) + steps_of(1, "ddp", two, repeat=1)
+    assert summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows).loc["ddp", "step_p95_ms"] == pytest.approx(22.0)
+
+
+def test_the_replicate_is_the_launch() -> None:
+    """Medians of launches 2, 4 and 8: their median is 4, that of all nine steps 8."""
+    launches = ([1.0, 2.0, 9.0], [3.0, 4.0, 9.0], [8.0, 8.0, 9.0])
+    rows = [row for number, times in enumerate(launches) for row in steps_of(number, "ddp", times, repeat=number)]
+    assert pd.DataFrame(rows)["step_ms"].median() == 8.0
+    table = summarised(*(launch(number, "ddp") for number in range(3)), steps=rows)
+    assert table.loc["ddp", "step_median_ms"] == 4.0
+    assert table.loc["ddp", "launches_ok"] == 3
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 3), (3, 3), (1, 30), (4, 5)])
+def test_throughput_is_the_global_batch_over_the_median_step_whatever_the_steps_and_ranks(
+    ranks: int, steps: int
+) -> None:
+    rows = steps_of(0, "ddp", *([[250.0] * steps] * ranks))
+    assert summarised(launch(0, "ddp"), steps=rows).loc["ddp", "throughput_img_s"] == 32.0
+
+
+def test_relative_to_ddp_is_speed_so_that_more_is_faster() -> None:
+    rows = steps_of(0, "single", [8.0]) + steps_of(1, "ddp", [4.0]) + steps_of(2, "ddp_o3", [2.0])
+    table = summarised(launch(0, "single"), launch(1, "ddp"), launch(2, "ddp_o3"), steps=rows)
+    assert table["relative_to_ddp"].to_dict() == {"single": 0.5, "ddp": 1.0, "ddp_o3": 2.0}
+
+
+@pytest.mark.parametrize("ddp", [[], [launch(1, "ddp", "oom", "out of memory")]])
+def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -> None:
+    table = summarised(launch(0, "single"), *ddp, steps=steps_of(0, "single", [8.0]))
+    assert table["relative_to_ddp"].isna().all()
+    assert table.loc["single", "throughput_img_s"] == 1000.0
+
+
+def test_phases_are_those_of_the_slowest_rank() -> None:
+    steps = pd.DataFrame(steps_of(0, "ddp", [4.0, 8.0, 8.0], [100.0, 4.0, 4.0]))
+    assert phases(steps).iloc[0].to_dict() == {
+        "scenario": "ddp",
+        "data_ms": 0.0,
+        "forward_ms": 2.0,
+        "backward_ms": 4.0,
+        "optimizer_ms": 2.0,
+    }
+
+
+# Scenarios without figures
+
+
+@pytest.mark.parametrize("status", ["unsupported", "error"])
+def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None:
+    table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=steps_of(0, "ddp", [4.0]))
+    failed = table.loc["dp"]
+    figures = [
+        "throughput_img_s",
+        "step_median_ms",
+        "step_p95_ms",
+        "relative_to_ddp",
+        "peak_pid_mib",
+        "peak_total_mib",
+        "memory_source",
+    ]
+    assert failed[figures].isna().all()
+    assert (failed["status"], failed["reason"], failed["what_ran"]) == (status, "it needs CUDA", "")
+    assert (failed["launches_ok"], failed["launches"]) == (0, 1)
+    assert (table.loc["ddp", "status"], pd.isna(table.loc["ddp", "reason"])) == ("ok", True)
+
+
+def test_figures_come_from_the_launches_that_are_ok_and_the_status_from_the_one_that_is_not() -> None:
+    """The launch that failed left steps and memory of the rank that did not."""
+    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [999.0], repeat=1)
+    used = memory(sample(1, 0, 100.0), sample(2, 0, 900.0, launch=1))
+    table = summarised(launch(0, "ddp"), launch(1, "ddp", "killed", "ended by SIGKILL"), steps=rows, used=used)
+    ddp = table.loc["ddp"]
+    assert (ddp["step_median_ms"], ddp["peak_total_mib"]) == (4.0, 100.0)
+    assert (ddp["status"], ddp["reason"], ddp["launches_ok"], ddp["launches"]) == ("killed", "ended by SIGKILL", 1, 2)
+
+
+# Memory
+
+
+def test_the_total_peak_is_the_largest_sum_of_one_moment_not_the_sum_of_peaks() -> None:
+    found = peaks(memory(sample(1, 0, 100.0), sample(1, 1, 10.0), sample(2, 0, 10.0), sample(2, 1, 90.0))).iloc[0]
+    assert (found["peak_pid_mib"], found["peak_total_mib"], found["source"]) == (100.0, 110.0, "rss")
+
+
+def test_a_process_on_two_devices_is_added_up_moment_by_moment() -> None:
+    """A DataParallel process: 150 at one moment and 140 at the next, never 100 + 80."""
+    ticks = {1: (100.0, 50.0), 2: (60.0, 80.0)}
+    rows = [
+        sample(t_ns, 0, used, device=device, scenario="dp", source="nvml_pid")
+        for t_ns, pair in ticks.items()
+        for device, used in zip(("GPU-a", "GPU-b"), pair, strict=True)
+    ]
+    assert per_process(memory(*rows))["used_mib"].tolist() == [150.0, 140.0]
+    found = peaks(memory(*rows)).iloc[0]
+    assert (found["peak_pid_mib"], found["peak_total_mib"]) == (150.0, 150.0)
+    assert peak_by_process(memory(*rows))["peak_mib"].tolist() == [100.0, 80.0]
+
+
+def test_launches_are_not_added_up_and_the_largest_counts() -> None:
+    used = memory(sample(1, 0, 100.0), sample(1, 0, 70.0, launch=1, pid=200))
+    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [4.0], repeat=1)
+    ddp = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows, used=used).loc["ddp"]
+    assert (ddp["peak_pid_mib"], ddp["peak_total_mib"]) == (100.0, 100.0)
+
+
+def test_memory_that_is_unknown_is_not_zero() -> None:
+    used = memory(sample(1, 0, None), sample(2, 0, None))
+    ddp = summarised(launch(0, "ddp"), steps=steps_of(0, "ddp", [4.0]), used=used).loc["ddp"]
+    assert pd.isna(ddp["peak_pid_mib"])
+    assert pd.isna(ddp["peak_total_mib"])
+    assert ddp["memory_source"] == "unavailable"
+    assert peak_by_process(used).empty
+
+
+def test_a_sample_that_is_missing_does_not_hide_the_others() -> None:
+    found = peaks(memory(sample(1, 0, 100.0), sample(2, 0, None), sample(3, 0, 80.0))).iloc[0]
+    assert (found["peak_pid_mib"], found["source"]) == (100.0, "rss+unavailable")
+
+
+@pytest.mark.xfail(strict=True, reason="peaks() adds a process that was never known as nothing: rank 0 alone is 'all'")
+def test_the_total_is_unknown_where_a_process_was_never_known() -> None:
+    used = memory(sample(1, 0, 100.0), sample(1, 1, None), sample(2, 0, 90.0), sample(2, 1, None))
+    assert pd.isna(peaks(used).iloc[0]["peak_total_mib"])
+
+
+@pytest.mark.xfail(strict=True, reason="sources that peaks() has joined are joined again without taking them apart")
+def test_each_source_is_named_once() -> None:
+    used = memory(sample(1, 0, 100.0), sample(1, 0, 70.0, launch=1), sample(2, 0, None, launch=1))
+    rows = steps_of(0, "ddp", [4.0]) + steps_of(1, "ddp", [4.0], repeat=1)
+    ddp = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows, used=used).loc["ddp"]
+    assert ddp["memory_source"] == "rss+unavailable"
+
+
+# The published form
+
+BLOG = """\
+dp           5.6, 9.2, 12.8, 16.3, 20.4
+ddp          0.4, 2.5, 4.6, 6.7, 8.7
+apex_ddp     0.9, 3.3, 5.7, 8.0, 10.3
+apex_ddp_o1  0.4, 3.9, 5.7, 8.0, 10.3
+apex_ddp_o2  0.4, 2.8, 5.3, 7.8, 10.4
+apex_ddp_o3  0.3, 2.1, 3.8, 5.5, 7.2
+ddp_o1       0.4, 3.3, 6.5, 9.6, 12.8
+ddp_o2       0.4, 2.8, 5.5, 8.2, 10.5
+ddp_o3       0.3, 2.2, 4.0, 6.0, 8.0
+"""
+"""Elapsed seconds at iteration 0, 20, 40, 60 and 80, typed from the blog post and not from the code."""
+
+
+def test_the_published_values_are_those_of_the_blog_post() -> None:
+    rows = [line.split(maxsplit=1) for line in BLOG.splitlines()]
+    assert {name: tuple(map(float, values.split(","))) for name, values in rows} == published.PUBLISHED_S
+    assert published.PUBLISHED_ITERATIONS == (0, 20, 40, 60, 80)
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        (12, (0, 2, 4, 7, 9)),
+        (80, (0, 16, 32, 48, 64)),
+        (81, (0, 20, 40, 60, 80)),
+        (200, (0, 20, 40, 60, 80)),
+    ],
+)
+def test_the_iterations_shown_are_the_published_ones_where_the_run_has_them(steps: int, shown: tuple[int, ...]) -> None:
+    assert published.iterations(steps) == shown
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+@pytest.mark.xfail(strict=True, reason="fewer than five steps give an iteration twice")
+def test_no_iteration_is_shown_twice(steps: int) -> None:
+    shown = published.iterations(steps)
+    assert len(set(shown)) == len(shown)
+
+
+def test_elapsed_is_the_latest_rank_with_the_warm_up() -> None:
+    """Rank 0 is ahead at first (1, 11, 12 s) and behind in the end (rank 1: 5, 10, 11 s)."""
+    steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 10000.0, 1000.0], [5000.0, 5000.0, 1000.0], warmup=1))
+    assert published.elapsed(steps)["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
+
+
+def test_elapsed_does_not_depend_on_the_order_of_the_rows() -> None:
+    steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 2000.0, 3000.0]))
+    assert published.elapsed(steps[::-1])["elapsed_s"].tolist() == [1.0, 3.0, 6.0]
+
+
+def test_the_published_form_has_this_run_beside_2021_each_relative_to_its_own_ddp() -> None:
+    rows = steps_of(0, "single", [300.0] * 81) + steps_of(1, "ddp", [100.0] * 81, [90.0] * 81, warmup=5)
+    rows += steps_of(2, "ddp_o3", [50.0] * 81) + steps_of(3, "ddp_o3", [60.0] * 81) + steps_of(4, "ddp_o3", [90.0] * 81)
+    table = published.table(pd.DataFrame(rows), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
+    assert table.loc["ddp", "elapsed_s_0"] == pytest.approx(0.1)
+    assert table.loc["ddp", "elapsed_s_80"] == pytest.approx(8.1)
+    assert table.loc["ddp_o3", "elapsed_s_40"] == pytest.approx(0.06 * 41)
+    assert table["relative"].tolist() == pytest.approx([3.0, 1.0, 0.6, float("nan")], nan_ok=True)
+    assert table.loc["dp", "published_s_80"] == 20.4
+    assert table.loc["dp", "published_relative"] == pytest.approx(20.4 / 8.7)
+    assert table.loc["dp", ["elapsed_s_0", "elapsed_s_80"]].isna().all()
+    assert table.loc["single", ["published_s_0", "published_s_80", "published_relative"]].isna().all()
+
+
+def test_without_ddp_in_the_run_nothing_of_it_is_relative_and_2021_still_is() -> None:
+    row = published.table(pd.DataFrame(steps_of(0, "dp", [100.0] * 12)), ["dp"]).iloc[0]
+    assert (row["elapsed_s_9"], pd.isna(row["relative"])) == (pytest.approx(1.0), True)
+    assert row["published_relative"] == pytest.approx(20.4 / 8.7)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=TypeError, reason="a column of None alone is divided (tables.py works around it)"
+)
+def test_a_run_of_which_nothing_was_published_has_a_form_too() -> None:
+    row = published.table(pd.DataFrame(steps_of(0, "single", [100.0] * 12)), ["single"]).iloc[0]
+    assert (row["elapsed_s_9"], pd.isna(row["published_relative"])) == (pytest.approx(1.0), True)
+
+
+# What ran
+
+
+def effective(wrapper: str = "torch.nn.parallel.distributed.DistributedDataParallel", **more: Any) -> dict[str, Any]:
+    """``effective`` of a launch on two CPU ranks, changed."""
+    return {
+        "wrapper": wrapper,
+        "precision": "O0",
+        "precision_impl": "torch",
+        "compute_dtypes": ["float32"],
+        "backend": "gloo",
+        "world_size": 2,
+        "replicas": 2,
+        "device": {"type": "cpu"},
+        "tf32": None,
+    } | more
+
+
+CUDA: dict[str, Any] = {"device": {"type": "cuda"}, "tf32": {"cudnn": False, "matmul": False}}
+ALONE: dict[str, Any] = {"backend": None, "world_size": 1, "replicas": 1}
+TORCH_DP = "torch.nn.parallel.data_parallel.DataParallel"
+APEX_DDP = "apex.parallel.distributed.DistributedDataParallel"
+FLAT_BUCKET = "bench.worker.flat_bucket.FlatBucketDataParallel"
+RESNET = "torchvision.models.resnet.ResNet"
+NATIVE_O2: dict[str, Any] = {"precision": "O2", "precision_impl": "native", "compute_dtypes": ["float16"]}
+APEX_O2: dict[str, Any] = {"precision": "O2", "precision_impl": "apex", "compute_dtypes": ["float16"]}
+BF16_O1: dict[str, Any] = {"precision": "O1", "precision_impl": "native", "compute_dtypes": ["bfloat16"]}
+
+
+@pytest.mark.parametrize(
+    ("ran", "words"),
+    [
+        (effective(), "torch DDP · gloo ×2 · fp32"),
+        (effective(**BF16_O1), "torch DDP · gloo ×2 · native O1 bf16"),
+        (effective(RESNET, **ALONE), "no wrapper · fp32"),
+        (effective(TORCH_DP, **ALONE), "DataParallel, pass-through · fp32"),
+        (effective(TORCH_DP, **{**ALONE, **CUDA, "replicas": 3}), "DataParallel · 3 GPUs · fp32"),
+        (effective(FLAT_BUCKET), "native flat-bucket · gloo ×2 · fp32"),
+        (effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · apex O2 fp16"),
+        (effective(APEX_DDP, **{**CUDA, **NATIVE_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · native O2 fp16"),
+        (
+            effective(FLAT_BUCKET, **{**CUDA, **APEX_O2, "backend": "nccl"}),
+            "native flat-bucket · nccl ×2 · apex O2 fp16",
+        ),
+        (
+            effective(RESNET, **{**ALONE, **CUDA, "tf32": {"cudnn": True, "matmul": False}}),
+            "no wrapper · fp32 (TF32 convolutions)",
+        ),
+        (
+            effective(**{**CUDA, **NATIVE_O2, "backend": "nccl", "tf32": {"cudnn": True, "matmul": False}}),
+            "torch DDP · nccl ×2 · native O2 fp16",
+        ),
+        (effective("mine.setup.Hierarchical"), "Hierarchical · gloo ×2 · fp32"),
+        (None, ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_ran_is_said_in_words(ran: dict[str, Any] | None, words: str) -> None:
+    assert labels.what_ran(ran) == words
+
+
+@pytest.mark.parametrize("wrapper", [name for name in labels.PARALLEL if not name.startswith("apex.")])
+def test_the_wrappers_that_have_a_name_are_classes_that_exist(wrapper: str) -> None:
+    """Read off the source, since importing torch takes seconds."""
+    package, *modules, name = wrapper.split(".")
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    source = Path(spec.origin).parent.joinpath(*modules).with_suffix(".py").read_text()
+    assert name in {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}

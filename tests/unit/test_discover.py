@@ -1,0 +1,265 @@
+"""From a name to a scenario: what is found, in which order, and what is said about files that are wrong."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import discover
+from bench.errors import RequestError
+
+PUBLISHED = {
+    "single": ("single", "O0"),
+    "dp": ("dp", "O0"),
+    "ddp": ("ddp", "O0"),
+    "ddp_o1": ("ddp", "O1"),
+    "ddp_o2": ("ddp", "O2"),
+    "ddp_o3": ("ddp", "O3"),
+    "apex_ddp": ("apex_ddp", "O0"),
+    "apex_ddp_o1": ("apex_ddp", "O1"),
+    "apex_ddp_o2": ("apex_ddp", "O2"),
+    "apex_ddp_o3": ("apex_ddp", "O3"),
+}
+"""Name, strategy and precision of the built-in scenarios, in the order of every table."""
+
+GOOD = """\
+'''Mine.'''
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="mine", strategy="ddp")
+"""
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a package: ``install(entry_points, files)`` puts its metadata and its files on the path."""
+
+    def put(entry_points: dict[str, str], files: dict[str, str], package: str = "theirs") -> Path:
+        site = tmp_path / f"site-{package}"
+        metadata = site / f"{package}-1.0.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"{name} = {module}" for name, module in entry_points.items()]
+        (metadata / "entry_points.txt").write_text("\n".join(["[bench.scenarios]", *lines, ""]))
+        for name, text in files.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(text)
+        monkeypatch.syspath_prepend(str(site))
+        return site
+
+    return put
+
+
+def scenario_file(folder: Path, text: str, name: str = "mine") -> str:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return str(path)
+
+
+def refusal(call: Callable[[], object]) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        call()
+    return caught.value
+
+
+# Names
+
+
+def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> None:
+    assert list(discover.names()) == list(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_each_built_in_scenario_is_what_its_name_says(name: str) -> None:
+    found = discover.load(*discover.resolve(name))
+    assert (found.name, found.scenario.strategy, found.scenario.precision) == (name, *PUBLISHED[name])
+    assert found.doc
+    assert found.scenario.summary
+
+
+def test_a_close_name_is_suggested() -> None:
+    error = refusal(lambda: discover.resolve("ddp_02"))
+    assert error.option == "--scenario"
+    assert "did you mean ddp_o2" in error.remedy
+
+
+def test_a_name_that_is_close_to_none_gets_them_all() -> None:
+    error = refusal(lambda: discover.resolve("zzzzzzzz"))
+    assert all(name in error.remedy for name in PUBLISHED)
+
+
+# Installed packages
+
+
+def test_a_scenario_of_an_installed_package_is_found_after_the_built_in_ones(install: Install) -> None:
+    site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
+    assert list(discover.names()) == [*PUBLISHED, "hierarchical"]
+    assert discover.resolve("hierarchical") == ("hierarchical", str(site / "their_module.py"))
+    assert "their_module" not in sys.modules
+    assert discover.load(*discover.resolve("hierarchical")).scenario.summary == "mine"
+
+
+def test_a_package_that_takes_a_built_in_name_is_an_error_that_names_both_files(install: Install) -> None:
+    site = install({"ddp": "their_module"}, {"their_module.py": GOOD})
+    error = refusal(discover.names)
+    assert "'ddp'" in error.problem
+    assert str(site / "their_module.py") in error.problem
+    assert str(Path(discover.folder()) / "ddp.py") in error.problem
+
+
+def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
+    files = [
+        install({"hierarchical": f"module_{package}"}, {f"module_{package}.py": GOOD}, package) / f"module_{package}.py"
+        for package in ("first", "second")
+    ]
+    error = refusal(discover.names)
+    assert all(str(file) in error.problem for file in files)
+
+
+@pytest.mark.xfail(strict=True, reason="find_spec('package.module') imports the package")
+def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
+    """Importing nothing until one is asked for: also not the package that the scenario's module is in."""
+    install({"deep": "their_package.deep"}, {"their_package/__init__.py": "", "their_package/deep.py": GOOD})
+    assert "deep" in discover.names()
+    assert "their_package" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "no_such_module",
+        pytest.param(
+            "no_such_package.module",
+            marks=pytest.mark.xfail(
+                strict=True, raises=ModuleNotFoundError, reason="find_spec raises where the package is missing"
+            ),
+        ),
+    ],
+)
+def test_an_entry_point_to_a_missing_module_is_named(install: Install, module: str) -> None:
+    install({"ghost": module}, {})
+    error = refusal(discover.names)
+    assert "'ghost'" in error.problem
+    assert module in error.problem
+
+
+# Files
+
+
+def test_a_path_is_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = scenario_file(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    for path in (file, "./mine.py", "mine.py"):
+        assert discover.resolve(path) == ("mine", file)
+    found = discover.load("mine", file)
+    assert (found.name, found.file, found.doc, found.scenario.strategy) == ("mine", file, "Mine.", "ddp")
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "absent.py")
+    error = refusal(lambda: discover.resolve(path))
+    assert (error.option, path in error.problem) == ("--scenario", True)
+
+
+def test_a_file_that_takes_a_built_in_name_is_refused_and_the_built_in_file_itself_is_not(tmp_path: Path) -> None:
+    error = refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, "ddp")))
+    assert "'ddp'" in error.problem
+    built_in = str(Path(discover.folder()) / "ddp.py")
+    assert discover.resolve(built_in) == ("ddp", built_in)
+
+
+def test_a_file_whose_name_is_no_identifier_is_refused(tmp_path: Path) -> None:
+    error = refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, "my-scenario")))
+    assert "my-scenario.py" in error.problem
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="load_module asserts that the file ends in .py")
+def test_a_file_without_the_ending_py_is_loaded_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text(GOOD)
+    try:
+        assert discover.load(*discover.resolve(str(path))).name == "mine"
+    except RequestError as error:
+        assert str(path) in error.problem
+
+
+# What a file can do wrong
+
+
+def test_a_syntax_error_is_named_with_file_and_line(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, "'''Mine.'''\n\nSCENARIO = Scenario(\n")
+    error = refusal(lambda: discover.load("mine", file))
+    assert error.option == "--scenario"
+    assert f"{file}:3 " in error.problem
+    assert "SyntaxError" in error.problem
+
+
+@pytest.mark.xfail(strict=True, reason="_line_in takes the line of whatever file has the syntax error")
+def test_a_syntax_error_in_a_helper_is_not_put_on_a_line_of_the_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    helper = scenario_file(tmp_path, "\n" * 6 + "x = = 1\n", "broken_helper")
+    file = scenario_file(tmp_path, "'''Mine.'''\nimport broken_helper\n")
+    error = refusal(lambda: discover.load("mine", file))
+    assert f"{file}:2 " in error.problem or f"{helper}:7 " in error.problem
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("import no_such_module_anywhere", "no_such_module_anywhere"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("raise SystemExit('enough')", "enough"),
+    ],
+)
+def test_whatever_a_file_raises_is_named_with_its_line(tmp_path: Path, line: str, what: str) -> None:
+    file = scenario_file(tmp_path, f"'''Mine.'''\n\n\n{line}\n")
+    error = refusal(lambda: discover.load("mine", file))
+    assert f"{file}:4 " in error.problem
+    assert what in error.problem
+
+
+def test_the_line_is_the_scenarios_own_where_another_module_raises(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, "import json\n\nvalues = json.loads('{')\n")
+    assert f"{file}:3 " in refusal(lambda: discover.load("mine", file)).problem
+
+
+@pytest.mark.parametrize("text", ["", "SCENARIO = None", "SCENARIO = {'strategy': 'ddp'}", "scenario = 1"])
+def test_a_file_that_declares_no_scenario_is_refused(tmp_path: Path, text: str) -> None:
+    error = refusal(lambda: discover.load("mine", scenario_file(tmp_path, text)))
+    assert "declares no SCENARIO" in error.problem
+
+
+@pytest.mark.parametrize("setup", ["", "setup = 'not callable'"])
+def test_a_custom_scenario_needs_a_setup(tmp_path: Path, setup: str) -> None:
+    file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"custom"') + setup)
+    assert "setup" in refusal(lambda: discover.load("mine", file)).problem
+
+
+def test_a_custom_scenario_with_a_setup_is_loaded(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"custom"') + "def setup(job):\n    raise AssertionError\n")
+    assert discover.load("mine", file).scenario.strategy == "custom"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ('summary="x", strategy="nope"', "strategy='nope'"),
+        ('summary="x", strategy="ddp", precision="O4"', "precision='O4'"),
+        ('summary="x", strategy="ddp", needs=("gpu",)', "needs='gpu'"),
+        ('summary="x", strategy="ddp", half="fp8"', "half='fp8'"),
+        ('summary=" ", strategy="ddp"', "summary"),
+        ('strategy="ddp"', "summary"),
+        ('summary="x", strategy="ddp", colour="red"', "colour"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
+    file = scenario_file(tmp_path, f"from bench.scenario import Scenario\n\nSCENARIO = Scenario({fields})\n")
+    error = refusal(lambda: discover.load("mine", file))
+    assert f"{file}:3 " in error.problem
+    assert named in error.problem

@@ -1,0 +1,745 @@
+"""The report of small runs that were written by hand: what it says is what the rows say, and nothing breaks it."""
+
+import csv
+import json
+import math
+import os
+import re
+import resource
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import report
+from bench.analyse import memory_timeline
+from bench.analyse.answer import answer, caveats
+from bench.analyse.spread import losses, spread
+from bench.cli import main
+from bench.report import figures, tables
+from bench.store import Run, RunWriter, read
+
+HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
+PLOTS = ("step-times", "phases", "memory", "elapsed")
+SECOND_NS = 1_000_000_000
+WRAPPERS = {
+    "single": "torchvision.models.resnet.ResNet",
+    "dp": "torch.nn.parallel.data_parallel.DataParallel",
+    "ddp": "torch.nn.parallel.distributed.DistributedDataParallel",
+    "apex_ddp": "bench.worker.flat_bucket.FlatBucketDataParallel",
+}
+
+
+def effective(strategy: str, precision: str) -> dict[str, Any]:
+    """What ran, as a rank on the CPU reads it off."""
+    ranks = 2 if strategy.endswith("ddp") else 1
+    dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
+    return {
+        "wrapper": WRAPPERS[strategy],
+        "parallel_impl": "native" if strategy == "apex_ddp" else "torch",
+        "precision_impl": "torch" if precision == "O0" else "native",
+        "replicas": ranks,
+        "parameter_dtypes": dtype,
+        "gradient_dtypes": dtype,
+        "batch_norm_dtypes": {"float32": 2},
+        "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
+        "optimizer": "torch.optim.sgd.SGD",
+        "optimizer_fused": True,
+        "optimizer_dtypes": {"float32": 1000},
+        "scaler": None,
+        "backend": "gloo" if ranks > 1 else None,
+        "world_size": ranks,
+        "device": {"type": "cpu"},
+        "memory_format": "contiguous",
+        "tf32": None,
+        "threads": 1,
+        "versions": {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None},
+        "precision": precision,
+    }
+
+
+@dataclass
+class Launch:
+    """A launch to be written: per rank its steps (ms, the first is warm-up), its memory (MiB at every half second)."""
+
+    scenario: str
+    steps_ms: list[list[float]] = field(default_factory=list)
+    memory_mib: list[list[float | None]] = field(default_factory=list)
+    strategy: str = "ddp"
+    precision: str = "O0"
+    status: str = "ok"
+    reason: str | None = None
+    losses: list[float] | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+
+    def record(self, launch: int, repeat: int) -> dict[str, Any]:
+        ran = bool(self.steps_ms)
+        sound = {
+            "conservation_error": 0.0001,
+            "conservation_ok": True,
+            "ranks_differ": [],
+            "skipped_steps": 0,
+            "finite_loss": True,
+        }
+        return {
+            "launch": launch,
+            "scenario": self.scenario,
+            "repeat": repeat,
+            "strategy": self.strategy,
+            "precision": self.precision,
+            "processes": 2,
+            "replicas": 2,
+            "status": self.status,
+            "reason": self.reason,
+            "first_failed_rank": 1 if self.status == "error" else None,
+            "effective": effective(self.strategy, self.precision) if ran else None,
+            "checks": sound | self.checks if ran else {},
+            "ranks": [{"rank": rank, "pid": 100 * launch + rank} for rank in range(len(self.memory_mib))],
+            "wall_s": 3.0 if ran else None,
+            "first_forward_s": 1.5 if ran else None,
+        }
+
+    def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
+        rows = []
+        for rank, steps in enumerate(self.steps_ms):
+            start_ns = launch * 100 * SECOND_NS + SECOND_NS
+            for step, step_ms in enumerate(steps):
+                rows.append(
+                    {
+                        "launch": launch,
+                        "scenario": self.scenario,
+                        "repeat": repeat,
+                        "rank": rank,
+                        "step": step,
+                        "warmup": step == 0,
+                        "start_ns": start_ns,
+                        "data_ms": 0.0,
+                        "forward_ms": step_ms * 0.25,
+                        "backward_ms": step_ms * 0.5,
+                        "optimizer_ms": step_ms * 0.25,
+                        "step_ms": step_ms,
+                        "loss": 6.0 if self.losses is None else self.losses[step],
+                    }
+                )
+                start_ns += int(step_ms * 1e6)
+        return rows
+
+    def memory_rows(self, launch: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "launch": launch,
+                "scenario": self.scenario,
+                "host": "host",
+                "t_ns": launch * 100 * SECOND_NS + tick * SECOND_NS // 2,
+                "pid": 100 * launch + rank,
+                "rank": rank,
+                "device": "cpu",
+                "used_mib": used,
+                "source": "unavailable" if used is None else "rss",
+                "reason": "it hid" if used is None else None,
+            }
+            for rank, samples in enumerate(self.memory_mib)
+            for tick, used in enumerate(samples)
+        ]
+
+
+def write_run(
+    out: Path,
+    launches: list[Launch],
+    *,
+    scenarios: list[str] | None = None,
+    complete: bool = True,
+    label: str | None = None,
+    replicas: int = 2,
+    host: str = "host",
+) -> Path:
+    """A run folder with these launches, on the CPU, global batch 8."""
+    repeats: Counter[str] = Counter()
+    names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
+    writer = RunWriter(
+        str(out),
+        {
+            "bench": "0.1.0",
+            "request": {
+                "scenarios": names,
+                "devices": [],
+                "warmup": 1,
+                "iters": 4,
+                "launches": max(1, len(launches) // max(1, len(names))),
+                "profile": "quick",
+                "impl": "auto",
+                "label": label,
+            },
+            "workload": {
+                "model": "resnet18",
+                "image_size": 32,
+                "global_batch": 8,
+                "replicas": replicas,
+                "device": "cpu",
+                "half": "bf16",
+                "warmup": 1,
+                "seed": 0,
+                "loss": "cross_entropy",
+                "optimizer": "sgd",
+                "learning_rate": 0.01,
+                "momentum": 0.9,
+                "weight_decay": 1e-4,
+                "data": "synthetic",
+                "hash": "0123456789abcdef0123",
+            },
+            "machine": {
+                "host": host,
+                "os": "Linux",
+                "cpu": f"A CPU of {host} $x_1$",
+                "cores_usable": 2,
+                "cores_online": 4,
+                "memory_gib": 8.0,
+                "gpus": [],
+                "environment": {"OMP_NUM_THREADS": "1"},
+            },
+            "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
+            "apex": {"kind": "absent", "version": None},
+            "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
+        },
+    )
+    for number, launch in enumerate(launches):
+        repeat = repeats[launch.scenario]
+        repeats[launch.scenario] += 1
+        writer.add(
+            launch.record(number, repeat), steps=launch.step_rows(number, repeat), memory=launch.memory_rows(number)
+        )
+    writer.finish(complete=complete, **({"end": {"utc": "2026-01-02T03:05:15Z"}} if complete else {}))
+    return Path(writer.path)
+
+
+DDP = Launch("ddp", [[90, 40, 20, 30, 60], [80, 20, 40, 30, 10]], [[100, 300], [100, 200]])
+"""Slowest rank of each measured step: 40, 40, 30, 60 ms; median 40, mean of 8 images: 200 img/s; 500 MiB in all."""
+
+FAST = Launch("ddp_o2", [[50, 10, 10, 20, 20]], [[100, 250]], precision="O2", losses=[6.0, 5.0, 4.0, math.nan, 3.0])
+APEX = Launch("apex_ddp", [[90, 50, 50, 50, 50]] * 2, [[None], [None]], strategy="apex_ddp")
+GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA</b> {HOSTILE}")
+BROKEN = Launch(
+    "ddp_o1", [[9, 1, 1, 1, 1]], memory_mib=[[50, 60], [50, 70]], status="error", reason="RuntimeError: boom"
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report on disk and the run that it is of."""
+
+    out: Path
+    files: list[str]
+    run: Run
+
+    def text(self, name: str) -> str:
+        return (self.out / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The report of a run with all that can go wrong in it."""
+    folder = tmp_path_factory.mktemp("mixed")
+    launches = [DDP, replace_checks(FAST, finite_loss=False), APEX, GONE, BROKEN]
+    run = read(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
+    return Written(folder / "out", report.write([run], str(folder / "out")), run)
+
+
+def replace_checks(launch: Launch, **checks: Any) -> Launch:
+    return Launch(**(launch.__dict__ | {"checks": checks}))
+
+
+class Page(HTMLParser):
+    """The elements, attributes and text of a page; refuses tags that do not pair."""
+
+    VOID = ("meta", "br", "link", "img", "input", "hr", "path", "use")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data.strip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(text for text in self.texts if text)
+
+
+def test_page_loads_nothing_and_runs_nothing(mixed: Written) -> None:
+    html = mixed.text("index.html")
+    page = Page(html)
+    assert not {"script", "link", "img", "iframe", "b", "i", "image"} & set(page.tags)
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    loads = [value for _, name, value in page.attributes if name in ("src", "href", "xlink:href")]
+    assert loads and not [value for value in loads if ":" in value or value.startswith("/")]
+    assert (
+        "http:" not in html and "https:" not in html and "@import" not in html and "url(" not in html.split("<svg")[0]
+    )
+    for value in loads:
+        if not value.startswith("#"):
+            assert (mixed.out / value).is_file()
+
+
+def test_page_shows_text_from_outside_as_it_is(mixed: Written) -> None:
+    text = Page(mixed.text("index.html")).text
+    assert HOSTILE in text
+    assert f"dp: unsupported: needs <b>CUDA</b> {HOSTILE}" in text
+    assert "<i>evil</i>, Linux" in text
+    assert "on A CPU of <i>evil</i> $x_1$, 2 cores" in text  # drawn into every plot
+
+
+def test_ids_of_the_page_are_unique_and_references_resolve(mixed: Written) -> None:
+    page = Page(mixed.text("index.html"))
+    ids = Counter(value for _, name, value in page.attributes if name == "id")
+    assert [value for value, count in ids.items() if count > 1] == []
+    references = [value[1:] for _, name, value in page.attributes if name.endswith("href") and value.startswith("#")]
+    references += re.findall(r"url\(#([^)]+)\)", mixed.text("index.html"))
+    assert references and set(references) <= set(ids)
+
+
+def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
+    html = mixed.text("index.html")
+    svgs = re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)
+    assert len(svgs) == len(PLOTS)
+    assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
+    used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
+    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(figures.THEME)
+    assert html.count("--ddp-o0:") == 2  # a light and a dark one
+    assert len({light for light, _ in figures.THEME.values()}) == len(figures.THEME)
+
+
+def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
+    assert [Path(path).name for path in mixed.files] == [
+        *("index.html", "summary.csv", "summary.md"),
+        *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),
+    ]
+    assert sorted(os.listdir(mixed.out)) == sorted(Path(path).name for path in mixed.files)
+    for name in PLOTS:
+        root = ElementTree.fromstring(mixed.text(f"{name}.svg"))
+        width, height = float(root.attrib["width"][:-2]), float(root.attrib["height"][:-2])
+        png = (mixed.out / f"{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.rstrip(b"\x00").endswith(b"IEND\xaeB`\x82")
+        pixels = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]
+        assert pixels == [pytest.approx(size / 72 * figures.PNG_DPI, abs=1) for size in (width, height)]
+
+
+def svg_texts(svg: str) -> list[str]:
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("}text")]
+
+
+def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -> None:
+    for name in ("step-times", "phases", "elapsed"):
+        texts = svg_texts(mixed.text(f"{name}.svg"))
+        assert "native flat-bucket · gloo ×2 · fp32" in texts
+        assert "torch DDP · gloo ×2 · native O2 bf16" in texts
+        assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
+        assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
+    page = Page(mixed.text("index.html")).text
+    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 3
+    assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
+
+
+def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
+    root = ElementTree.fromstring(mixed.text("step-times.svg"))
+    (dots,) = [node for node in root.iter() if node.attrib.get("id") == "dots-ddp"]
+    at = [float(node.attrib["x"]) for node in dots.iter() if node.tag.endswith("}use")]
+    assert len(at) == 4
+    slope, offset = np.polyfit([40, 40, 30, 60], at, 1)  # the slowest rank of each step
+    assert slope > 0
+    assert np.polyval([slope, offset], [40, 40, 30, 60]) == pytest.approx(at, abs=1e-3)
+    (other,) = [node for node in root.iter() if node.attrib.get("id") == "dots-ddp_o2"]
+    xs = [float(node.attrib["x"]) for node in other.iter() if node.tag.endswith("}use")]
+    assert np.polyval([slope, offset], [10, 10, 20, 20]) == pytest.approx(xs, abs=1e-3)
+
+
+def test_memory_plot_has_a_line_for_each_process_of_failed_launches_too(mixed: Written) -> None:
+    texts = svg_texts(mixed.text("memory.svg"))
+    assert {"rank 0 · PID 0", "rank 1 · PID 1", "rank 0 · PID 400", "rank 1 · PID 401"} <= set(texts)
+    assert "ddp_o1 (error)" in texts and "apex_ddp" not in texts
+    assert "MiB (rss)" in texts
+
+
+def rows_of(text: str) -> dict[str, dict[str, str]]:
+    return {row["scenario"]: row for row in csv.DictReader(StringIO(text))}
+
+
+def test_csv_has_the_figures_of_the_steps(mixed: Written) -> None:
+    rows = rows_of(mixed.text("summary.csv"))
+    assert list(rows) == ["ddp", "ddp_o2", "apex_ddp", "dp", "ddp_o1"]
+    ddp = rows["ddp"]
+    assert ddp["run"] == mixed.run.id
+    assert float(ddp["step_median_ms"]) == 40.0
+    assert float(ddp["throughput_img_s"]) == 200.0
+    assert float(ddp["step_p95_ms"]) == pytest.approx(57.0)  # 0.85 of the way from 40 to 60
+    assert (float(ddp["peak_pid_mib"]), float(ddp["peak_total_mib"])) == (300.0, 500.0)
+    assert float(rows["ddp_o2"]["relative_to_ddp"]) == pytest.approx(40 / 15)
+    assert rows["apex_ddp"]["peak_total_mib"] == "" and rows["apex_ddp"]["throughput_img_s"] == "160.0"
+    assert (rows["dp"]["throughput_img_s"], rows["dp"]["status"]) == ("", "unsupported")
+    assert rows["dp"]["reason"] == GONE.reason
+    assert (rows["ddp_o1"]["status"], rows["ddp_o1"]["launches_ok"]) == ("error", "0")
+
+
+def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> None:
+    steps = read_back(Launch("ddp", [[9, 9, 9]] * 2), Launch("ddp", [[9, 9]]))
+    steps.loc[(steps["rank"] == 1) & (steps["step"] >= 1), "loss"] = [math.inf, math.nan]
+    table = losses(steps).set_index("launch")
+    assert math.isnan(table["last_loss"][0]) and table["first_not_finite"][0] == 1
+    assert table["last_loss"][1] == 6.0
+    cells = [cell.text for cell in tables.launches_table(mixed.run).rows[1]]
+    assert cells[-3:] == ["3", "no", "yes"]  # the last loss is a number again, and the launch still is not finite
+    page = Page(mixed.text("index.html")).text
+    assert "not finite from step 3 on" in page
+    assert "The fastest is ddp_o2 (whose loss is not finite) with 533.3 images a second" in page
+
+
+def read_back(*launches: Launch) -> Any:
+    """The steps of launches as a table."""
+    import pandas as pd
+
+    return pd.DataFrame([row for number, launch in enumerate(launches) for row in launch.step_rows(number, number)])
+
+
+def test_dash_stands_for_a_loss_that_ended_not_finite(tmp_path: Path) -> None:
+    run = read(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
+    cells = tables.launches_table(run).rows[0]
+    assert cells[-3].text == "–"
+    assert cells[-2].small == "not finite from step 1 on"
+
+
+def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
+    table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
+    by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
+    assert by_name["apex_ddp"][5:8] == ["–", "–", "unavailable"]
+    assert "Memory of apex_ddp is unknown, or a part of it: it hid." in table.notes
+    assert table.rows[table.marked or 0][0].text == "ddp_o2"
+
+
+def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
+    text = mixed.text("summary.md")
+    assert "\nLabel: \\<script\\>alert('x')\\</script\\> \\& \"quoted\" \\| \\*pipe\\*\n" in text
+    unescaped = re.compile(r"(?<!\\)\|")
+    blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
+    assert len(blocks) == 2
+    for block in blocks:
+        assert len({len(unescaped.findall(line)) for line in block}) == 1
+        assert len(block) == 2 + 5
+    assert "| ddp_o2 | 533.3 | 15.0 |" in text
+
+
+def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: Written) -> None:
+    table = tables.published_table(mixed.run)
+    assert table is not None
+    rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
+    # Iterations 0, 1, 2, 3, 4 of rank 0: 90, 130, 150, 180, 240 ms; of rank 1: 80, 100, 140, 170, 180 ms.
+    assert rows["ddp"] == [
+        "ddp",
+        "0.09",
+        "0.13",
+        "0.15",
+        "0.18",
+        "0.24",
+        "1.00",
+        "0.4",
+        "2.5",
+        "4.6",
+        "6.7",
+        "8.7",
+        "1.00",
+    ]
+    assert rows["ddp_o2"][6] == "0.46"  # 110 / 240 ms
+    assert rows["dp"] == ["dp", *"––––––", "5.6", "9.2", "12.8", "16.3", "20.4", "2.34"]
+    assert [span for _, span in table.groups] == [1, 5, 1, 5, 1]
+    assert "GPUs 0, 1 and 3" in " ".join(table.notes) and "three GPUs" in " ".join(table.notes)
+
+
+def test_published_form_of_a_run_without_published_scenarios(tmp_path: Path) -> None:
+    run = read(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
+    table = tables.published_table(run)
+    assert table is not None
+    (row,) = table.rows
+    assert [cell.text for cell in row] == ["single", "0.03", "0.04", *"–––––––"]
+
+
+def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
+    table = tables.details_table(mixed.run)
+    rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
+    assert rows["ddp_o2"][4:8] == ["bf16 99.8 % + fp32 0.2 %", "bf16 99.8 % + fp32 0.2 %", "fp32", "bf16"]
+    assert rows["ddp"][11] == "gloo × 2"
+    assert set(rows["dp"][1:]) == {"–"}
+    assert len(table.columns) == len(rows["ddp"])
+
+
+def test_equal_runs_give_equal_files(mixed: Written) -> None:
+    again = report.render([mixed.run])
+    assert {name: (mixed.out / name).read_bytes() for name in again} == again
+
+
+def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
+    steps = read_back(*(Launch("ddp", [[0, step_ms, step_ms, 8]]) for step_ms in (1, 2, 3)))
+    (row,) = spread(steps).to_dict("records")
+    assert (row["median_ms"], row["measured"]) == (2.0, 9)  # of 1, 2 and 3
+    assert (row["p25_ms"], row["p75_ms"]) == (2.0, 8.0)  # of 1 1 2 2 3 3 8 8 8
+
+
+def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
+    """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
+    run = read(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
+    (launch,) = run.document["launches"]
+    born_s = 1.025 - 1.5
+    assert memory_timeline.start_ns(launch, run.memory, run.steps) == pytest.approx(born_s * SECOND_NS)
+    line = memory_timeline.timeline(launch, run.memory, run.steps)
+    assert list(line["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
+    windows = memory_timeline.windows(launch, run.memory, run.steps)
+    assert windows == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
+
+
+def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
+    run = read(str(write_run(folder, launches, **options)), allow_incomplete=True)
+    table = tables.summary_of(run)
+    return answer(run.document, table), " ".join(caveats(run.document, table))
+
+
+def test_answer_compares_the_fastest_with_ddp(tmp_path: Path) -> None:
+    said, _ = sentences([DDP, FAST], tmp_path)
+    assert said == (
+        "The fastest is ddp_o2 with 533.3 images a second, 2.67 times the speed of ddp and 0.50 times its memory "
+        "(peaks of 250 and 500 MiB over all processes)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"),
+    [
+        ([DDP], "The fastest is ddp with 200.0 images a second at a memory peak of 500 MiB in all;"),
+        ([FAST], "ddp gave no figures here, so nothing is relative to it."),
+        ([GONE, BROKEN], "No scenario of this run ended well, so there is nothing to compare."),
+        ([DDP, Launch("x", [[9, 8]])], "their memory cannot be compared, because a peak is unknown."),
+        (
+            [DDP, Launch("single", [[9, 8]], strategy="single")],
+            "The fastest is single with 1,000.0 images a second|Of those that train on 2 replicas it is ddp with 200.0",
+        ),
+    ],
+)
+def test_answer_without_a_whole_comparison(launches: list[Launch], expected: str, tmp_path: Path) -> None:
+    said, _ = sentences(launches, tmp_path)
+    for part in expected.split("|"):
+        assert part in said
+
+
+def test_few_launches_claim_no_significance(tmp_path: Path) -> None:
+    for count, expected in ((1, "One launch per scenario"), (2, "Two launches per scenario"), (3, None)):
+        _, said = sentences([DDP] * count, tmp_path)
+        remedy = "no significance claimed; measure again with --profile standard."
+        assert (f"{expected}: {remedy}" in said) if expected else (remedy not in said)
+    _, said = sentences([DDP, DDP, FAST], tmp_path)
+    assert "One launch of some scenarios: no significance claimed" in said
+
+
+def test_caveats_follow_from_the_run(tmp_path: Path) -> None:
+    _, plain = sentences([DDP], tmp_path)
+    _, one = sentences([DDP], tmp_path, replicas=1)
+    _, other = sentences(
+        [
+            replace_checks(DDP, skipped_steps=2),
+            replace_checks(FAST, conservation_ok=False),
+            APEX,
+            Launch("dp", [[9, 8]], strategy="dp"),
+        ],
+        tmp_path,
+    )
+    assert "gloo over loopback" in plain
+    for sign, where in (
+        ("One replica", one),
+        ("The loss scaler of ddp skipped", other),
+        ("The steps of ddp_o2 do not add up", other),
+        ("No apex was involved in apex_ddp:", other),
+        ("DataParallel a pass-through", other),
+    ):
+        assert sign in where and sign not in plain
+
+
+@pytest.fixture
+def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``call(*arguments)``: ``bench report`` on the results in ``tmp_path``: exit code, standard output and error."""
+
+    def run(*arguments: str, out: Path | None = None) -> tuple[int, str, str]:
+        folders = ["--out", str(out or tmp_path / "out"), "--results", str(tmp_path / "results")]
+        code = main(["report", *arguments, *folders])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
+    first = write_run(tmp_path / "results", [DDP], label="before")
+    second = write_run(tmp_path / "results", [DDP, FAST], label="after")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    code, out, _ = call(first.name, str(second), "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
+    names = {f"{run.name}-{plot}.{kind}" for run in (first, second) for plot in PLOTS for kind in ("svg", "png")}
+    assert set(os.listdir(tmp_path / "out")) == {"mine.txt", "index.html", "summary.csv", "summary.md", *names}
+    assert {os.path.basename(path) for path in document["files"]} == names | {"index.html", "summary.csv", "summary.md"}
+    page = Page((tmp_path / "out" / "index.html").read_text())
+    assert page.tags["section"] == 2 and page.tags["svg"] == 8
+    ids = Counter(value for _, name, value in page.attributes if name == "id")
+    assert max(ids.values()) == 1
+    rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
+    assert [(row["run"], row["scenario"]) for row in rows] == [
+        (first.name, "ddp"),
+        (second.name, "ddp"),
+        (second.name, "ddp_o2"),
+    ]
+
+
+def test_latest_run_by_default_and_what_to_look_at(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE, BROKEN])
+    code, out, err = call()
+    assert (code, err) == (0, "")
+    page = os.path.relpath(tmp_path / "out" / "index.html")
+    assert f"Page: {page} (open it in a browser)" in out
+    assert "No scenario of this run ended well" in out
+
+
+def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE])
+    code, out, _ = call("--json")
+    assert code == 0
+    assert json.loads(out)["summary"][0]["throughput_img_s"] is None
+    assert sorted(os.listdir(tmp_path / "out")) == ["index.html", "summary.csv", "summary.md"]
+    assert "There is nothing to plot: dp (unsupported)." in Page((tmp_path / "out" / "index.html").read_text()).text
+
+
+def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [DDP], scenarios=["ddp", "ddp_o3"], complete=False)
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1 and "is incomplete" in err and "--allow-incomplete" in err
+    assert not (tmp_path / "out").exists()
+    code, out, _ = call("--allow-incomplete", "--json")
+    assert code == 0
+    assert [row["status"] for row in json.loads(out)["summary"]] == ["ok", "not run"]
+    text = Page((tmp_path / "out" / "index.html").read_text()).text
+    assert "This run is incomplete" in text
+    assert "ddp_o3: not run: the run ended before its first launch" in text
+    assert "2026-01-02 03:04 UTC; no end was recorded" in text
+
+
+def test_changed_table_is_refused_by_name(tmp_path: Path, call: Call) -> None:
+    run = write_run(tmp_path / "results", [DDP])
+    whole = (run / "steps.parquet").read_bytes()
+    (run / "steps.parquet").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, _, err = call()
+    assert code == 2
+    assert err.startswith(f"bench: error: RUN: {run / 'steps.parquet'} was changed after it was sealed;")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_named_twice_is_refused(tmp_path: Path, call: Call) -> None:
+    run = write_run(tmp_path / "results", [GONE])
+    code, _, err = call("latest", str(run))
+    assert code == 2 and f"RUN: {run.name} is named twice" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE])
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        code, _, err = call(out=out)
+        assert code == 2 and err.startswith("bench: error: --out: ") and err.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE])
+    (tmp_path / "out" / "summary.md").mkdir(parents=True)
+    code, _, err = call()
+    assert code == 2 and "summary.md is a folder" in err
+    assert os.listdir(tmp_path / "out") == ["summary.md"]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Within this context the operating system refuses to write more into a file, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE])
+    assert call()[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    smallest = min(len(content) for content in before.values())
+    write_run(tmp_path / "other", [GONE, BROKEN])
+    with files_of_at_most(smallest):
+        code, _, err = call("--results", str(tmp_path / "other"), "latest")
+    assert code == 2 and "cannot be written: File too large" in err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
+    many = [[5.0, *(10.0 + step % 7 for step in range(2 * figures.DOTS_PER_SCENARIO - 1))]]
+    run = read(str(write_run(tmp_path, [Launch("ddp", many)])))
+    plot = figures.plots(run)[0]
+    assert figures.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * figures.DOTS_PER_SCENARIO
+    assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
+    (row,) = tables.summary_of(run).to_dict("records")
+    assert row["step_median_ms"] == 13.0
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=1, max_size=12),
+    st.floats(0.1, 8),
+)
+def test_labels_keep_their_order_and_distance(positions: list[float], gap: float) -> None:
+    placed = figures.spaced(positions, gap, 0.0, 100.0)
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    ascending = [placed[index] for index in order]
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(ascending))
+    assert all(-1e-6 <= value <= 100 + 1e-6 for value in placed)
+    if all(abs(a - b) >= gap for i, a in enumerate(positions) for b in positions[:i]):
+        assert placed == pytest.approx(positions)

@@ -1,0 +1,209 @@
+"""AMP levels: what they make of a model, read off the live objects; and the measured loop around them."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import request_for
+from torch import nn
+
+from bench import discover
+from bench.plan import launches
+from bench.worker import apex, data, effective, loop
+from bench.worker.precision import HalfSession
+from bench.worker.session import RankJob, Session, session_for
+
+torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
+
+SINGLE = discover.load(*discover.resolve("single"))
+
+
+def rank_job(precision: str = "O0", half: str = "bf16", model: str = "resnet18") -> RankJob:
+    (planned,) = launches(request_for((SINGLE,), model=model), (SINGLE,), cores=1)
+    return RankJob(
+        job=replace(planned.job, precision=precision, half=half),
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        device=torch.device("cpu"),
+        precision_impl="torch" if precision == "O0" else "native",
+        parallel_impl="torch",
+    )
+
+
+def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
+    """A few steps; what ran, and the timings."""
+    job = session.job
+    load = data.loader(data.batches(job.workload, 1, range(1), pin=False), job.device)
+    watch = effective.ConvolutionWatch(session.model)
+    timings = loop.run_window(session, load, steps, device=job.device)
+    watch.stop()
+    return effective.read(session, watch), timings
+
+
+WEIGHTS_AND_NORMS = {
+    "O0": ({"float32"}, {"float32"}, ["float32"], {"float32"}),
+    "O1": ({"float32"}, {"float32"}, ["bfloat16"], {"float32"}),
+    "O2": ({"bfloat16", "float32"}, {"float32"}, ["bfloat16"], {"float32"}),
+    "O3": ({"bfloat16"}, {"bfloat16"}, ["bfloat16"], {"bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_a_level_is_what_the_table_says(level: str) -> None:
+    ran, _ = train(session_for(rank_job(level)))
+    weights, norms, compute, updated = WEIGHTS_AND_NORMS[level]
+    assert set(ran["parameter_dtypes"]) == weights == set(ran["gradient_dtypes"])
+    assert set(ran["batch_norm_dtypes"]) == norms
+    assert ran["compute_dtypes"] == compute
+    assert set(ran["optimizer_dtypes"]) == updated
+    assert ran["precision"] == level
+    assert ran["scaler"] is None, "bf16 needs no loss scale"
+    assert effective.contradictions(ran, precision=level, half="bf16", strategy="single") == []
+
+
+@pytest.mark.parametrize("asked", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("done", ["O0", "O1", "O2", "O3"])
+def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) -> None:
+    ran, _ = train(session_for(rank_job(done)))
+    found = effective.contradictions(ran, precision=asked, half="bf16", strategy="single")
+    assert bool(found) == (asked != done)
+
+
+def test_a_strategy_without_its_wrapper_is_noticed() -> None:
+    ran, _ = train(session_for(rank_job()))
+    for strategy in ("dp", "ddp", "apex_ddp"):
+        assert (
+            "the wrapper is torchvision"
+            in effective.contradictions(ran, precision="O0", half="bf16", strategy=strategy)[0]
+        )
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(level: str) -> None:
+    session = session_for(rank_job(level, half="fp16"))
+    ran, _ = train(session)
+    assert ran["scaler"]["dynamic"] and ran["scaler"]["class"] == "torch.amp.grad_scaler.GradScaler"
+    before = {name: p.detach().clone() for name, p in session.model.named_parameters()}
+    skipped, scale = session.skipped_steps(), session.scaler.get_scale()
+    assert skipped is not None
+    skipped = int(skipped)
+    images = torch.full((4, 3, 32, 32), float("inf"))
+    session.backward(session.forward(images, torch.zeros(4, dtype=torch.long)))
+    session.optimize()
+    assert int(session.skipped_steps() or 0) == skipped + 1
+    assert session.scaler.get_scale() == scale / 2
+    assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
+
+
+def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
+    session = session_for(rank_job("O2"))
+    before = [master.clone() for master in session.masters]  # type: ignore[attr-defined]
+    train(session)
+    for old, master, weight in zip(before, session.masters, session.half_weights, strict=True):  # type: ignore[attr-defined]
+        assert master.dtype is torch.float32 and not torch.equal(old, master)
+        assert torch.equal(weight, master.bfloat16())
+
+
+def test_o3_trains_and_its_loss_is_fp32() -> None:
+    session = HalfSession(rank_job("O3"), wrap=lambda model, job: model)
+    load = data.loader(data.batches(session.job.workload, 1, range(1), pin=False), session.job.device)
+    assert session.forward(*load()).dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("strategy", "precision", "impl", "cuda", "there", "expected"),
+    [
+        ("ddp", "O0", "auto", True, True, ("torch", "torch", False)),
+        ("ddp", "O2", "auto", True, True, ("apex", "torch", False)),
+        ("apex_ddp", "O0", "auto", True, True, ("torch", "apex", False)),
+        ("apex_ddp", "O1", "auto", True, False, ("native", "native", False)),
+        ("apex_ddp", "O1", "auto", False, True, ("native", "native", False)),
+        ("apex_ddp", "O1", "native", True, True, ("native", "native", False)),
+        ("apex_ddp", "O1", "apex", True, False, ("apex", "apex", True)),
+        ("ddp", "O1", "apex", False, True, ("apex", "torch", True)),
+        ("ddp", "O0", "apex", False, False, ("torch", "torch", False)),
+    ],
+)
+def test_who_implements_what(
+    strategy: str, precision: str, impl: str, cuda: bool, there: bool, expected: tuple[str, str, bool]
+) -> None:
+    found = {"problems": {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}}
+    *chosen, problem = apex.implementations(strategy=strategy, precision=precision, impl=impl, cuda=cuda, found=found)
+    assert (*chosen, problem is not None) == expected
+
+
+class Sleepy(Session):
+    """A session whose phases take known times and nothing else."""
+
+    def __init__(self, load_s: float, forward_s: float, backward_s: float, optimize_s: float) -> None:
+        self.seconds = {"load": load_s, "forward": forward_s, "backward": backward_s, "optimize": optimize_s}
+        self.gc_enabled: set[bool] = set()
+        self.objects = nn.Parameter(torch.ones(()))
+
+    def load(self) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(self.seconds["load"])
+        return torch.zeros(1), torch.zeros(1)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self.gc_enabled.add(gc.isenabled())
+        time.sleep(self.seconds["forward"])
+        return self.objects * 2
+
+    def backward(self, loss: torch.Tensor) -> None:
+        time.sleep(self.seconds["backward"])
+
+    def optimize(self) -> None:
+        time.sleep(self.seconds["optimize"])
+
+
+def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda step: None) -> loop.Timings:
+    return loop.run_window(session, session.load, steps, device=torch.device("cpu"), on_step=on_step)
+
+
+def test_each_phase_is_charged_with_its_own_time() -> None:
+    timings = window(Sleepy(0.02, 0.04, 0.06, 0.01), steps=5)
+    for phase, expected in (("data", 20), ("forward", 40), ("backward", 60), ("optimizer", 10)):
+        values = sorted(getattr(timings, f"{phase}_ms"))
+        assert expected <= values[2] < expected + 2, phase  # the median: one late wake-up must not fail it
+
+
+def test_phases_add_up_to_steps_and_steps_to_the_wall() -> None:
+    timings = window(Sleepy(0.001, 0.002, 0.003, 0.001), steps=20)
+    for i in range(20):
+        parts = (timings.data_ms[i], timings.forward_ms[i], timings.backward_ms[i], timings.optimizer_ms[i])
+        assert sum(parts) == pytest.approx(timings.step_ms[i])
+    assert sum(timings.step_ms) == pytest.approx(timings.wall_ms, rel=0.005)
+    for i in range(19):
+        assert timings.start_ns[i] + timings.step_ms[i] * 1e6 == pytest.approx(timings.start_ns[i + 1], abs=10)
+
+
+def test_time_between_two_steps_counts() -> None:
+    timings = window(Sleepy(0, 0, 0, 0), steps=3, on_step=lambda step: time.sleep(0.02))
+    assert max(timings.step_ms) >= 20
+
+
+def test_garbage_collection_is_held_off_and_comes_back() -> None:
+    assert gc.isenabled()
+    session = Sleepy(0, 0, 0, 0)
+    window(session, steps=2)
+    assert session.gc_enabled == {False}
+    assert gc.isenabled()
+
+
+def test_losses_are_those_of_the_steps() -> None:
+    session = session_for(rank_job())
+    _, timings = train(session, steps=3)
+    again = session_for(rank_job())
+    load = data.loader(data.batches(again.job.workload, 1, range(1), pin=False), again.job.device)
+    expected = []
+    for _ in range(3):
+        loss = again.forward(*load())
+        again.backward(loss)
+        again.optimize()
+        expected.append(loss.item())
+    assert timings.loss == pytest.approx(expected, rel=1e-4)

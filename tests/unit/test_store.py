@@ -1,0 +1,353 @@
+"""Run folders: what is written is what is read, and what was cut off, changed or lost is refused by name."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bench.errors import RequestError
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
+from bench.store import Run, RunWriter, check_writable, find, read, write_atomically
+
+COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
+ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}
+
+
+def row(table: str, **values: Any) -> dict[str, Any]:
+    """A row of a table with these values, zeros elsewhere."""
+    assert set(values) <= set(COLUMNS[table])
+    return {name: ZERO[kind] for name, kind in COLUMNS[table].items()} | values
+
+
+STEPS = [
+    row("steps", scenario="ddp", rank=0, step=0, warmup=True, start_ns=2**62, step_ms=1.5, loss=6.9),
+    row("steps", scenario="ddp", rank=0, step=1, step_ms=1.25, loss=math.nan),
+    row("steps", scenario="ddp", rank=1, step=1, step_ms=1.75, loss=None),
+]
+MEMORY = [
+    row("memory", scenario="ddp", t_ns=2**62, pid=2**40, device="cpu", used_mib=512.25, source="rss", reason=None),
+    row("memory", scenario="ddp", device="cpu", used_mib=None, source="unavailable", reason="it was gone"),
+]
+DEVICE = [row("device", scenario="ddp", device="GPU-a", power_w=None, throttle_reasons=None, reason="not told")]
+
+
+def document(**more: Any) -> dict[str, Any]:
+    return {"request": {"scenarios": ["ddp"]}, "workload": {"global_batch": 8}, **more}
+
+
+def record(launch: int = 0) -> dict[str, Any]:
+    return {"launch": launch, "scenario": "ddp", "repeat": launch, "status": "ok"}
+
+
+def finished(out: Path, *, complete: bool = True) -> Path:
+    """A run of one launch."""
+    writer = RunWriter(str(out), document())
+    (Path(writer.logs) / "rank0.log").write_text("one\ntwo\n")
+    writer.add(record(), steps=STEPS, memory=MEMORY, device=DEVICE)
+    writer.finish(complete=complete)
+    return Path(writer.path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return finished(tmp_path / "results")
+
+
+def written(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return found
+
+
+def refusal(call: Callable[[], object]) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# What is written
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_table_has_the_columns_and_types_of_the_records(run: Path, table: str) -> None:
+    schema = pq.read_schema(run / f"{table}.parquet")
+    assert {field.name: field.type for field in schema} == {
+        name: pa.type_for_alias(kind) for name, kind in COLUMNS[table].items()
+    }
+    assert schema.names == list(COLUMNS[table])
+
+
+def test_the_values_come_back_and_nan_stays_nan_and_null_stays_null(run: Path) -> None:
+    steps = pq.read_table(run / "steps.parquet").to_pylist()
+    assert steps[0] == STEPS[0]
+    assert steps[1] | {"loss": 0} == STEPS[1] | {"loss": 0}
+    assert math.isnan(steps[1]["loss"])
+    assert steps[2] == STEPS[2]
+    assert pq.read_table(run / "memory.parquet").to_pylist() == MEMORY
+    assert pq.read_table(run / "device.parquet").to_pylist() == DEVICE
+
+
+def test_run_json_has_the_row_counts_and_checksums_of_all_other_files(run: Path) -> None:
+    files = written(run)["files"]
+    there = {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+    assert set(files) == there - {"run.json"}
+    assert {name: seal["rows"] for name, seal in files.items()} == {
+        "steps.parquet": 3,
+        "memory.parquet": 2,
+        "device.parquet": 1,
+        "logs/rank0.log": 2,
+    }
+    for name, seal in files.items():
+        assert seal["sha256"] == hashlib.sha256((run / name).read_bytes()).hexdigest()
+
+
+def test_the_document_stands_in_run_json_and_is_complete_only_at_the_end(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document(label="mine"))
+    path = Path(writer.path)
+    assert (written(path)["complete"], written(path)["launches"]) == (False, [])
+    writer.add(record(), steps=STEPS)
+    assert (written(path)["complete"], written(path)["launches"]) == (False, [record()])
+    writer.finish(complete=True, end={"load_1min": 0.5})
+    final = written(path)
+    assert (final["complete"], final["label"], final["end"]) == (True, "mine", {"load_1min": 0.5})
+    assert (final["schema_version"], final["run"]) == (SCHEMA_VERSION, path.name)
+
+
+def test_a_launch_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    for launch in range(3):
+        writer.add(record(launch), steps=[row("steps", launch=launch, scenario="ddp")], memory=MEMORY)
+        so_far = read(writer.path, allow_incomplete=True)
+        assert list(so_far.steps["launch"]) == list(range(launch + 1))
+        assert len(so_far.memory) == len(MEMORY) * (launch + 1)
+        assert len(so_far.document["launches"]) == launch + 1
+
+
+def test_without_a_gpu_there_is_no_device_table_and_reading_gives_an_empty_one(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    writer.add(record(), steps=STEPS, memory=MEMORY, device=[])
+    writer.finish(complete=True)
+    assert not os.path.exists(os.path.join(writer.path, "device.parquet"))
+    device = read(writer.path).device
+    assert (len(device), list(device.columns)) == (0, list(DEVICE_COLUMNS))
+
+
+def test_a_run_in_which_nothing_could_run_is_a_run(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    writer.add(record() | {"status": "unsupported", "reason": "it needs CUDA"})
+    writer.finish(complete=True)
+    again = read(writer.path)
+    assert (len(again.steps), len(again.memory)) == (0, 0)
+    assert again.document["launches"][0]["reason"] == "it needs CUDA"
+
+
+def test_scratch_and_temporary_files_are_gone_in_the_end_and_are_never_sealed(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    (Path(writer.scratch) / "rank0.json").write_text("{}")
+    writer.add(record(), steps=STEPS)
+    assert list(written(Path(writer.path))["files"]) == ["steps.parquet"]
+    writer.finish(complete=True)
+    assert sorted(os.listdir(writer.path)) == ["logs", "memory.parquet", "run.json", "steps.parquet"]
+
+
+# What is read
+
+
+def test_a_run_is_read_with_its_tables(run: Path) -> None:
+    again: Run = read(str(run))
+    assert (again.id, again.path) == (run.name, str(run))
+    for table, columns in COLUMNS.items():
+        assert list(getattr(again, table).columns) == list(columns)
+    assert again.steps["step_ms"].tolist() == [1.5, 1.25, 1.75]
+    assert again.steps["warmup"].tolist() == [True, False, False]
+    assert again.memory["used_mib"].isna().tolist() == [False, True]
+    assert again.memory["pid"].tolist() == [2**40, 0]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+@pytest.mark.parametrize("name", ["steps.parquet", "memory.parquet", "device.parquet", "logs/rank0.log"])
+def test_a_file_that_was_changed_cut_off_or_lost_is_named(run: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(run / name)
+    error = refusal(lambda: read(str(run)))
+    assert (error.option, str(run / name) in error.problem) == ("RUN", True)
+
+
+def test_an_incomplete_run_is_refused_with_the_way_to_read_it(tmp_path: Path) -> None:
+    path = finished(tmp_path, complete=False)
+    error = refusal(lambda: read(str(path)))
+    assert "incomplete" in error.problem
+    assert "--allow-incomplete" in error.remedy
+    assert len(read(str(path), allow_incomplete=True).steps) == len(STEPS)
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+def test_an_incomplete_run_may_not_have_damaged_tables_either(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = finished(tmp_path, complete=False)
+    damage(path / "steps.parquet")
+    assert str(path / "steps.parquet") in refusal(lambda: read(str(path), allow_incomplete=True)).problem
+
+
+def test_a_run_without_any_launch_has_nothing_to_read(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    assert "no steps" in refusal(lambda: read(writer.path, allow_incomplete=True)).problem
+
+
+def test_a_newer_schema_is_refused_with_both_versions(run: Path) -> None:
+    (run / "run.json").write_text(json.dumps(written(run) | {"schema_version": SCHEMA_VERSION + 41}))
+    error = refusal(lambda: read(str(run)))
+    assert str(SCHEMA_VERSION + 41) in error.problem
+    assert f"up to {SCHEMA_VERSION}" in error.problem
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    error = refusal(lambda: read(str(tmp_path)))
+    assert f"{tmp_path} is no run folder" in error.problem
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"schema_version": 1', b"\xff\xfe\x00", b"[]", b"null", b"7", b"{}", b'{"complete": true}'],
+    ids=repr,
+)
+def test_a_damaged_run_json_is_named(run: Path, content: bytes) -> None:
+    (run / "run.json").write_bytes(content)
+    assert str(run / "run.json") in refusal(lambda: read(str(run))).problem
+
+
+@pytest.mark.xfail(
+    strict=True, raises=(TypeError, AttributeError, KeyError), reason="the keys are checked and not the kinds of values"
+)
+@pytest.mark.parametrize(
+    "damage",
+    [{"schema_version": "1"}, {"schema_version": None}, {"files": ["steps.parquet"]}, {"files": {"steps.parquet": {}}}],
+    ids=str,
+)
+def test_a_run_json_whose_values_are_of_the_wrong_kind_is_named(run: Path, damage: dict[str, Any]) -> None:
+    (run / "run.json").write_text(json.dumps(written(run) | damage))
+    assert str(run / "run.json") in refusal(lambda: read(str(run))).problem
+
+
+# A file is the old one or the new one
+
+
+@contextmanager
+def full_after(size: int) -> Iterator[None]:
+    """The kernel refuses to let a file of this process grow beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_is_replaced_whole_and_can_be_read_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(str(path), b"old")
+    write_atomically(str(path), b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_a_write_that_the_kernel_refuses_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(str(path), b"old")
+    with full_after(4096), pytest.raises(OSError) as caught:
+        write_atomically(str(path), b"x" * 100_000)
+    assert caught.value.errno == errno.EFBIG
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_a_disk_that_is_full_when_the_content_is_flushed_leaves_the_old_content_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(str(path), b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(OSError) as caught:
+        patched.setattr(os, "fsync", full)
+        write_atomically(str(path), b"new")
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_a_place_that_cannot_be_taken_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(str(tmp_path / "taken"), b"new")
+    assert os.listdir(tmp_path) == ["taken"]
+
+
+# Where a run is
+
+
+def test_a_run_is_found_by_folder_by_id_and_as_the_latest(tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    for name in ("20200101T000000Z-ffffffff", "20300101T000000Z-00000000"):
+        os.rename(finished(out), out / name)
+    (out / "20990101T000000Z-no-run").mkdir()
+    (out / "notes.txt").write_text("")
+    newest = str(out / "20300101T000000Z-00000000")
+    assert find("latest", str(out)) == newest
+    assert find("20300101T000000Z-00000000", str(out)) == newest
+    assert find(newest, "elsewhere") == newest
+    assert find(newest + "/", "elsewhere") == newest
+
+
+@pytest.mark.parametrize("asked", ["latest", "20200101T000000Z-ffffffff", "./nowhere"])
+def test_where_there_is_nothing_the_place_is_named(tmp_path: Path, asked: str) -> None:
+    for out in (tmp_path, tmp_path / "absent"):
+        error = refusal(lambda out=out: find(asked, str(out)))  # type: ignore[misc]
+        assert (error.option, str(out) in error.problem) == ("RUN", True)
+
+
+# Where a run may go
+
+
+def test_a_folder_that_can_be_made_or_written_is_left_as_it_was(tmp_path: Path) -> None:
+    check_writable(str(tmp_path))
+    check_writable(str(tmp_path / "a" / "b"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "file",
+        "file/below",
+        "/proc/x",
+        pytest.param("dangling", marks=pytest.mark.xfail(strict=True, reason="a link to nowhere counts as absent")),
+        pytest.param("n" * 300, marks=pytest.mark.xfail(strict=True, reason="a name too long counts as absent")),
+    ],
+    ids=["file", "below a file", "proc", "dangling link", "name too long"],
+)
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "further")
+    assert refusal(lambda: check_writable(str(tmp_path / place))).option == "--out"
