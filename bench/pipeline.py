@@ -266,8 +266,8 @@ def _announce(request: Request, plan: tuple[Planned, ...], console: Console) -> 
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     console.line(
         f"{count(len(plan), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} measured steps: "
-        f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch} in {workload.replicas} parts, "
-        f"{where}"
+        f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch} in {workload.replicas} "
+        f"parts, {where}"
     )
 
 

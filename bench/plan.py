@@ -108,17 +108,36 @@ def global_batch(
 
 
 def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
-    """Refuse more steps than there is memory to keep their timings in (at most a quarter of what is free)."""
-    ranks = sum(found.scenario.processes(request.replicas) for found in scenarios) * request.launches
-    per_step = ranks * BYTES_PER_STEP
-    most = available_bytes // 4 // per_step
-    if request.warmup + request.iters > most:
-        needed = (request.warmup + request.iters) * per_step / 2**30
+    """Refuse what cannot fit: a pool of images of more than half of what is free, or timings of more than a quarter.
+
+    Raises :class:`RequestError` that names the option that is largest for its kind, and the most it can be.
+    """
+    workload = request.workload
+    pool = workload.global_batch * workload.pool_batches * 3 * workload.image_size**2 * 4
+    if pool > available_bytes // 2:
         raise RequestError(
-            "--iters",
-            f"the timings of {request.warmup + request.iters:,} steps on {ranks} ranks need {needed:,.1f} GiB of "
-            f"memory and {available_bytes / 2**30:,.1f} GiB are free",
-            f"use at most {max(1, most - request.warmup):,}",
+            "--global-batch" if workload.global_batch > workload.image_size else "--image-size",
+            f"{workload.pool_batches} batches of {workload.global_batch:,} images of {workload.image_size:,} px take "
+            f"{pool / 2**30:,.1f} GiB of memory and {available_bytes / 2**30:,.1f} GiB are free",
+            "use fewer or smaller images",
+        )
+    factors = {
+        "--launches": request.launches,
+        "--iters": request.iters,
+        "--warmup": request.warmup,
+        "--nproc": max(found.scenario.processes(request.replicas) for found in scenarios),
+    }
+    ranks = sum(found.scenario.processes(request.replicas) for found in scenarios)
+    needed = request.launches * (request.warmup + request.iters) * ranks * BYTES_PER_STEP
+    if needed > available_bytes // 4:
+        largest = max(factors, key=factors.__getitem__)
+        fits = int(factors[largest] * (available_bytes // 4) / needed)
+        raise RequestError(
+            largest,
+            f"the timings of {request.launches:,} launches of {request.warmup + request.iters:,} steps on up to "
+            f"{factors['--nproc']:,} ranks take {needed / 2**30:,.1f} GiB of memory and "
+            f"{available_bytes / 2**30:,.1f} GiB are free",
+            f"use at most {fits:,}" if fits else "ask for less",
         )
 
 

@@ -1,7 +1,6 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
 import json
-import os
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,8 +12,6 @@ import pytest
 from bench import discover
 from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Request, launches
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:

@@ -24,7 +24,7 @@ def parallel(effective: dict[str, Any]) -> str:
     if name is None:
         return "no wrapper" if effective["wrapper"].startswith("torchvision.") else effective["wrapper"].split(".")[-1]
     if name == "DataParallel":
-        return "DataParallel, pass-through" if effective["device"]["type"] == "cpu" else name
+        return "DataParallel, pass-through" if effective["replicas"] == 1 else name
     return name
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.answer import answer, caveats, failures
@@ -118,8 +119,6 @@ def _date(document: dict[str, Any]) -> str:
     if "end" not in document:
         return f"{_minutes(begin)} UTC; no end was recorded"
     end = document["end"]["utc"]
-    from datetime import datetime
-
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
     return f"{_minutes(begin)} UTC, {duration(seconds)}"
 

@@ -160,7 +160,7 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
 ) -> None:
     command = [sys.executable, "-m", "bench", "run", *SMALL, "--scenario", "single,ddp", "--out", str(tmp_path)]
     running = subprocess.Popen(
-        [*command, "--warmup", "1", "--iters", "300"],
+        [*command, "--warmup", "1", "--iters", "60"],
         cwd=repository,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -185,7 +185,7 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
     document = json.loads((path / "run.json").read_text())
     assert document["complete"] is False
     assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [("single", "ok")]
-    assert len(pd.read_parquet(path / "steps.parquet")) == 301
+    assert len(pd.read_parquet(path / "steps.parquet")) == 61
 
 
 def _descendants(pid: int) -> list[int]:

@@ -38,7 +38,7 @@ SAVING = """
 WRAPS = {"ddp": "distributed_data_parallel", "apex_ddp": "apex_distributed_data_parallel", "dp": "data_parallel"}
 
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
-"""At 32 px the last stage of ResNet-18 has one pixel, and batch norm over a handful of values amplifies any rounding."""
+"""At 32 px the last stage of ResNet-18 has one pixel, and batch norm over a few values amplifies any rounding."""
 
 U_BF16 = 2.0**-9
 """Unit roundoff of bfloat16 (8 significant bits, round to nearest)."""

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from bench import report
 from bench.analyse import memory_timeline
 from bench.analyse.answer import answer, caveats
+from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
 from bench.report import figures, tables
@@ -480,6 +481,7 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
     ]
     assert rows["ddp_o2"][6] == "0.46"  # 110 / 240 ms
     assert rows["dp"] == ["dp", *"––––––", "5.6", "9.2", "12.8", "16.3", "20.4", "2.34"]
+    assert rows["ddp_o1"][1:7] == [*"––––––"]  # it failed, whatever steps one of its ranks has left
     assert [span for _, span in table.groups] == [1, 5, 1, 5, 1]
     assert "GPUs 0, 1 and 3" in " ".join(table.notes) and "three GPUs" in " ".join(table.notes)
 
@@ -719,6 +721,29 @@ def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Cal
         code, _, err = call("--results", str(tmp_path / "other"), "latest")
     assert code == 2 and "cannot be written: File too large" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path, call: Call) -> None:
+    write_run(tmp_path / "results", [GONE])
+    (tmp_path / "mine.csv").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "summary.csv").symlink_to(tmp_path / "mine.csv")
+    assert call()[0] == 0
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    assert (tmp_path / "out" / "summary.csv").read_text().startswith("run,scenario,")
+
+
+def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_ok(tmp_path: Path) -> None:
+    failed = Launch("ddp_o2", [[9, 9]], [[1.0]], precision="O2", status="killed", reason="SIGKILL")
+    said, _ = sentences([DDP, failed, FAST, FAST], tmp_path)
+    assert said.startswith("The fastest is ddp with 200.0 images a second")
+    (path,) = tmp_path.iterdir()
+    run = read(str(path))
+    assert {name: launch["launch"] for name, launch in shown(run.document, run.steps).items()} == {
+        "ddp": 0,
+        "ddp_o2": 2,
+    }
+    assert shown(run.document, run.steps[run.steps["launch"] == 1])["ddp_o2"]["status"] == "killed"
 
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:

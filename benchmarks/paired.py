@@ -1,0 +1,252 @@
+"""Paired comparisons on a noisy machine: the ratio of every pair, on logarithms, and its 95 % bound.
+
+Two ways A and B of doing the same are measured in turn, in one run: a round is ``ABBA``, the next one ``BAAB``. The
+ratio of a round is the geometric mean of its two Bs over that of its two As, in which whatever the machine's speed does
+linearly over the round cancels. What is left is heavy-tailed, since other work comes and goes; so a *pair*, the unit
+that the bound counts, is the median of a few successive rounds. Logarithms make "twice as slow" and "twice as fast"
+equally far from 1. Over the pairs the logarithms are averaged; Student's t gives the bound, because pairs are few and
+their spread is estimated from themselves. A benchmark passes when the *bound* is within what is allowed: noise makes a
+bound wider, so it can fail a benchmark and hardly ever pass one.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)  # `python benchmarks/NAME.py` puts benchmarks/ on the path, and bench lies beside it
+
+ONE_SIDED = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 9: 1.833, 10: 1.812}
+ONE_SIDED |= {11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 17: 1.740, 19: 1.729, 24: 1.711, 29: 1.699}
+ONE_SIDED |= {39: 1.685, 59: 1.671, 119: 1.658}
+TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+TWO_SIDED |= {11: 2.201, 12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 17: 2.110, 19: 2.093, 24: 2.064, 29: 2.045}
+TWO_SIDED |= {39: 2.023, 59: 2.001, 119: 1.980}
+"""Quantiles of Student's t by degrees of freedom, where scipy is missing: 95 % below, and 95 % between."""
+
+
+def t_quantile(degrees: int, *, two_sided: bool = False) -> float:
+    """The quantile of Student's t for a 95 % bound (or, ``two_sided``, a 95 % interval).
+
+    From scipy where it is installed, which bench itself does not need; otherwise from the table, at the next smaller
+    number of degrees of freedom that it has, which errs towards a wider bound.
+    """
+    try:
+        from scipy.stats import t
+    except ImportError:
+        table = TWO_SIDED if two_sided else ONE_SIDED
+        return table[max(known for known in table if known <= degrees)]
+    return float(t.ppf(0.975 if two_sided else 0.95, degrees))
+
+
+LONG = ("ABBA", "BAAB")
+SHORT = ("AB", "BA")
+"""The orders of successive rounds; the short ones for measurements of many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round measured, in seconds: as many values of the baseline (A) as of the candidate (B)."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[tuple[str, float]]) -> "Round":
+        """From ``(kind, seconds)`` in the order in which they were measured, ``kind`` being ``A`` or ``B``."""
+        return cls(
+            a=tuple(seconds for kind, seconds in values if kind == "A"),
+            b=tuple(seconds for kind, seconds in values if kind == "B"),
+        )
+
+    @property
+    def log_ratio(self) -> float:
+        """Of the candidate to the baseline."""
+        return statistics.fmean(map(math.log, self.b)) - statistics.fmean(map(math.log, self.a))
+
+
+def rounds(
+    count: int,
+    measure: Callable[[str], float],
+    orders: tuple[str, str] = LONG,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> list[Round]:
+    """Do ``count`` rounds. ``measure(kind)`` does one measurement of A or B and returns its seconds."""
+    done = []
+    for number in range(count):
+        done.append(Round.of([(kind, measure(kind)) for kind in orders[number % 2]]))
+        on_round(number + 1)
+    return done
+
+
+def pairs(measured: Sequence[Round], count: int) -> list[float]:
+    """The log ratios of ``count`` pairs: each the median of as many successive rounds as there are for it."""
+    count = min(count, len(measured))
+    edges = [len(measured) * index // count for index in range(count + 1)] if count else []
+    return [
+        statistics.median(one.log_ratio for one in measured[start:end])
+        for start, end in zip(edges, edges[1:], strict=False)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The candidate over the baseline, and whether that is within what is allowed.
+
+    ``log_ratios``: one for each pair. ``a_s``, ``b_s``: every measured value, in seconds. ``allowed``: the upper 95 %
+    bound of the ratio may not be larger. ``margin``: instead, the whole 95 % interval must lie within 1 +- margin.
+    """
+
+    name: str
+    a: str
+    b: str
+    log_ratios: Sequence[float]
+    a_s: Sequence[float]
+    b_s: Sequence[float]
+    allowed: float | None = None
+    margin: float | None = None
+
+    @classmethod
+    def of_rounds(cls, measured: Sequence[Round], count: int, **fields: Any) -> "Comparison":
+        """Over ``count`` pairs made from these rounds."""
+        return cls(
+            log_ratios=pairs(measured, count),
+            a_s=[seconds for one in measured for seconds in one.a],
+            b_s=[seconds for one in measured for seconds in one.b],
+            **fields,
+        )
+
+    @property
+    def ratio(self) -> float:
+        """The geometric mean over the pairs."""
+        return math.exp(statistics.fmean(self.log_ratios))
+
+    @property
+    def upper(self) -> float:
+        """The upper 95 % bound of the ratio (one-sided)."""
+        return math.exp(statistics.fmean(self.log_ratios) + t_quantile(len(self.log_ratios) - 1) * self._error)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the ratio (two-sided)."""
+        mean = statistics.fmean(self.log_ratios)
+        half = t_quantile(len(self.log_ratios) - 1, two_sided=True) * self._error
+        return math.exp(mean - half), math.exp(mean + half)
+
+    @property
+    def _error(self) -> float:
+        return statistics.stdev(self.log_ratios) / math.sqrt(len(self.log_ratios))
+
+    @property
+    def passed(self) -> bool:
+        """Whether the bound is within what is allowed; never so with fewer than two pairs."""
+        if len(self.log_ratios) < 2:
+            return False
+        if self.margin is not None:
+            low, high = self.interval
+            return 1 - self.margin <= low and high <= 1 + self.margin
+        return self.allowed is not None and self.upper <= self.allowed
+
+    def lines(self) -> list[str]:
+        """For people."""
+        if len(self.log_ratios) < 2:
+            return [f"{self.name}: {len(self.log_ratios)} pairs are too few for a bound: FAIL"]
+        width = max(len(self.a), len(self.b))
+        digits = 4 if self.margin or (self.allowed or 0) < 1.1 else 2 if (self.allowed or 0) >= 1 else 3
+        if self.margin is not None:
+            low, high = self.interval
+            judged = f"95 % interval {low:.{digits}f} to {high:.{digits}f}, allowed 1 +- {self.margin:g}"
+        else:
+            judged = f"upper 95 % bound {self.upper:.{digits}f}, allowed {self.allowed:g}"
+        return [
+            f"{self.name}:",
+            f"  {self.a:<{width}}  {seconds(statistics.median(self.a_s))} (median of {len(self.a_s)})",
+            f"  {self.b:<{width}}  {seconds(statistics.median(self.b_s))} (median of {len(self.b_s)})",
+            f"  ratio {self.ratio:.{digits}f} over {len(self.log_ratios)} pairs, {judged}: "
+            + ("PASS" if self.passed else "FAIL"),
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """For machines, with the raw values."""
+        enough = len(self.log_ratios) >= 2
+        return {
+            "name": self.name,
+            "a": self.a,
+            "b": self.b,
+            "a_s": list(self.a_s),
+            "b_s": list(self.b_s),
+            "pair_ratios": [math.exp(value) for value in self.log_ratios],
+            "ratio": self.ratio if enough else None,
+            "upper_95": self.upper if enough else None,
+            "interval_95": self.interval if enough else None,
+            "allowed": self.allowed,
+            "margin": self.margin,
+            "passed": self.passed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A statement beside the ratios that must hold too."""
+
+    text: str
+    passed: bool
+
+
+def parser(doc: str | None, *, pairs: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has; ``doc``: its module docstring."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", action="store_true", help="one JSON document on standard output, raw values included")
+    made.add_argument("--pairs", type=int, default=pairs, metavar="N", help=f"replicates of the ratio (default: {pairs})")
+    return made
+
+
+def progress(text: str) -> None:
+    """One line for people while it runs."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that fits it."""
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.2f} us"
+
+
+def finish(
+    name: str,
+    comparisons: Sequence[Comparison],
+    checks: Sequence[Check] = (),
+    *,
+    notes: Sequence[str] = (),
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Print the answer; returns the exit code: 0 when everything passed, otherwise 1."""
+    passed = all(one.passed for one in (*comparisons, *checks))
+    if as_json:
+        document = {
+            "benchmark": name,
+            "passed": passed,
+            "comparisons": [comparison.document() for comparison in comparisons],
+            "checks": [{"text": check.text, "passed": check.passed} for check in checks],
+            "notes": list(notes),
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load_1min": os.getloadavg()[0]},
+            **more,
+        }
+        print(json.dumps(document, indent=1, allow_nan=False))
+    else:
+        for comparison in comparisons:
+            print("\n".join(comparison.lines()))
+        for check in checks:
+            print(f"{check.text}: {'PASS' if check.passed else 'FAIL'}")
+        for note in notes:
+            print(note)
+        print(f"{name}: {'PASS' if passed else 'FAIL'}")
+    return 0 if passed else 1
