@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(HELP, end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     if arguments[0] == "--version":
         from bench import __version__

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from types import ModuleType
 
 from bench.errors import RequestError
@@ -80,6 +81,8 @@ def resolve(request: str) -> tuple[str, str]:
         if not os.path.isfile(file):
             raise RequestError("--scenario", f"there is no file {request}", "give the path of a scenario file")
         name = os.path.basename(file).removesuffix(".py")
+        if not file.endswith(".py"):
+            raise RequestError("--scenario", f"{file} is no Python file", "give the path of a file that ends in .py")
         if not name.isidentifier():
             raise RequestError(
                 "--scenario", f"{request} has a name that is no identifier", "name it like my_scenario.py"
@@ -135,7 +138,7 @@ def load_module(name: str, file: str) -> ModuleType:
 
 def _line_in(file: str, error: BaseException) -> int | None:
     """The last line of ``file`` that took part in ``error``."""
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
     line = None
     trace = error.__traceback__
@@ -158,13 +161,25 @@ def _entry_points() -> list[tuple[str, str]]:
 
     found = []
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        spec = importlib.util.find_spec(point.module)
-        if spec is None or spec.origin is None:
+        origin = _origin(point.module)
+        if origin is None:
             raise RequestError(
                 "scenarios", f"the entry point {point.name!r} names a missing module {point.module}", "reinstall it"
             )
-        found.append((point.name, spec.origin))
+        found.append((point.name, origin))
     return found
+
+
+def _origin(module: str) -> str | None:
+    """The file of a module, found without importing the packages around it (``find_spec`` would import them)."""
+    path: list[str] | None = None
+    origin = None
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, path)
+        if spec is None:
+            return None
+        path, origin = list(spec.submodule_search_locations or []), spec.origin
+    return origin
 
 
 def _declares_group(folder: str) -> bool:

@@ -20,9 +20,9 @@ import bench
 from bench import machine
 from bench.console import Console, RunProgress, count
 from bench.discover import Found
-from bench.errors import HostError, Interrupted, RequestError
+from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import Outcome, WorkerHost
-from bench.plan import Planned, Request, check_memory, launches
+from bench.plan import Planned, Request, launches
 from bench.records import PHASES, LaunchRecord
 from bench.sample import Sampler
 from bench.store import RunWriter, check_writable
@@ -51,7 +51,6 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     :class:`Interrupted` after sealing what was done.
     """
     check_writable(out)
-    check_memory(request, scenarios, machine.available_memory_bytes())
     plan = launches(request, scenarios, machine.cores())
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with _host(request) as host, _sigterm_interrupts():
@@ -81,6 +80,8 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
             if isinstance(error, HostError):
                 raise
             raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
+        except OSError as error:
+            raise BenchError(f"{writer.path} cannot be written: {error.strerror}; make room and run again") from error
         shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
         writer.finish(complete=True, end=machine.state())
     return Finished(path=writer.path, document=writer.document)

@@ -32,6 +32,7 @@ DEFAULT_IMAGE_SIZE = {"cpu": 64, "cuda": 224}
 DEFAULT_GLOBAL_BATCH = {"cpu": 8, "cuda": 128}
 HALF = {"cpu": "bf16", "cuda": "fp16"}
 
+BYTES_PER_FP32 = 4
 BYTES_PER_STEP = 2048
 """What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
 
@@ -107,37 +108,46 @@ def global_batch(
     return asked
 
 
-def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
-    """Refuse what cannot fit: a pool of images of more than half of what is free, or timings of more than a quarter.
+def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int, per_rank: bool = False) -> None:
+    """Refuse what cannot fit: timings of more than a quarter of what is free, or images of more than a half.
 
-    Raises :class:`RequestError` that names the option that is largest for its kind, and the most it can be.
+    ``per_rank``: the batch was asked for by ``--batch-per-rank``. Raises :class:`RequestError` that names the option
+    that is largest for its kind and, for timings, the most that it can be.
     """
     workload = request.workload
-    pool = workload.global_batch * workload.pool_batches * 3 * workload.image_size**2 * 4
-    if pool > available_bytes // 2:
-        raise RequestError(
-            "--global-batch" if workload.global_batch > workload.image_size else "--image-size",
-            f"{workload.pool_batches} batches of {workload.global_batch:,} images of {workload.image_size:,} px take "
-            f"{pool / 2**30:,.1f} GiB of memory and {available_bytes / 2**30:,.1f} GiB are free",
-            "use fewer or smaller images",
-        )
-    factors = {
-        "--launches": request.launches,
-        "--iters": request.iters,
-        "--warmup": request.warmup,
-        "--nproc": max(found.scenario.processes(request.replicas) for found in scenarios),
-    }
-    ranks = sum(found.scenario.processes(request.replicas) for found in scenarios)
-    needed = request.launches * (request.warmup + request.iters) * ranks * BYTES_PER_STEP
-    if needed > available_bytes // 4:
-        largest = max(factors, key=factors.__getitem__)
-        fits = int(factors[largest] * (available_bytes // 4) / needed)
+    ranks = [found.scenario.processes(request.replicas) for found in scenarios]
+    steps = request.warmup + request.iters
+    needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
+    budget = available_bytes // 4
+    if needed > budget:
+        most = {
+            "--launches": budget // (steps * sum(ranks) * BYTES_PER_STEP),
+            "--iters": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.warmup,
+            "--warmup": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.iters,
+            "--nproc": budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP),
+        }
+        asked = {
+            "--launches": request.launches,
+            "--iters": request.iters,
+            "--warmup": request.warmup,
+            "--nproc": max(ranks),
+        }
+        largest = max(asked, key=asked.__getitem__)
         raise RequestError(
             largest,
-            f"the timings of {request.launches:,} launches of {request.warmup + request.iters:,} steps on up to "
-            f"{factors['--nproc']:,} ranks take {needed / 2**30:,.1f} GiB of memory and "
-            f"{available_bytes / 2**30:,.1f} GiB are free",
-            f"use at most {fits:,}" if fits else "ask for less",
+            f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "
+            f"{needed >> 30} GiB of memory and {available_bytes >> 30} GiB are free",
+            f"use at most {most[largest]}" if most[largest] > 0 else "ask for less",
+        )
+    images = workload.pool_batches * workload.global_batch
+    pool = images * 3 * workload.image_size**2 * BYTES_PER_FP32
+    if pool > available_bytes // 2:
+        batch = "--batch-per-rank" if per_rank else "--global-batch"
+        raise RequestError(
+            batch if workload.global_batch > workload.image_size else "--image-size",
+            f"{images} images of {workload.image_size} px take {pool >> 30} GiB of memory and "
+            f"{available_bytes >> 30} GiB are free",
+            "use fewer or smaller images",
         )
 
 

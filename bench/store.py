@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+DOCUMENT = {
+    "schema_version": int,
+    "launches": list,
+    "files": dict,
+    "complete": bool,
+    "request": dict,
+    "workload": dict,
+}
+"""What a run.json must have, and of which kind, before anything in it is used."""
+
 COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 
 
@@ -165,16 +175,24 @@ def _count_rows(path: str) -> int:
 def check_writable(out: str) -> None:
     """Refuse an output folder that cannot be made or written, before anything runs."""
     folder = os.path.abspath(out)
-    existing = folder
-    while not os.path.exists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        raise RequestError("--out", f"{existing} is not a folder", "give a folder")
     try:
+        existing = _deepest_existing(folder)
+        if not os.path.isdir(existing):
+            raise RequestError("--out", f"{existing} is not a folder", "give a folder")
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        raise RequestError("--out", f"{existing} cannot be written: {error.strerror}", "give another folder") from error
+        raise RequestError("--out", f"{folder} cannot be written: {error.strerror}", "give another folder") from error
+
+
+def _deepest_existing(path: str) -> str:
+    """``path`` or the nearest folder above it that is there; a link to nowhere is there."""
+    while True:
+        try:
+            os.lstat(path)
+            return path
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
 
 
 def find(run: str, out: str) -> str:
@@ -193,7 +211,7 @@ def find(run: str, out: str) -> str:
         return os.path.join(out, runs[-1])
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
-            return candidate.rstrip(os.sep)
+            return candidate.rstrip(os.sep) or os.sep
     raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
 
 
@@ -231,21 +249,24 @@ def _read_document(path: str) -> dict[str, Any]:
             document = json.load(text)
     except ValueError as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", "restore it, or measure again") from error
-    missing = [
-        key
-        for key in ("schema_version", "launches", "files", "complete", "request", "workload")
-        if not isinstance(document, dict) or key not in document
-    ]
-    if missing:
-        raise RequestError("RUN", f"{file} has no {missing[0]!r}", "give a folder made by 'bench run'")
+    wrong = [key for key, kind in DOCUMENT.items() if not isinstance(_get(document, key), kind)]
+    if wrong:
+        raise RequestError("RUN", f"{file} has no usable {wrong[0]!r}", "give a folder made by 'bench run'")
     if document["schema_version"] > SCHEMA_VERSION:
         raise RequestError(
             "RUN",
             f"{file} has schema version {document['schema_version']} and this bench reads up to {SCHEMA_VERSION}",
             "use the bench that wrote it, or a newer one",
         )
+    for name, seal in document["files"].items():
+        if not isinstance(_get(seal, "sha256"), str):
+            raise RequestError("RUN", f"{file} has no checksum of {name}", "restore it, or measure again")
     checked: dict[str, Any] = document
     return checked
+
+
+def _get(document: Any, key: str) -> Any:
+    return document.get(key) if isinstance(document, dict) else None
 
 
 def _read_table(path: str, name: str) -> "pd.DataFrame":

@@ -41,7 +41,12 @@ def setup(job: RankJob) -> Session:
     warmed: list[loop.Timings] = []
 
     def window(
-        session: Session, load: Callable[[], Batch], steps: int, *, device: torch.device, on_step: Callable[[int], None]
+        session: Session,
+        load: Callable[[], Batch],
+        steps: int,
+        *,
+        device: torch.device,
+        on_step: Callable[[int], None] = lambda step: None,
     ) -> loop.Timings:
         if warmed:
             steady_ms = sorted(warmed[0].step_ms)[len(warmed[0].step_ms) // 2]
@@ -129,10 +134,7 @@ def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
         dist.all_gather_object(pids, os.getpid())
     process = None
     if job.rank == 0:
-        host = "localhost"
-        process = Sampler.start(
-            device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host=host
-        )
+        process = Sampler.start(device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host="localhost")
         process.watch(-1, "blocks", 0, os.getpid())
         process.finish(-1)  # returns when it is up
     launches = iter(range(1_000_000))
@@ -153,7 +155,9 @@ def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
 
     barrier()
     started_s = cpu_s(process.pid) if process else 0.0
-    result = {"rounds": rounds(measure, block.device, job.rank, seconds, process.pid if process else None)}
+    result: dict[str, Any] = {
+        "rounds": rounds(measure, block.device, job.rank, seconds, process.pid if process else None)
+    }
     if process is not None:
         result["sampler_cpu_s"] = cpu_s(process.pid) - started_s
         result["sampler_cost"] = process.cost
@@ -248,10 +252,10 @@ class Nothing:
 
 
 def loop_alone_us(block: Block) -> float:
-    """Microseconds that instrumenting adds to a step that does nothing (median over blocks of 50 steps), no messages."""
+    """Microseconds that instrumenting adds to a step that does nothing, without messages (median over blocks)."""
     nothing: Any = Nothing(block.device)
     empty = Block(nothing, nothing.load, 50, block.device, lambda step: None)
-    taken = {"A": [], "B": []}
+    taken: dict[str, list[int]] = {"A": [], "B": []}
     for kind in "ABBA" * 250:
         empty.clock.prepare(empty.steps * loop.MARKS_PER_STEP + 1)
         start = time.perf_counter_ns()

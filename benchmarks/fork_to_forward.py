@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def torchrun(job: Job, where: str) -> float:
-    """Seconds from the start of torchrun to the first forward pass of ``job``. Raises ``RuntimeError`` when it fails."""
+    """Seconds from the start of torchrun to the first forward pass. Raises ``RuntimeError`` when it fails."""
     scratch = tempfile.mkdtemp(dir=where)
     file = os.path.join(scratch, "job.json")
     with open(file, "w", encoding="utf-8") as text:

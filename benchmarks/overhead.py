@@ -56,7 +56,8 @@ def main() -> int:
     alone_us, report_us = done.results[0]["alone_us"], done.results[0]["report_us"]
     notes = [
         *done.said(),
-        f"around a step that does nothing, instrumenting takes {alone_us:.1f} us a step; a progress message {report_us:.0f} us",
+        f"around a step that does nothing, instrumenting takes {alone_us:.1f} us a step; "
+        f"a progress message takes {report_us:.0f} us of a rank",
     ]
     if comparison.a_s:
         step_us = statistics.median(comparison.a_s) / done.steps * 1e6

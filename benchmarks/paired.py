@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -91,10 +92,7 @@ def pairs(measured: Sequence[Round], count: int) -> list[float]:
     """The log ratios of ``count`` pairs: each the median of as many successive rounds as there are for it."""
     count = min(count, len(measured))
     edges = [len(measured) * index // count for index in range(count + 1)] if count else []
-    return [
-        statistics.median(one.log_ratio for one in measured[start:end])
-        for start, end in zip(edges, edges[1:], strict=False)
-    ]
+    return [statistics.median(one.log_ratio for one in measured[start:end]) for start, end in pairwise(edges)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +203,9 @@ def parser(doc: str | None, *, pairs: int) -> argparse.ArgumentParser:
     """The options that every benchmark has; ``doc``: its module docstring."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", action="store_true", help="one JSON document on standard output, raw values included")
-    made.add_argument("--pairs", type=int, default=pairs, metavar="N", help=f"replicates of the ratio (default: {pairs})")
+    made.add_argument(
+        "--pairs", type=int, default=pairs, metavar="N", help=f"replicates of the ratio (default: {pairs})"
+    )
     return made
 
 
@@ -229,7 +229,7 @@ def finish(
     **more: Any,
 ) -> int:
     """Print the answer; returns the exit code: 0 when everything passed, otherwise 1."""
-    passed = all(one.passed for one in (*comparisons, *checks))
+    passed = all(comparison.passed for comparison in comparisons) and all(check.passed for check in checks)
     if as_json:
         document = {
             "benchmark": name,

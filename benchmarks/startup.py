@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 import paired
 
@@ -36,11 +37,10 @@ def main() -> int:
         for name, (command, allowed) in COMMANDS.items():
             for arguments in (PASS, command):
                 call(arguments, environment)  # fills the bytecode cache
-            arms = {"A": PASS, "B": command}
-            measured = paired.rounds(options.pairs, lambda kind, arms=arms: median_call(arms[kind], environment))
+            both = partial(median_call, {"A": PASS, "B": command}, environment)
             comparisons.append(
                 paired.Comparison.of_rounds(
-                    measured,
+                    paired.rounds(options.pairs, both),
                     options.pairs,
                     name=f"start of bench {name}",
                     a="python -c pass",
@@ -63,8 +63,9 @@ def call(arguments: tuple[str, ...], environment: dict[str, str]) -> float:
     return time.perf_counter() - start
 
 
-def median_call(arguments: tuple[str, ...], environment: dict[str, str]) -> float:
-    return statistics.median(call(arguments, environment) for _ in range(CALLS))
+def median_call(commands: dict[str, tuple[str, ...]], environment: dict[str, str], kind: str) -> float:
+    """Seconds of the command of this kind: the median of a few calls."""
+    return statistics.median(call(commands[kind], environment) for _ in range(CALLS))
 
 
 def imported(arguments: tuple[str, ...], environment: dict[str, str]) -> set[str]:

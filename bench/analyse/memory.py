@@ -14,11 +14,16 @@ def per_process(memory: pd.DataFrame) -> pd.DataFrame:
 
 
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``."""
+    """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
+
+    The total is unknown (null) where the memory of one of the processes was never known.
+    """
     processes = per_process(memory)
     by_pid = processes.groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     by_tick = processes.groupby(["launch", "t_ns"])["used_mib"].sum()
     total = by_tick.groupby("launch").max().rename("peak_total_mib")
+    samples = memory.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
+    total = total[total.index.isin(samples[samples > 0].index)]
     source = memory.groupby("launch")["source"].agg(lambda sources: "+".join(sorted(set(sources)))).rename("source")
     return pd.concat([by_pid, total, source], axis=1).reset_index()
 

@@ -1,4 +1,4 @@
-"""The published form: elapsed seconds at iteration 0, 20, 40, 60, 80, beside the rows published in 2021.
+"""The published form: elapsed seconds at iteration 0, 20, 40, 60, 80, beside the published rows.
 
 The author printed the time since the start of training after every twentieth iteration, with no warm-up: so warm-up
 steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do.
@@ -26,7 +26,7 @@ def iterations(steps: int) -> tuple[int, ...]:
     """The iterations to show: the published ones where there are as many steps, else every fifth part of them."""
     if steps > PUBLISHED_ITERATIONS[-1]:
         return PUBLISHED_ITERATIONS
-    return tuple(part * steps // 5 for part in range(5))
+    return tuple(dict.fromkeys(part * steps // 5 for part in range(5)))
 
 
 def elapsed(steps: pd.DataFrame) -> pd.DataFrame:
@@ -62,9 +62,8 @@ def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
         rows.append(row)
     result = pd.DataFrame(rows)
     result.insert(1 + len(shown), "relative", _relative(result, f"elapsed_s_{shown[-1]}"))
-    result["published_relative"] = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].map(
-        lambda seconds: seconds / PUBLISHED_S["ddp"][-1]
-    )
+    last = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].astype("float64")
+    result["published_relative"] = last / PUBLISHED_S["ddp"][-1]
     return result
 
 

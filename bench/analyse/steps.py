@@ -53,8 +53,8 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
 def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
-    ``status`` is that of the worst launch and ``reason`` its reason; figures come from the launches that are ``ok``.
-    ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
+    ``status`` and ``reason`` are those of the first launch that did not end well; figures come from the launches that
+    are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
     """
     global_batch = document["workload"]["global_batch"]
     figures = per_launch(steps)
@@ -77,7 +77,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
                 "relative_to_ddp": None,
                 "peak_pid_mib": _max(memory_of["peak_pid_mib"]),
                 "peak_total_mib": _max(memory_of["peak_total_mib"]),
-                "memory_source": "+".join(sorted(set(memory_of["source"].dropna()))) or None,
+                "memory_source": "+".join(sorted(set(memory.loc[memory["launch"].isin(ids), "source"]))) or None,
                 "what_ran": what_ran(good[0]["effective"] if good else None),
                 "launches_ok": len(good),
                 "launches": len(launches),

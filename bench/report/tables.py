@@ -161,7 +161,7 @@ def published_table(run: Run) -> Table | None:
     form = form[form["scenario"].isin(names)]
     mine = tuple(dict.fromkeys(published.iterations(int(steps["step"].max()) + 1)))
     theirs = published.PUBLISHED_ITERATIONS
-    here, there = "this run: seconds at iteration", "published 2021: seconds at iteration"
+    here, there = "this run: seconds at iteration", "published: seconds at iteration"
     columns = (
         Column(heading="scenario"),
         *(Column(heading=f"{iteration}", number=True, group=here) for iteration in mine),
@@ -184,7 +184,7 @@ def published_table(run: Run) -> Table | None:
         "another, and seconds never do.",
         "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
         "printed the time since training began.",
-        f"Published workload: {published.PUBLISHED_WORKLOAD}. Source: the blog post's own figures of 2021, three GPUs; "
+        f"Published workload: {published.PUBLISHED_WORKLOAD}. Source: the author's own figures, on three GPUs; "
         "it has no row for a single process.",
     )
     return Table(columns=columns, rows=tuple(rows), notes=notes)

@@ -3,7 +3,7 @@
 from bench import discover, machine
 from bench.console import count
 from bench.errors import RequestError
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, check_apex, print_json
 
 DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why."
 EPILOG = """\
@@ -20,13 +20,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
+    check_apex(options.apex)
     device, gpus = machine.choose_device(options.device)
     scenarios = []
     for name, file in discover.names().items():
         try:
             found = discover.load(name, file)
         except RequestError as error:  # a broken file of somebody's is a row of the table, not the end of it
-            scenarios.append({"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file})
+            unknown = dict.fromkeys(("strategy", "precision", "needs", "doc"))
+            broken = {"name": name, "summary": "", "runs_here": False, "reason": error.problem, "file": file}
+            scenarios.append(broken | unknown)
             continue
         scenario = found.scenario
         reason = machine.obstacle(scenario, device=device, impl=options.impl, apex_path=options.apex)

@@ -5,7 +5,8 @@ import json
 import sys
 from typing import NoReturn
 
-from bench.errors import BenchError
+from bench.apex_probe import look, search_path
+from bench.errors import BenchError, RequestError
 
 
 class WrongOption(BenchError):
@@ -43,9 +44,9 @@ def whole_number(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number of at least 0."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    """A whole number of 32 bits: image ``i`` has a seed of its own made of this one, which torch wants in 64."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
@@ -58,6 +59,17 @@ def seconds(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
+
+
+def check_apex(path: str | None) -> None:
+    """Refuse an ``--apex`` that is no NVIDIA apex with both modules, and name what it is."""
+    if path is None:
+        return
+    if search_path(path) is None:
+        raise RequestError("--apex", f"there is no package apex in {path}", "give a checkout of NVIDIA/apex, tag 25.05")
+    files = look(path)
+    if files.kind != "nvidia":
+        raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
 def print_json(document: object) -> None:

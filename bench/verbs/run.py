@@ -6,12 +6,11 @@ import os
 import sys
 
 from bench import discover, machine
-from bench.apex_probe import look, search_path
 from bench.console import Console, count, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
-from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, global_batch
-from bench.verbs.options import Parser, print_json, seconds, seed, whole_number
+from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
+from bench.verbs.options import Parser, check_apex, print_json, seconds, seed, whole_number
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -31,6 +30,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
+    check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
     from bench import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console())
@@ -51,7 +51,10 @@ def _parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG)
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "--scenario", metavar="NAME[,NAME...]", help="scenarios or files (default: the ten of 'bench list')"
+        "--scenario",
+        action="append",
+        metavar="NAME[,NAME...]",
+        help="scenarios or files (default: the ten of 'bench list')",
     )
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
@@ -95,9 +98,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _scenarios(names: str | None) -> tuple[Found, ...]:
+def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
     """The scenarios asked for, loaded."""
-    asked = list(discover.DEFAULT) if names is None else [part.strip() for part in names.split(",") if part.strip()]
+    names = ",".join(discover.DEFAULT if options is None else options)
+    asked = [part.strip() for part in names.split(",") if part.strip()]
     if not asked:
         raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
     found: list[Found] = []
@@ -118,7 +122,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
-    _check_apex(options.apex)
+    check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(
         scenarios=tuple(found.name for found in scenarios),
@@ -140,16 +144,6 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         stall_timeout_s=options.stall_timeout,
         label=options.label,
     )
-
-
-def _check_apex(path: str | None) -> None:
-    if path is None:
-        return
-    if search_path(path) is None:
-        raise RequestError("--apex", f"there is no package apex in {path}", "give a checkout of NVIDIA/apex, tag 25.05")
-    files = look(path)
-    if files.kind != "nvidia":
-        raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:

@@ -259,37 +259,31 @@ def test_gpus_that_are_not_there_or_named_twice_are_refused(
 # What bench does not do yet
 
 
-@pytest.mark.xfail(strict=True, reason="check_memory blames --global-batch, which nobody gave")
 @pytest.mark.parametrize("option", ["--nproc", "--batch-per-rank"])
 def test_the_absurd_number_that_makes_the_batch_too_large_is_named(here: Path, option: str) -> None:
     assert_refused(here, ((*CPU, option, "99999999999"), (option,)))
 
 
-@pytest.mark.xfail(strict=True, reason="check_memory divides the needed bytes as a float: OverflowError")
 def test_a_number_of_steps_beyond_all_floats_is_refused(here: Path) -> None:
     assert_refused(here, ((*CPU, "--iters", "9" * 400), ("--iters",)))
 
 
-@pytest.mark.xfail(strict=True, reason="torch takes no such seed, and says so in every launch")
 def test_a_seed_beyond_64_bits_is_refused(here: Path) -> None:
     """The output folder, which is looked at later, is there so that this refuses before torch is imported."""
     arguments = ("run", "--device", "cpu", "--seed", "9" * 23, "--out", "/proc/x")
     assert_refused(here, (arguments, ("error: --seed: ",)))
 
 
-@pytest.mark.xfail(strict=True, reason="the last --scenario wins and the others are dropped in silence")
 def test_a_second_scenario_option_does_not_drop_the_first(here: Path) -> None:
     """Refused or added to the first: either way the unknown name is not passed over."""
     arguments = ("run", "--device", "cpu", "--scenario", "frobnicate", "--scenario", "single", "--out", "/proc/x")
     assert_refused(here, (arguments, ("--scenario",)))
 
 
-@pytest.mark.xfail(strict=True, reason="load_module asserts that the file ends in .py")
 def test_a_scenario_file_without_the_ending_py_is_refused(here: Path) -> None:
     (here / "mine").write_text("x = 1\n")
     assert_refused(here, ((*CPU, "--scenario", "{here}/mine"), ("--scenario", "{here}/mine")))
 
 
-@pytest.mark.xfail(strict=True, reason="list does not check --apex as run does")
 def test_a_wrong_apex_is_refused_by_list_too(here: Path) -> None:
     assert_refused(here, (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")))

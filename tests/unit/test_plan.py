@@ -192,7 +192,6 @@ def test_ranks_and_launches_count_as_well() -> None:
         check_memory(request(warmup=2, iters=98, launches=2, image_size=1), named("single"), free)
 
 
-@pytest.mark.xfail(strict=True, reason="check_memory scales the measured steps alone and forgets the warm-up steps")
 @settings(max_examples=200)
 @given(
     scenarios=some_scenarios,
@@ -231,7 +230,6 @@ def test_the_option_that_is_too_large_is_the_one_that_is_named(option: str, chan
     assert caught.value.option == option
 
 
-@pytest.mark.xfail(strict=True, raises=OverflowError, reason="check_memory divides the needed bytes as a float")
 def test_a_number_of_steps_beyond_all_floats_is_refused_too() -> None:
     with pytest.raises(RequestError):
         check_memory(request(iters=10**400), ALL, 16 * GIB)
