@@ -1,0 +1,70 @@
+"""Every command that README and CONTRIBUTING show is run: as shown, but on a workload of a size for a test."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = "--model resnet18 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
+SETUP = "python3 -m venv"
+NEEDS_GPUS = "--gpus"
+
+
+def commands(document: str) -> list[str]:
+    """The lines of the shell blocks of a Markdown file."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def shrink(arguments: list[str]) -> list[str]:
+    """The same command with a small workload: options given last win."""
+    if arguments[0] != "run":
+        return arguments
+    if "--global-batch" in arguments:
+        at = arguments.index("--global-batch")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    return [*arguments, *SMALL.split()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands run: with a run to report on, and the scenario of CONTRIBUTING as mine.py."""
+    here = tmp_path_factory.mktemp("readme")
+    source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert source is not None
+    (here / "mine.py").write_text(source.group(1))
+    assert bench(here, ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]).returncode == 0
+    return here
+
+
+def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=here, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("command", [c for c in commands("README.md") if not c.startswith(SETUP)])
+def test_a_command_of_the_readme_does_what_it_says(folder: Path, command: str) -> None:
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
+    done = bench(folder, shrink(words[3:]))
+    if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
+        assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
+        return
+    assert done.returncode == 0, done.stderr
+    if "--json" in words:
+        assert [launch["status"] for launch in json.loads(done.stdout)["launches"]] == ["ok"]
+
+
+def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:
+    """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
+    first, second = (c for c in commands("README.md") if c.startswith(SETUP))
+    assert first.endswith(".venv/bin/python -m bench run")
+    assert second.endswith(".venv/bin/python -m pytest")
