@@ -5,20 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.steps import BASE, scenarios
+from bench.analyse.steps import BASE, NOT_RUN, scenarios
 
 REPLICATES_WANTED = 3
 """With fewer launches of a scenario nothing is said about chance."""
-
-NOT_RUN = "not run"
-"""The status of a scenario of which an interrupted run has no launch."""
-
-
-def with_not_run(summary: pd.DataFrame) -> pd.DataFrame:
-    """The summary in which a scenario without any launch has the status ``not run`` and says why."""
-    missing = summary["launches"] == 0
-    reasons = summary["reason"].astype("object").mask(missing, "the run ended before its first launch")
-    return summary.assign(status=summary["status"].mask(missing, NOT_RUN), reason=reasons)
 
 
 def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
@@ -176,6 +166,5 @@ def failures(document: dict[str, Any], names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names`` and why: for the caption of a plot. May be empty."""
     states = {launch["scenario"]: launch["status"] for launch in reversed(document["launches"])}
     states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
-    return ", ".join(
-        f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in scenarios(document) if scenario not in names
-    )
+    missing = [scenario for scenario in scenarios(document) if scenario not in names]
+    return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN['status'])})" for scenario in missing)

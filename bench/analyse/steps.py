@@ -16,6 +16,9 @@ from bench.records import PHASES
 BASE = "ddp"
 """The scenario that speeds are given relative to."""
 
+NOT_RUN = {"status": "not run", "reason": "the run ended before its first launch"}
+"""How a scenario stands that an interrupted run did not come to."""
+
 
 def headline(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and step: ``launch, scenario, repeat, step, warmup, step_ms`` (maximum over ranks)."""
@@ -53,8 +56,9 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
 def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
-    ``status`` and ``reason`` are those of the first launch that did not end well; figures come from the launches that
-    are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
+    ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run`` where an interrupted
+    run has none; figures come from the launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than
+    ``ddp``. Unknown figures are null.
     """
     global_batch = document["workload"]["global_batch"]
     figures = per_launch(steps)
@@ -64,6 +68,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
         launches = [launch for launch in document["launches"] if launch["scenario"] == scenario]
         good = [launch for launch in launches if launch["status"] == "ok"]
         bad = [launch for launch in launches if launch["status"] != "ok"]
+        ended = (bad or good or [NOT_RUN])[0]
         ids = [launch["launch"] for launch in good]
         mine = figures[figures["launch"].isin(ids)]
         memory_of = peak[peak["launch"].isin(ids)]
@@ -81,8 +86,8 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
                 "what_ran": what_ran(good[0]["effective"] if good else None),
                 "launches_ok": len(good),
                 "launches": len(launches),
-                "status": bad[0]["status"] if bad else "ok",
-                "reason": bad[0]["reason"] if bad else None,
+                "status": ended["status"],
+                "reason": ended["reason"],
             }
         )
     table = pd.DataFrame(rows)

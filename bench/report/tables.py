@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
-from bench.analyse.answer import answer, caveats, fastest, with_not_run
+from bench.analyse.answer import answer, caveats, fastest
 from bench.analyse.labels import HALF
 from bench.analyse.launches import ok_rows
 from bench.analyse.spread import losses
@@ -65,7 +65,7 @@ class Table:
 
 def summary_of(run: Run) -> "pd.DataFrame":
     """The summary of a run (``bench.analyse.steps.summary``) with the run's id as its first column."""
-    table = with_not_run(summary(run.document, run.steps, run.memory))
+    table = summary(run.document, run.steps, run.memory)
     table.insert(0, "run", run.id)
     return table
 
@@ -154,11 +154,7 @@ def published_table(run: Run) -> Table | None:
     steps = ok_rows(run.document, run.steps)
     if steps.empty:
         return None
-    names = scenarios(run.document)
-    form = published.table(
-        steps, list(dict.fromkeys([*names, BASE]))
-    )  # with a published row there are columns of numbers
-    form = form[form["scenario"].isin(names)]
+    form = published.table(steps, scenarios(run.document))
     mine = tuple(dict.fromkeys(published.iterations(int(steps["step"].max()) + 1)))
     theirs = published.PUBLISHED_ITERATIONS
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
