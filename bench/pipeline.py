@@ -124,7 +124,8 @@ def _do(
     """One launch: run it, watch its memory, and collect what its ranks wrote."""
     scratch = os.path.join(writer.scratch, f"launch-{planned.launch:03d}")
     os.makedirs(scratch)
-    job = replace(planned.job, scratch=scratch, logs=writer.logs)
+    problems = host.description["apex"]["problems"]
+    job = replace(planned.job, scratch=scratch, logs=writer.logs, apex_problems=problems)
 
     def on_event(event: dict[str, Any]) -> None:
         if event["event"] == "up":

@@ -101,7 +101,9 @@ class Job:
     """What one launch executes; the same for all of its ranks.
 
     ``devices``: UUIDs of the GPUs the ranks may see, in the order of local ranks; empty on the CPU. ``threads``: the
-    intra-op threads of each rank. ``scratch``: the folder that each rank writes ``rank<R>.json`` into.
+    intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can, as
+    the worker host found; None as a whole where nobody has looked yet. ``scratch``: the folder that each rank writes
+    ``rank<R>.json`` into; ``logs``: the one for what it prints.
     """
 
     launch: int
@@ -120,6 +122,7 @@ class Job:
     threads: int
     devices: tuple[str, ...] = ()
     apex_path: str | None = None
+    apex_problems: dict[str, str | None] | None = None
     scratch: str = ""
     logs: str = ""
     rendezvous_timeout_s: float = 300.0

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -47,9 +48,9 @@ def _import_problem(name: str) -> str | None:
 
 
 def implementations(
-    *, strategy: str, precision: str, impl: str, cuda: bool, found: dict[str, Any]
+    *, strategy: str, precision: str, impl: str, cuda: bool, problems: Mapping[str, str | None]
 ) -> tuple[str, str, str | None]:
-    """``(precision_impl, parallel_impl, problem)`` for a scenario.
+    """``(precision_impl, parallel_impl, problem)`` for a scenario. ``problems``: as in :func:`probe`.
 
     ``torch``: the scenario has nothing of apex in it. ``apex`` where apex was asked for or may be used, and is there;
     ``native`` otherwise. ``problem`` is the reason why ``--impl apex`` cannot be served, or None.
@@ -62,7 +63,7 @@ def implementations(
     problem = None
     for module, is_wanted in wanted.items():
         obstacle = "apex needs CUDA and this run is on the CPU; use --impl native" if not cuda else None
-        obstacle = obstacle or found["problems"][module]
+        obstacle = obstacle or problems[module]
         if not is_wanted:
             chosen[module] = "torch"
         elif impl == "native" or (impl == "auto" and obstacle is not None):

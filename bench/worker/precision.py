@@ -140,6 +140,9 @@ class ApexSession(Session):
     def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.executed += 1
 
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()  # apex's own for O2, which takes no argument
+
     def backward(self, loss: Tensor) -> None:
         with self.amp.scale_loss(loss, self.optimizer) as scaled:
             scaled.backward()

@@ -79,10 +79,12 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         precision=job.precision,
         impl=job.impl,
         cuda=device.type == "cuda",
-        found=apex.probe(job.apex_path) if device.type == "cuda" else {"problems": dict.fromkeys(apex.MODULES)},
+        problems=_apex_problems(job, device),
     )
     if problem is not None:
         raise BenchError(problem)
+    if "apex" in (precision_impl, parallel_impl):
+        apex.add_to_path(job.apex_path)
     rank_job = RankJob(
         job=job,
         rank=me.rank,
@@ -129,6 +131,14 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     if dist.is_initialized():
         dist.destroy_process_group()
     return result
+
+
+def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
+    """What the worker host found; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
+    if job.apex_problems is not None:
+        return job.apex_problems
+    problems: dict[str, str | None] = dict.fromkeys(apex.MODULES)
+    return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]
 
 
 def _device(job: Job, me: Identity) -> torch.device:

@@ -132,8 +132,10 @@ def test_o3_trains_and_its_loss_is_fp32() -> None:
 def test_who_implements_what(
     strategy: str, precision: str, impl: str, cuda: bool, there: bool, expected: tuple[str, str, bool]
 ) -> None:
-    found = {"problems": {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}}
-    *chosen, problem = apex.implementations(strategy=strategy, precision=precision, impl=impl, cuda=cuda, found=found)
+    problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
+    *chosen, problem = apex.implementations(
+        strategy=strategy, precision=precision, impl=impl, cuda=cuda, problems=problems
+    )
     assert (*chosen, problem is not None) == expected
 
 
