@@ -143,7 +143,7 @@ def _do(
         reason=outcome.reason,
         first_failed_rank=outcome.first_failed_rank,
         effective=results[0]["effective"] if results else None,
-        checks=_checks(results),
+        checks={**_checks(results), "sampling": sampler.cost},
         ranks=_ranks(outcome, results, job.launch, job.scenario),
         started_utc=started_utc,
         ended_utc=machine.utc_now(),

@@ -1,18 +1,23 @@
-"""A scenario that measures blocks of steps in turn, for ``overhead.py`` and ``sampler_effect.py``.
+"""A scenario that measures blocks of steps in turn, for the other scripts here.
 
-It runs in the ranks of a real launch: forked by the worker host, in its process group, with the session, the batches
-and the progress messages that the launch has anyway. Once warm, and in place of the measured window, the ranks do
-rounds ``ABBA`` and ``BAAB`` of short blocks until the time is up. A block is timed from outside, by the same lines for
-A and for B, from a barrier until the device is done; marks are prepared, garbage is collected and collection is held
-off before that. Beside each round stands how much of the machine other work took meanwhile: on a machine that is
-shared, that is most of the noise.
+It runs in the ranks of a real launch: brought to life by the worker host, in its process group, with the session, the
+batches and the progress messages that the launch has anyway. Once warm, and before the measured window, the ranks do
+blocks of steps of different kinds in turn. A block is timed from outside, by the same lines for every kind, from a
+barrier until the device is done; marks are prepared, garbage is collected and collection is held off before that.
 
-BENCH_BLOCKS is a JSON object: ``what`` (``overhead`` or ``sampler``), ``strategy``, ``seconds``, ``block_ms``.
+Blocks are short, on the CPU a single step, because what disturbs a step on a shared machine disturbs its neighbours
+too: between neighbours it cancels. (Measured here: for the same total time, blocks of one step gave a standard error a
+third of that of blocks of eight.) What happens only now and then in a run, a progress message or a sample, is made to
+happen in every block of one kind; whoever reads the figures weighs it with how often it happens.
+
+BENCH_BLOCKS is a JSON object: ``what`` (``overhead``, ``sampler`` or ``gate``), ``strategy``, ``steps`` (of a block),
+``seconds``.
 """
 
 import gc
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bench.channel import Channel
 from bench.sample import Sampler
 from bench.scenario import Scenario
 from bench.worker import loop
@@ -30,7 +36,9 @@ from bench.worker.session import RankJob, Session, session_for
 
 SCENARIO = Scenario(summary="blocks of steps in turn, for benchmarks/", strategy="custom", needs=("distributed",))
 
-ORDERS = ("ABBA", "BAAB")
+TWO_KINDS = ("ABBA", "BAAB")
+THREE_KINDS = ("ABCCBA", "CABBAC", "BCAACB")
+SAMPLED_IN_PEACE_S = 20.0
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -38,7 +46,7 @@ def setup(job: RankJob) -> Session:
     """The session of the scenario that was asked for, in a rank whose second window is preceded by the blocks."""
     ask = json.loads(os.environ["BENCH_BLOCKS"])
     run_window = loop.run_window
-    warmed: list[loop.Timings] = []
+    warm = False
 
     def window(
         session: Session,
@@ -48,15 +56,14 @@ def setup(job: RankJob) -> Session:
         device: torch.device,
         on_step: Callable[[int], None] = lambda step: None,
     ) -> loop.Timings:
-        if warmed:
-            steady_ms = sorted(warmed[0].step_ms)[len(warmed[0].step_ms) // 2]
-            length = agree(max(2, -int(-ask["block_ms"] // steady_ms)), device)
-            measure = {"overhead": overhead, "sampler": sampler}[ask["what"]]
-            result = measure(Block(session, load, length, device, on_step), job, ask["seconds"])
+        nonlocal warm
+        if warm:
+            measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[ask["what"]]
+            result = measure(Block(session, load, ask["steps"], device, on_step), job, ask["seconds"])
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
-                json.dump({"steps": length, **result}, file)
-        warmed.append(run_window(session, load, steps, device=device, on_step=on_step))
-        return warmed[-1]
+                json.dump(result, file)
+        warm = True
+        return run_window(session, load, steps, device=device, on_step=on_step)
 
     loop.run_window = window  # of this rank alone, which is a process of this one launch
     return session_for(job, STRATEGIES[ask["strategy"]])
@@ -83,12 +90,13 @@ class Block:
         gc.freeze()  # so that collecting before each block takes no time to speak of
         gc.disable()
 
-    def seconds(self, chain: Callable[[], None]) -> float:
-        """Wall time of ``chain`` on this rank, from a barrier until its device is done."""
+    def seconds(self, chain: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
+        """Wall time of ``chain`` on this rank, from a barrier (and ``before``) until its device is done."""
         self.clock.prepare(self.steps * loop.MARKS_PER_STEP + 1)
         gc.collect()
         barrier()
         self.wait()
+        before()
         start = time.perf_counter_ns()
         chain()
         self.wait()
@@ -107,97 +115,130 @@ class Block:
             self.session.backward(loss)
             self.session.optimize()
 
-    def instrumented(self) -> None:
-        """What :func:`bench.worker.loop.run_window` times: marks, losses and progress messages around the same."""
+    def instrumented(self, on_step: Callable[[int], None] = lambda step: None) -> None:
+        """What :func:`bench.worker.loop.run_window` times: marks, kept losses, the look at the clock around the same.
+
+        With an ``on_step`` that is called once a block, after its first step.
+        """
         losses: list[Tensor] = []
-        loop._chain(self.session, self.load, self.steps, self.clock.mark, losses, self.on_step)
+        loop._chain(self.session, self.load, self.steps, self.clock.mark, losses, on_step)
+
+    def reporting(self) -> None:
+        """The same, with a progress message to the worker host."""
+        self.instrumented(self.on_step)
 
 
 def overhead(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
-    """A: bare; B: instrumented. And what instrumenting takes where the step does nothing."""
-    chains = {"A": block.bare, "B": block.instrumented}
+    """A: bare; B: instrumented; C: instrumented, with a progress message in each block."""
+    chains = {"A": block.bare, "B": block.instrumented, "C": block.reporting}
     return {
-        "rounds": rounds(lambda kind: {"s": block.seconds(chains[kind])}, block.device, job.rank, seconds),
-        "alone_us": loop_alone_us(block),
-        "report_us": report_us(block),
+        "rounds": rounds(THREE_KINDS, lambda kind: block.seconds(chains[kind]), block.device, job.rank, seconds),
+        "alone_us": loop_alone_us(block.device),
     }
 
 
 def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
-    """A: the sampler process sleeps; B: it samples every rank of this launch. It belongs to rank 0.
+    """A: the sampler process sleeps; B: it is told to watch this launch as the block starts, and samples it at once.
 
-    Asleep it is blocked in ``poll`` without a timeout, which costs nothing and spares a start before each block.
+    The process belongs to rank 0. Asleep it is blocked in ``poll`` without a timeout. At the end it watches at its own
+    pace for a while, for what it takes then.
     """
-    pids: list[int] = [0] * job.world_size
-    pids[job.rank] = os.getpid()
+    pids: list[int] = [os.getpid()] * job.world_size
     if dist.is_initialized():
         dist.all_gather_object(pids, os.getpid())
-    process = None
-    if job.rank == 0:
-        process = Sampler.start(device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host="localhost")
-        process.watch(-1, "blocks", 0, os.getpid())
-        process.finish(-1)  # returns when it is up
-    launches = iter(range(1_000_000))
+    if job.rank > 0:
+        result = {"rounds": rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, 1, seconds)}
+        rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 1, 0)
+        return result
+    process = Sampler.start(
+        device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host=os.uname().nodename
+    )
+    launch = 0
 
-    def measure(kind: str) -> dict[str, Any]:
-        if process is None or kind == "A":
-            return {"s": block.seconds(block.instrumented)}
-        launch = next(launches)
-        before_s = cpu_s(process.pid)
+    def watch() -> None:
         for rank, pid in enumerate(pids):
             process.watch(launch, "blocks", rank, pid)
-        watched_ns = time.perf_counter_ns()
-        end_s = block.seconds(block.instrumented)
-        on_ns = time.perf_counter_ns() - watched_ns
-        memory, _ = process.finish(launch)
-        samples = len({row["t_ns"] for row in memory if row["t_ns"] > watched_ns and row["used_mib"] is not None})
-        return {"s": end_s, "on_s": on_ns / 1e9, "samples": samples, "sampler_cpu_s": cpu_s(process.pid) - before_s}
 
-    barrier()
-    started_s = cpu_s(process.pid) if process else 0.0
-    result: dict[str, Any] = {
-        "rounds": rounds(measure, block.device, job.rank, seconds, process.pid if process else None)
-    }
-    if process is not None:
-        result["sampler_cpu_s"] = cpu_s(process.pid) - started_s
-        result["sampler_cost"] = process.cost
-        process.stop()
+    def measure(kind: str) -> float:
+        nonlocal launch
+        if kind == "A":
+            return block.seconds(block.instrumented)
+        launch += 1
+        taken = block.seconds(block.instrumented, before=watch)
+        process.finish(launch)
+        return taken
+
+    watch()
+    process.finish(launch)  # returns when it is up
+    result = {"rounds": rounds(TWO_KINDS, measure, block.device, 0, seconds, process.pid)}
+    launch += 1
+    watch()
+    started, before_s = time.monotonic(), cpu_s(process.pid)
+    rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 0, SAMPLED_IN_PEACE_S)
+    result["sampler_cpu_s"] = cpu_s(process.pid) - before_s
+    result["sampled_s"] = time.monotonic() - started
+    process.finish(launch)
+    result["sampler_cost"] = process.cost
+    process.stop()
     return result
 
 
+def gate(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
+    """A block each time that the command line asks for one, so that two launches can take turns."""
+    channel = None
+    if job.rank == 0:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(os.path.join(job.job.scratch, "gate"))
+        channel = Channel(connection)
+    taken = []
+    while True:
+        asked = channel.wait_for("turn")["go_on"] if channel else 0
+        if not agree(int(asked), block.device):
+            return {"blocks": taken}
+        taken.append(block.seconds(block.reporting))
+        if channel:
+            channel.send(event="took", seconds=taken[-1])
+
+
 def rounds(
-    measure: Callable[[str], dict[str, Any]], device: torch.device, rank: int, seconds: float, *helpers: int | None
+    orders: tuple[str, ...],
+    measure: Callable[[str], float],
+    device: torch.device,
+    rank: int,
+    seconds: float,
+    *helpers: int,
 ) -> list[dict[str, Any]]:
-    """As many rounds as ``seconds`` allow, rank 0 deciding. ``helpers``: PIDs that belong to the launch."""
+    """As many rounds as ``seconds`` allow, rank 0 deciding. ``helpers``: PIDs of others that belong to the launch.
+
+    Beside each round stands how much CPU time the whole machine and this launch have used until then.
+    """
     end = time.monotonic() + seconds
     done: list[dict[str, Any]] = []
     while agree(int(time.monotonic() < end), device):
-        start_s, busy_s, ours_s = time.monotonic(), machine_busy_s(), own_cpu_s(rank, *helpers)
-        blocks = [{"kind": kind, **measure(kind)} for kind in ORDERS[len(done) % 2]]
         done.append(
             {
-                "blocks": blocks,
-                "wall_s": time.monotonic() - start_s,
-                "machine_busy_s": machine_busy_s() - busy_s,
-                "own_cpu_s": own_cpu_s(rank, *helpers) - ours_s,
+                "t_s": time.monotonic(),
+                "machine_s": machine_s(),
+                "own_s": own_s(rank, *helpers),
+                "blocks": [(kind, measure(kind)) for kind in orders[len(done) % len(orders)]],
             }
         )
     return done
 
 
-def machine_busy_s() -> float:
+def machine_s() -> float:
     """CPU seconds of all cores since boot in which anything ran, of a hypervisor's other guests too."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) * TICK_S
 
 
-def own_cpu_s(rank: int, *helpers: int | None) -> float:
+def own_s(rank: int, *helpers: int) -> float:
     """CPU seconds of this rank; for rank 0 also those of the worker host, of the command line and of the helpers."""
     used = time.process_time()
     if rank == 0:
         host = os.getppid()
-        used += sum(cpu_s(pid) for pid in (host, parent_of(host), *helpers) if pid is not None)
+        used += sum(map(cpu_s, (host, int(stat_fields(host)[1]), *helpers)))
     return used
 
 
@@ -205,10 +246,6 @@ def cpu_s(pid: int) -> float:
     """CPU seconds of a process so far, user and system."""
     fields = stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) * TICK_S
-
-
-def parent_of(pid: int) -> int:
-    return int(stat_fields(pid)[1])
 
 
 def stat_fields(pid: int) -> list[str]:
@@ -238,7 +275,7 @@ class Nothing:
     def __init__(self, device: torch.device) -> None:
         self.loss = torch.zeros((), device=device)
 
-    def load(self) -> tuple[Tensor, Tensor]:
+    def load(self) -> Batch:
         return self.loss, self.loss
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
@@ -251,10 +288,10 @@ class Nothing:
         pass
 
 
-def loop_alone_us(block: Block) -> float:
+def loop_alone_us(device: torch.device) -> float:
     """Microseconds that instrumenting adds to a step that does nothing, without messages (median over blocks)."""
-    nothing: Any = Nothing(block.device)
-    empty = Block(nothing, nothing.load, 50, block.device, lambda step: None)
+    nothing: Any = Nothing(device)
+    empty = Block(nothing, nothing.load, 50, device, lambda step: None)
     taken: dict[str, list[int]] = {"A": [], "B": []}
     for kind in "ABBA" * 250:
         empty.clock.prepare(empty.steps * loop.MARKS_PER_STEP + 1)
@@ -263,14 +300,3 @@ def loop_alone_us(block: Block) -> float:
         taken[kind].append(time.perf_counter_ns() - start)
     median = {kind: sorted(values)[len(values) // 2] for kind, values in taken.items()}
     return (median["B"] - median["A"]) / empty.steps / 1e3
-
-
-def report_us(block: Block) -> float:
-    """Microseconds that one progress message takes of a rank (median of 40)."""
-    taken = []
-    for _ in range(40):
-        time.sleep(0.01)
-        start = time.perf_counter_ns()
-        block.on_step(0)
-        taken.append(time.perf_counter_ns() - start)
-    return sorted(taken)[len(taken) // 2] / 1e3

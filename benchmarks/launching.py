@@ -6,7 +6,7 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,9 @@ from bench.plan import DEFAULT_GLOBAL_BATCH, DEFAULT_IMAGE_SIZE, Request, launch
 from bench.records import Job
 
 QUIET = 0.05
-"""The share of the machine's cores that other work may take during a round for it to count."""
+STRETCH_S = 1.0
+NOT_QUIET = f"the others are of seconds in which other work took more than {QUIET:.0%} of the machine"
+"""What other processes may take of the machine's cores, judged over stretches of so many seconds."""
 
 
 def plan(
@@ -80,19 +82,28 @@ def host(where: str, *, device: str = "cpu", fresh: bool = False) -> Iterator[Wo
         yield started
 
 
-def launch(on: WorkerHost, job: Job, where: str) -> str:
+def launch(
+    on: WorkerHost, job: Job, where: str, on_event: Callable[[dict[str, Any]], None] = lambda event: None
+) -> str:
     """Do one launch and return the folder its ranks wrote into. Raises ``RuntimeError`` with the reason when it fails.
 
-    Progress is followed as ``bench run`` follows it when standard error is no terminal, and goes nowhere.
+    ``where``: the folder to make it in, unless the job has one. Progress is followed as ``bench run`` follows it when
+    standard error is no terminal, and goes nowhere.
     """
-    scratch = tempfile.mkdtemp(dir=where)
+    scratch = job.scratch or tempfile.mkdtemp(dir=where)
+
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         following = RunProgress(
             Console(stream=nowhere), launches=1, steps=job.steps, global_batch=job.workload.global_batch
         )
         with following:
+
+            def hear(event: dict[str, Any]) -> None:
+                on_event(event)
+                following.hear(event)
+
             following.begin(0, job.scenario)
-            outcome = on.run(replace(job, scratch=scratch, logs=scratch), following.hear)
+            outcome = on.run(replace(job, scratch=scratch, logs=scratch), hear)
     if outcome.status != "ok":
         raise RuntimeError(f"the launch of {job.scenario} failed: {outcome.reason}{_log(scratch)}")
     return scratch
@@ -127,9 +138,8 @@ def torch_version(on: WorkerHost) -> str:
 class Blocks:
     """What the ranks of a launch of ``blocks.py`` measured.
 
-    ``results``: the file of each rank. ``rounds``: a block counts as long as its slowest rank. ``quiet``: those of
-    ``rounds`` during which other work took at most :data:`QUIET` of the machine. That is decided by what other
-    processes used, never by how long a block took, so it favours neither side.
+    ``results``: the file of each rank. ``rounds``: a block takes as long as on its slowest rank. ``quiet``: those of
+    ``rounds`` that count.
     """
 
     results: list[dict[str, Any]]
@@ -137,38 +147,76 @@ class Blocks:
     quiet: list[paired.Round]
     torch: str
 
-    @property
-    def steps(self) -> int:
-        """Of each block."""
-        return int(self.results[0]["steps"])
-
-    def said(self) -> list[str]:
-        """For people: how many rounds counted, and what all of them would have given."""
-        lines = [
-            f"{len(self.quiet)} of {len(self.rounds)} rounds counted: in the others, other work took more than "
-            f"{QUIET:.0%} of the machine"
-        ]
+    def said(self, candidate: str = "B") -> list[str]:
+        """For people: how many rounds count, and what all of them would give."""
+        lines = [f"{len(self.quiet)} of {len(self.rounds)} rounds count; {NOT_QUIET}"]
         if len(self.rounds) > len(self.quiet):
-            middle = statistics.median(one.log_ratio for one in self.rounds)
-            lines.append(f"(over all rounds, the median of the ratio would be {math.exp(middle):.4f})")
+            middle = statistics.median(paired.log_ratio(one, candidate) for one in self.rounds)
+            lines.append(f"(the median of the ratio over all rounds is {math.exp(middle):.4f})")
         return lines
 
 
-def blocks(job: Job, what: str, *, seconds: float, block_ms: float) -> Blocks:
-    """Do blocks of ``job``'s steps in turn for so long; see ``blocks.py``. A failed launch raises ``RuntimeError``."""
-    ask = {"what": what, "strategy": job.strategy, "seconds": seconds, "block_ms": block_ms}
-    os.environ["BENCH_BLOCKS"] = json.dumps(ask)  # the ranks inherit it
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
+def blocks(job: Job, what: str, *, steps: int, seconds: float) -> Blocks:
+    """Do blocks of so many of ``job``'s steps in turn for so long. Raises ``RuntimeError`` when the launch fails."""
     with folder() as where, host(where, device=job.workload.device) as started:
-        scratch = launch(started, replace(job, strategy="custom", scenario_file=file), where)
+        scratch = launch(started, block_job(job, what, steps=steps, seconds=seconds), where)
         results = read(scratch, job.processes, "blocks")
         version = torch_version(started)
-    measured, quiet = [], []
-    for ranks in zip(*(result["rounds"] for result in results), strict=True):
-        blocks_of_ranks = zip(*(rank["blocks"] for rank in ranks), strict=True)
-        one = paired.Round.of([(same[0]["kind"], max(block["s"] for block in same)) for same in blocks_of_ranks])
-        measured.append(one)
-        others_s = ranks[0]["machine_busy_s"] - sum(rank["own_cpu_s"] for rank in ranks)
-        if others_s <= QUIET * ranks[0]["wall_s"] * (os.cpu_count() or 1):
-            quiet.append(one)
-    return Blocks(results=results, rounds=measured, quiet=quiet, torch=version)
+    ranks = [result["rounds"] for result in results]
+    measured = [
+        paired.round_of((same[0][0], max(taken for _, taken in same)) for same in zip(*blocks, strict=True))
+        for blocks in zip(*([one["blocks"] for one in of_rank] for of_rank in ranks), strict=True)
+    ]
+    loads = [
+        Load(t_s=of_all[0]["t_s"], machine_s=of_all[0]["machine_s"], own_s=sum(one["own_s"] for one in of_all))
+        for of_all in zip(*ranks, strict=True)
+    ]
+    return Blocks(results=results, rounds=measured, quiet=quiet(measured, loads), torch=version)
+
+
+def block_job(job: Job, what: str, *, steps: int, seconds: float = 0.0) -> Job:
+    """The job with ``blocks.py`` around its scenario. What it is asked for goes into the environment of the hosts."""
+    ask = {"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds}
+    os.environ["BENCH_BLOCKS"] = json.dumps(ask)
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
+    return replace(job, strategy="custom", scenario_file=file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """At the start of a round: the time, and the CPU seconds used so far by the machine and by what is measured."""
+
+    t_s: float
+    machine_s: float
+    own_s: float
+
+
+def quiet(measured: Sequence[paired.Round], loads: Sequence[Load]) -> list[paired.Round]:
+    """The rounds that count: those in a stretch of a second or more in which other work took at most :data:`QUIET`.
+
+    That is decided by what other processes used, and never by how long a block took, so it favours neither side. A
+    second, because the kernel's account of the whole machine is in hundredths. The last stretch has no end: left out.
+    """
+    counted: list[paired.Round] = []
+    start = 0
+    for end in range(1, len(measured)):
+        first, last = loads[start], loads[end]
+        if last.t_s - first.t_s >= STRETCH_S:
+            others_s = last.machine_s - first.machine_s - (last.own_s - first.own_s)
+            if others_s <= QUIET * (last.t_s - first.t_s) * (os.cpu_count() or 1):
+                counted += measured[start:end]
+            start = end
+    return counted
+
+
+def enough(done: Blocks, pairs: int) -> paired.Check:
+    """Whether a pair has more than a single round."""
+    return paired.Check(f"at least {2 * pairs} rounds while nothing else ran", len(done.quiet) >= 2 * pairs)
+
+
+def describe(job: Job) -> str:
+    """What is measured, in a few words."""
+    workload = job.workload
+    ranks = paired.count(job.processes, "rank")
+    size = f"{workload.image_size} px, global batch {workload.global_batch}"
+    return f"{job.scenario}, {ranks}, {workload.device}, {workload.model}, {size}"

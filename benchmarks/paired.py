@@ -16,7 +16,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -52,26 +52,21 @@ LONG = ("ABBA", "BAAB")
 SHORT = ("AB", "BA")
 """The orders of successive rounds; the short ones for measurements of many seconds."""
 
+Round = Mapping[str, Sequence[float]]
+"""What one round measured: seconds by kind, ``A`` and ``B`` (and others), as many of each."""
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one round measured, in seconds: as many values of the baseline (A) as of the candidate (B)."""
 
-    a: tuple[float, ...]
-    b: tuple[float, ...]
+def round_of(values: Iterable[tuple[str, float]]) -> Round:
+    """From ``(kind, seconds)`` in the order in which they were measured."""
+    made: dict[str, list[float]] = {}
+    for kind, taken in values:
+        made.setdefault(kind, []).append(taken)
+    return made
 
-    @classmethod
-    def of(cls, values: Sequence[tuple[str, float]]) -> "Round":
-        """From ``(kind, seconds)`` in the order in which they were measured, ``kind`` being ``A`` or ``B``."""
-        return cls(
-            a=tuple(seconds for kind, seconds in values if kind == "A"),
-            b=tuple(seconds for kind, seconds in values if kind == "B"),
-        )
 
-    @property
-    def log_ratio(self) -> float:
-        """Of the candidate to the baseline."""
-        return statistics.fmean(map(math.log, self.b)) - statistics.fmean(map(math.log, self.a))
+def log_ratio(one: Round, candidate: str = "B", baseline: str = "A") -> float:
+    """Of the geometric means."""
+    return statistics.fmean(map(math.log, one[candidate])) - statistics.fmean(map(math.log, one[baseline]))
 
 
 def rounds(
@@ -83,16 +78,19 @@ def rounds(
     """Do ``count`` rounds. ``measure(kind)`` does one measurement of A or B and returns its seconds."""
     done = []
     for number in range(count):
-        done.append(Round.of([(kind, measure(kind)) for kind in orders[number % 2]]))
+        done.append(round_of([(kind, measure(kind)) for kind in orders[number % 2]]))
         on_round(number + 1)
     return done
 
 
-def pairs(measured: Sequence[Round], count: int) -> list[float]:
+def pairs(measured: Sequence[Round], count: int, candidate: str = "B", baseline: str = "A") -> list[float]:
     """The log ratios of ``count`` pairs: each the median of as many successive rounds as there are for it."""
     count = min(count, len(measured))
     edges = [len(measured) * index // count for index in range(count + 1)] if count else []
-    return [statistics.median(one.log_ratio for one in measured[start:end]) for start, end in pairwise(edges)]
+    return [
+        statistics.median(log_ratio(one, candidate, baseline) for one in measured[start:end])
+        for start, end in pairwise(edges)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +115,8 @@ class Comparison:
         """Over ``count`` pairs made from these rounds."""
         return cls(
             log_ratios=pairs(measured, count),
-            a_s=[seconds for one in measured for seconds in one.a],
-            b_s=[seconds for one in measured for seconds in one.b],
+            a_s=[taken for one in measured for taken in one["A"]],
+            b_s=[taken for one in measured for taken in one["B"]],
             **fields,
         )
 
@@ -217,6 +215,11 @@ def progress(text: str) -> None:
 def seconds(value: float) -> str:
     """A duration in the unit that fits it."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms" if value >= 1e-3 else f"{value * 1e6:.2f} us"
+
+
+def count(number: int, one: str) -> str:
+    """``1 step``, ``3 steps``."""
+    return f"{number} {one}{'' if number == 1 else 's'}"
 
 
 def finish(
