@@ -118,9 +118,14 @@ def state() -> dict[str, Any]:
     """What changes while a run lasts; taken at its start and at its end."""
     return {
         "utc": utc_now(),
-        "load_1min": os.getloadavg()[0],
+        "load_1min": load(),
         "memory_available_gib": round(available_memory_bytes() / 2**30, 2),
     }
+
+
+def load() -> float:
+    """Runnable processes, averaged over the last minute."""
+    return os.getloadavg()[0]
 
 
 def utc_now() -> str:

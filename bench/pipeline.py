@@ -271,6 +271,12 @@ def _announce(request: Request, plan: tuple[Planned, ...], console: Console) -> 
         f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch} in {workload.replicas} "
         f"parts, {where}"
     )
+    load = machine.load()
+    if load > machine.cores() / 2:
+        console.line(
+            f"warning: other work is on this machine (load {load:.1f} on {machine.cores()} cores in the last minute); "
+            "wait until it is done, or its share will be in the figures"
+        )
 
 
 @contextmanager
