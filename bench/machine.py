@@ -1,9 +1,6 @@
 """What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
 
 import os
-import platform
-import socket
-import subprocess
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -96,6 +93,9 @@ def apex_modules(scenario: Scenario) -> set[str]:
 
 def describe(gpus: list[nvml.Gpu]) -> dict[str, Any]:
     """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared."""
+    import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
+    import socket
+
     memory = _meminfo()
     return {
         "host": socket.gethostname(),
@@ -139,7 +139,7 @@ def cpu_model() -> str:
         for line in file:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
-    return platform.machine()
+    return os.uname().machine
 
 
 def recorded_environment() -> dict[str, str]:
@@ -177,6 +177,8 @@ def _git() -> dict[str, Any] | None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.exists(os.path.join(folder, ".git")):
         return None
+    import subprocess
+
     try:
         commit = subprocess.run(
             ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True

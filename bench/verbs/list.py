@@ -1,7 +1,6 @@
 """``python -m bench list``: every scenario, what it is in a line, and whether it can run here."""
 
 from bench import discover, machine
-from bench.console import count
 from bench.errors import RequestError
 from bench.verbs.options import Parser, check_apex, print_json
 
@@ -50,7 +49,9 @@ def main(arguments: list[str]) -> int:
         print_json({"device": device, "gpus": [gpu.uuid for gpu in gpus], "scenarios": scenarios})
         return 0
     width = max(len(str(row["name"])) for row in scenarios)
-    where = count(len(gpus), "GPU") if device == "cuda" else f"the CPU ({machine.cores()} cores)"
+    where = (
+        "GPU " + ", ".join(str(gpu.index) for gpu in gpus) if device == "cuda" else f"the CPU ({machine.cores()} cores)"
+    )
     print(f"On {where}:\n")
     for row in scenarios:
         print(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
