@@ -10,8 +10,8 @@ too: between neighbours it cancels. (Measured here: for the same total time, blo
 third of that of blocks of eight.) What happens only now and then in a run, a progress message or a sample, is made to
 happen in every block of one kind; whoever reads the figures weighs it with how often it happens.
 
-BENCH_BLOCKS is a JSON object: ``what`` (``overhead``, ``sampler`` or ``gate``), ``strategy``, ``steps`` (of a block),
-``seconds``.
+``ask.json`` in the launch's folder: ``what`` (``overhead``, ``sampler`` or ``gate``), ``strategy``, ``steps`` (of a
+block), ``seconds``, ``times`` (how many times over the overhead is laid on each step).
 """
 
 import gc
@@ -44,7 +44,8 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def setup(job: RankJob) -> Session:
     """The session of the scenario that was asked for, in a rank whose second window is preceded by the blocks."""
-    ask = json.loads(os.environ["BENCH_BLOCKS"])
+    with open(os.path.join(job.job.scratch, "ask.json"), encoding="utf-8") as file:
+        ask = json.load(file)
     run_window = loop.run_window
     warm = False
 
@@ -59,7 +60,7 @@ def setup(job: RankJob) -> Session:
         nonlocal warm
         if warm:
             measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[ask["what"]]
-            result = measure(Block(session, load, ask["steps"], device, on_step), job, ask["seconds"])
+            result = measure(Block(session, load, ask["steps"], device, on_step, ask["times"]), job, ask["seconds"])
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(result, file)
         warm = True
@@ -70,7 +71,12 @@ def setup(job: RankJob) -> Session:
 
 
 class Block:
-    """``steps`` steps of one session, as bench measures them or bare, and how long they take."""
+    """``steps`` steps of one session, as bench measures them or bare, and how long they take.
+
+    With ``times`` above 1 each step is preceded by ``times - 1`` steps that do nothing, bare ones in a bare block and
+    instrumented ones in an instrumented block: instrumenting a step is lines of the host's that take microseconds, so
+    many times over it shows.
+    """
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class Block:
         steps: int,
         device: torch.device,
         on_step: Callable[[int], None],
+        times: int = 1,
     ) -> None:
         self.session = session
         self.load = load
@@ -86,13 +93,14 @@ class Block:
         self.device = device
         self.on_step = on_step
         self.clock = loop.clock_for(device)
+        self.empty = Block(nothing := Nothing(device), nothing.load, times - 1, device, ignore) if times > 1 else None
         gc.collect()
         gc.freeze()  # so that collecting before each block takes no time to speak of
         gc.disable()
 
     def seconds(self, chain: Callable[[], None], before: Callable[[], None] = lambda: None) -> float:
         """Wall time of ``chain`` on this rank, from a barrier (and ``before``) until its device is done."""
-        self.clock.prepare(self.steps * loop.MARKS_PER_STEP + 1)
+        self.prepare()
         gc.collect()
         barrier()
         self.wait()
@@ -102,6 +110,12 @@ class Block:
         self.wait()
         return (time.perf_counter_ns() - start) / 1e9
 
+    def prepare(self, blocks: int = 1) -> None:
+        """The marks of as many blocks."""
+        self.clock.prepare(blocks * (self.steps * loop.MARKS_PER_STEP + 1))
+        if self.empty:
+            self.empty.prepare(self.steps)
+
     def wait(self) -> None:
         """Until the device is done."""
         if self.device.type == "cuda":
@@ -110,22 +124,52 @@ class Block:
     def bare(self) -> None:
         """The training loop and nothing else."""
         for _ in range(self.steps):
+            if self.empty:
+                self.empty.bare()
             images, labels = self.load()
             loss = self.session.forward(images, labels)
             self.session.backward(loss)
             self.session.optimize()
 
-    def instrumented(self, on_step: Callable[[int], None] = lambda step: None) -> None:
-        """What :func:`bench.worker.loop.run_window` times: marks, kept losses, the look at the clock around the same.
-
-        With an ``on_step`` that is called once a block, after its first step.
-        """
-        losses: list[Tensor] = []
-        loop._chain(self.session, self.load, self.steps, self.clock.mark, losses, on_step)
+    def instrumented(self) -> None:
+        """What :func:`bench.worker.loop.run_window` times: the same with marks, kept losses and a look at the clock."""
+        self._instrumented(ignore)
 
     def reporting(self) -> None:
-        """The same, with a progress message to the worker host."""
-        self.instrumented(self.on_step)
+        """The same, with a progress message to the worker host after the first step."""
+        self._instrumented(self.on_step)
+
+    def _instrumented(self, on_step: Callable[[int], None]) -> None:
+        losses: list[Tensor] = []
+        loop._chain(self.session, self._load_after_empty, self.steps, self.clock.mark, losses, on_step)
+
+    def _load_after_empty(self) -> Batch:
+        if self.empty:
+            self.empty.instrumented()
+        return self.load()
+
+
+def ignore(step: int) -> None:
+    """In the place of a progress message."""
+
+
+class Nothing(Session):
+    """A session whose step does nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss = torch.zeros((), device=device)
+
+    def load(self) -> Batch:
+        return self.loss, self.loss
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        return self.loss
+
+    def backward(self, loss: Tensor) -> None:
+        pass
+
+    def optimize(self) -> None:
+        pass
 
 
 def overhead(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
@@ -133,7 +177,7 @@ def overhead(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
     chains = {"A": block.bare, "B": block.instrumented, "C": block.reporting}
     return {
         "rounds": rounds(THREE_KINDS, lambda kind: block.seconds(chains[kind]), block.device, job.rank, seconds),
-        "alone_us": loop_alone_us(block.device),
+        "alone_us": alone_us(block.device),
     }
 
 
@@ -147,9 +191,9 @@ def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
     if dist.is_initialized():
         dist.all_gather_object(pids, os.getpid())
     if job.rank > 0:
-        result = {"rounds": rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, 1, seconds)}
-        rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 1, 0)
-        return result
+        both = rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, job.rank, seconds)
+        rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, job.rank, 0)
+        return {"rounds": both}
     process = Sampler.start(
         device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host=os.uname().nodename
     )
@@ -170,17 +214,15 @@ def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
 
     watch()
     process.finish(launch)  # returns when it is up
-    result = {"rounds": rounds(TWO_KINDS, measure, block.device, 0, seconds, process.pid)}
+    both = rounds(TWO_KINDS, measure, block.device, 0, seconds, process.pid)
     launch += 1
     watch()
     started, before_s = time.monotonic(), cpu_s(process.pid)
     rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 0, SAMPLED_IN_PEACE_S)
-    result["sampler_cpu_s"] = cpu_s(process.pid) - before_s
-    result["sampled_s"] = time.monotonic() - started
+    used_s, sampled_s = cpu_s(process.pid) - before_s, time.monotonic() - started
     process.finish(launch)
-    result["sampler_cost"] = process.cost
     process.stop()
-    return result
+    return {"rounds": both, "sampler_cpu_s": used_s, "sampled_s": sampled_s, "sampler_cost": process.cost}
 
 
 def gate(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
@@ -190,14 +232,15 @@ def gate(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(os.path.join(job.job.scratch, "gate"))
         channel = Channel(connection)
-    taken = []
+    done: list[dict[str, Any]] = []
     while True:
         asked = channel.wait_for("turn")["go_on"] if channel else 0
         if not agree(int(asked), block.device):
-            return {"blocks": taken}
-        taken.append(block.seconds(block.reporting))
+            return {"blocks": done}
+        load = load_now(job.rank, os.getppid())
+        done.append({**load, "seconds": block.seconds(block.reporting)})
         if channel:
-            channel.send(event="took", seconds=taken[-1])
+            channel.send(event="done")
 
 
 def rounds(
@@ -210,20 +253,23 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """As many rounds as ``seconds`` allow, rank 0 deciding. ``helpers``: PIDs of others that belong to the launch.
 
-    Beside each round stands how much CPU time the whole machine and this launch have used until then.
+    Beside each round stands the load at its start.
     """
+    host = os.getppid()
+    command_line = int(stat_fields(host)[1])
     end = time.monotonic() + seconds
     done: list[dict[str, Any]] = []
     while agree(int(time.monotonic() < end), device):
-        done.append(
-            {
-                "t_s": time.monotonic(),
-                "machine_s": machine_s(),
-                "own_s": own_s(rank, *helpers),
-                "blocks": [(kind, measure(kind)) for kind in orders[len(done) % len(orders)]],
-            }
-        )
+        load = load_now(rank, host, command_line, *helpers)
+        blocks = [(kind, measure(kind)) for kind in orders[len(done) % len(orders)]]
+        done.append({**load, "blocks": blocks})
     return done
+
+
+def load_now(rank: int, *helpers: int) -> dict[str, float]:
+    """The time, and the CPU seconds used so far by the machine and by this rank; rank 0 answers for the helpers too."""
+    own_s = time.process_time() + (sum(map(cpu_s, helpers)) if rank == 0 else 0.0)
+    return {"t_s": time.monotonic(), "machine_s": machine_s(), "own_s": own_s}
 
 
 def machine_s() -> float:
@@ -231,15 +277,6 @@ def machine_s() -> float:
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) * TICK_S
-
-
-def own_s(rank: int, *helpers: int) -> float:
-    """CPU seconds of this rank; for rank 0 also those of the worker host, of the command line and of the helpers."""
-    used = time.process_time()
-    if rank == 0:
-        host = os.getppid()
-        used += sum(map(cpu_s, (host, int(stat_fields(host)[1]), *helpers)))
-    return used
 
 
 def cpu_s(pid: int) -> float:
@@ -269,32 +306,12 @@ def agree(value: int, device: torch.device) -> int:
     return int(shared.item())
 
 
-class Nothing:
-    """A session whose step does nothing."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.loss = torch.zeros((), device=device)
-
-    def load(self) -> Batch:
-        return self.loss, self.loss
-
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        return self.loss
-
-    def backward(self, loss: Tensor) -> None:
-        pass
-
-    def optimize(self) -> None:
-        pass
-
-
-def loop_alone_us(device: torch.device) -> float:
+def alone_us(device: torch.device) -> float:
     """Microseconds that instrumenting adds to a step that does nothing, without messages (median over blocks)."""
-    nothing: Any = Nothing(device)
-    empty = Block(nothing, nothing.load, 50, device, lambda step: None)
+    empty = Block(nothing := Nothing(device), nothing.load, 50, device, ignore)
     taken: dict[str, list[int]] = {"A": [], "B": []}
     for kind in "ABBA" * 250:
-        empty.clock.prepare(empty.steps * loop.MARKS_PER_STEP + 1)
+        empty.prepare()
         start = time.perf_counter_ns()
         (empty.bare if kind == "A" else empty.instrumented)()
         taken[kind].append(time.perf_counter_ns() - start)

@@ -4,8 +4,10 @@
 
 ``bench run`` forks its ranks from a worker host that has torch imported; ``--fresh`` starts an interpreter for each.
 A fork inherits pages, allocator state and thread settings, so it is to be shown, not assumed, that its step takes as
-long. Both hosts stay up; launches of the same job alternate, forked and fresh, fresh and forked. The value of a launch
-is the one that the report shows: the median over its steps of the slowest rank; a pair is one launch of each.
+long. The replicate is a pair of launches of the same job, one of each sort, which live at the same time and take turns:
+a step of the one while the ranks of the other are blocked on a socket, ``ABBA``. (Launches that follow one another are
+half a minute apart, in which a shared machine changes by more than what is looked for.) A step is instrumented and
+takes as long as on its slowest rank; the value of a pair is the interquartile mean over its rounds.
 
 This is a test of equivalence: it passes when the whole 95 % interval of the ratio lies within 1 +- 2 %. "The interval
 contains 1" would not do, since a noisy enough measurement always passes that, and a precise enough one fails it over a
@@ -13,57 +15,122 @@ difference that matters to nobody. 2 %, because smaller differences between scen
 history calls 3 % a regression.
 """
 
-import statistics
+import math
+import os
+import socket
+import time
+from threading import Thread
 
 import launching
 import paired
 
+from bench.channel import Channel
 from bench.launch.local import WorkerHost
 from bench.records import Job
 
 MARGIN = 0.02
+START_LIMIT_S = 180.0
 
 
 def main() -> int:
-    parser = paired.parser(__doc__, pairs=7)
+    parser = paired.parser(__doc__, pairs=6)
     parser.add_argument("--scenario", default="ddp", help="which one (default: ddp, 2 gloo ranks)")
-    parser.add_argument("--iters", type=int, default=60, metavar="N", help="measured steps a launch (default: 60)")
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="turns of a pair (default: 15)")
     options = parser.parse_args()
     job = launching.plan(
-        options.scenario, model="mobilenet_v3_small", image_size=32, global_batch=8, warmup=10, iters=options.iters
+        options.scenario, model="mobilenet_v3_small", image_size=32, global_batch=8, warmup=20, iters=1
     )
+    rounds: list[paired.Round] = []
+    log_ratios: list[float] = []
     with (
         launching.folder() as where,
-        launching.host(where) as forking,
         launching.host(where, fresh=True) as starting,
+        launching.host(where) as forking,
     ):
-        hosts = {"A": starting, "B": forking}
-        measured = paired.rounds(
-            options.pairs,
-            lambda kind: median_step_s(hosts[kind], job, where),
-            paired.SHORT,
-            lambda done: paired.progress(f"{done}/{options.pairs} pairs"),
-        )
+        for number in range(options.pairs):
+            measured, quiet = take_turns(Launch(starting, job, where), Launch(forking, job, where), options.seconds)
+            if len(quiet) > 1:
+                log_ratios.append(paired.middle(map(paired.log_ratio, quiet)))
+            rounds += quiet
+            ratio = math.exp(paired.middle(map(paired.log_ratio, measured)))
+            paired.progress(
+                f"{number + 1}/{options.pairs} pairs: {len(quiet)} of {len(measured)} rounds count "
+                f"(ratio over all of them {ratio:.4f})"
+            )
         version = launching.torch_version(forking)
-    comparison = paired.Comparison.of_rounds(
-        measured,
-        options.pairs,
-        name=f"median step of a launch ({options.scenario}, {job.processes} ranks, cpu, {job.workload.model}, "
-        f"{job.workload.image_size} px, global batch {job.workload.global_batch})",
+    comparison = paired.Comparison(
+        name=f"a step ({launching.describe(job)})",
         a="fresh interpreters",
         b="forked ranks",
+        log_ratios=log_ratios,
+        a_s=[taken for one in rounds for taken in one["A"]],
+        b_s=[taken for one in rounds for taken in one["B"]],
         margin=MARGIN,
     )
-    return paired.finish("fresh_vs_forked", [comparison], as_json=options.json, torch=version)
+    all_count = paired.Check("every pair has rounds while nothing else ran", len(log_ratios) == options.pairs)
+    return paired.finish("fresh_vs_forked", [comparison], [all_count], as_json=options.json, torch=version)
 
 
-def median_step_s(host: WorkerHost, job: Job, where: str) -> float:
-    """Seconds of a step of one launch: the median over its measured steps of the slowest rank."""
-    results = launching.read(launching.launch(host, job, where), job.processes)
-    slowest_ms: list[float] = [
-        max(ranks) for ranks in zip(*(result["measured"]["step_ms"] for result in results), strict=True)
-    ]
-    return statistics.median(slowest_ms) / 1e3
+class Launch:
+    """A launch that lives in the background and does a step each time it is asked for one."""
+
+    def __init__(self, on: WorkerHost, job: Job, where: str) -> None:
+        self.job = launching.block_job(job, "gate", where, steps=1)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(os.path.join(self.job.scratch, "gate"))
+        self.listener.listen(1)
+        self.listener.settimeout(START_LIMIT_S)
+        self.background = Thread(target=launching.launch, args=(on, self.job, where), daemon=True)
+        self.background.start()
+
+    def wait_until_warm(self) -> None:
+        """Raises ``TimeoutError`` when the launch failed before."""
+        connection, _ = self.listener.accept()
+        connection.settimeout(START_LIMIT_S)
+        self.channel = Channel(connection)
+
+    def step(self) -> None:
+        """Do one. Raises ``ConnectionError`` when the launch is gone."""
+        self.channel.send(event="turn", go_on=True)
+        self.channel.wait_for("done")
+
+    def finish(self) -> list[list[launching.Turn]]:
+        """End it; for each rank, its turns."""
+        self.channel.send(event="turn", go_on=False)
+        self.background.join()
+        self.channel.close()
+        self.listener.close()
+        results = launching.read(self.job.scratch, self.job.processes, "blocks")
+        return [[launching.Turn(**turn) for turn in result["blocks"]] for result in results]
+
+
+def take_turns(fresh: Launch, forked: Launch, seconds: float) -> tuple[list[paired.Round], list[paired.Round]]:
+    """The rounds of a pair of launches, and those of them that count."""
+    fresh.wait_until_warm()
+    forked.wait_until_warm()
+    end = time.monotonic() + seconds
+    own_s = []
+    while time.monotonic() < end:
+        own_s.append(time.process_time())
+        for kind in paired.LONG[(len(own_s) - 1) % 2]:
+            (fresh if kind == "A" else forked).step()
+    ranks = {"A": fresh.finish(), "B": forked.finish()}
+    measured: list[paired.Round] = []
+    loads = []
+    for number, used_s in enumerate(own_s):
+        turns = {kind: [rank[2 * number : 2 * number + 2] for rank in of_kind] for kind, of_kind in ranks.items()}
+        measured.append({kind: slowest(of_kind) for kind, of_kind in turns.items()})
+        first = [rank[0] for of_kind in turns.values() for rank in of_kind]
+        start = min(first, key=lambda turn: turn.t_s)
+        loads.append(
+            launching.Load(t_s=start.t_s, machine_s=start.machine_s, own_s=used_s + sum(turn.own_s for turn in first))
+        )
+    return measured, launching.quiet(measured, loads)
+
+
+def slowest(ranks: list[list[launching.Turn]]) -> list[float]:
+    """For each turn, its seconds on the slowest rank."""
+    return [max(turn.seconds for turn in same) for same in zip(*ranks, strict=True)]
 
 
 if __name__ == "__main__":

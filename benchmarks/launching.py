@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -151,15 +150,18 @@ class Blocks:
         """For people: how many rounds count, and what all of them would give."""
         lines = [f"{len(self.quiet)} of {len(self.rounds)} rounds count; {NOT_QUIET}"]
         if len(self.rounds) > len(self.quiet):
-            middle = statistics.median(paired.log_ratio(one, candidate) for one in self.rounds)
-            lines.append(f"(the median of the ratio over all rounds is {math.exp(middle):.4f})")
+            middle = paired.middle(paired.log_ratio(one, candidate) for one in self.rounds)
+            lines.append(f"(over all rounds the ratio of the blocks is {math.exp(middle):.4f})")
         return lines
 
 
-def blocks(job: Job, what: str, *, steps: int, seconds: float) -> Blocks:
-    """Do blocks of so many of ``job``'s steps in turn for so long. Raises ``RuntimeError`` when the launch fails."""
+def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1) -> Blocks:
+    """Do blocks of so many of ``job``'s steps in turn for so long, instrumented ``times`` over.
+
+    Raises ``RuntimeError`` when the launch fails.
+    """
     with folder() as where, host(where, device=job.workload.device) as started:
-        scratch = launch(started, block_job(job, what, steps=steps, seconds=seconds), where)
+        scratch = launch(started, block_job(job, what, where, steps=steps, seconds=seconds, times=times), where)
         results = read(scratch, job.processes, "blocks")
         version = torch_version(started)
     ranks = [result["rounds"] for result in results]
@@ -174,12 +176,13 @@ def blocks(job: Job, what: str, *, steps: int, seconds: float) -> Blocks:
     return Blocks(results=results, rounds=measured, quiet=quiet(measured, loads), torch=version)
 
 
-def block_job(job: Job, what: str, *, steps: int, seconds: float = 0.0) -> Job:
-    """The job with ``blocks.py`` around its scenario. What it is asked for goes into the environment of the hosts."""
-    ask = {"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds}
-    os.environ["BENCH_BLOCKS"] = json.dumps(ask)
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
-    return replace(job, strategy="custom", scenario_file=file)
+def block_job(job: Job, what: str, where: str, *, steps: int, seconds: float = 0.0, times: int = 1) -> Job:
+    """The job with ``blocks.py`` around its scenario, and a folder under ``where`` that says what is asked of it."""
+    scratch = tempfile.mkdtemp(dir=where)
+    with open(os.path.join(scratch, "ask.json"), "w", encoding="utf-8") as file:
+        json.dump({"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds, "times": times}, file)
+    scenario_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
+    return replace(job, strategy="custom", scenario_file=scenario_file, scratch=scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +192,13 @@ class Load:
     t_s: float
     machine_s: float
     own_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Load):
+    """A block that was asked for: the load at its start, and how long it took on one rank."""
+
+    seconds: float
 
 
 def quiet(measured: Sequence[paired.Round], loads: Sequence[Load]) -> list[paired.Round]:

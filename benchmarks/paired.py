@@ -3,10 +3,12 @@
 Two ways A and B of doing the same are measured in turn, in one run: a round is ``ABBA``, the next one ``BAAB``. The
 ratio of a round is the geometric mean of its two Bs over that of its two As, in which whatever the machine's speed does
 linearly over the round cancels. What is left is heavy-tailed, since other work comes and goes; so a *pair*, the unit
-that the bound counts, is the median of a few successive rounds. Logarithms make "twice as slow" and "twice as fast"
-equally far from 1. Over the pairs the logarithms are averaged; Student's t gives the bound, because pairs are few and
-their spread is estimated from themselves. A benchmark passes when the *bound* is within what is allowed: noise makes a
-bound wider, so it can fail a benchmark and hardly ever pass one.
+that the bound counts, is the interquartile mean of some successive rounds: nearly as hard to disturb as the median, and
+steadier. Logarithms make "twice as slow" and "twice as fast" equally far from 1.
+
+Over the pairs the logarithms are averaged; Student's t gives the bound, because pairs are few and their spread is
+estimated from themselves. A benchmark passes when the *bound* is within what is allowed: noise makes a bound wider, so
+it can fail a benchmark and hardly ever pass one.
 """
 
 import argparse
@@ -84,13 +86,19 @@ def rounds(
 
 
 def pairs(measured: Sequence[Round], count: int, candidate: str = "B", baseline: str = "A") -> list[float]:
-    """The log ratios of ``count`` pairs: each the median of as many successive rounds as there are for it."""
+    """The log ratios of ``count`` pairs, each made of as many successive rounds as there are for it."""
     count = min(count, len(measured))
     edges = [len(measured) * index // count for index in range(count + 1)] if count else []
     return [
-        statistics.median(log_ratio(one, candidate, baseline) for one in measured[start:end])
-        for start, end in pairwise(edges)
+        middle(log_ratio(one, candidate, baseline) for one in measured[start:end]) for start, end in pairwise(edges)
     ]
+
+
+def middle(values: Iterable[float]) -> float:
+    """The interquartile mean: of what is left without the lowest and the highest quarter."""
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,12 @@
 
     python benchmarks/sampler_effect.py
 
-The ranks of one launch do short blocks in turn, instrumented as ever (see ``blocks.py``): A with a sampler that sleeps;
-B with one that is told to watch every rank as the block starts, and samples them all at once. In a run it samples memory
-every 250 ms, and on a GPU the device every 100 ms, so that only some steps meet a sample: with w their share, the
-logarithm of the ratio is w log(B / A). B errs on the dear side: on being told, the sampler also reads the messages,
-opens a file and writes it once for each rank. On the CPU the ranks occupy all cores, so its time is taken from them.
+The ranks of one launch do short blocks in turn, instrumented as ever (see ``blocks.py``): A with a sampler that
+sleeps; B with one that is told to watch every rank as the block starts, and samples them all at once. In a run it
+samples memory every 250 ms, and on a GPU the device every 100 ms, so that only some steps meet a sample: with w their
+share, the logarithm of the ratio is w log(B / A). B errs on the dear side: on being told, the sampler also reads the
+messages, opens a file and writes it once for each rank. On the CPU the ranks occupy all cores, so its time is taken
+from them.
 
 The upper 95 % bound of the ratio may be 1.005, and the sampler, at its own pace, may take 1 % of a core (requirement
 "NVML 2").
