@@ -88,6 +88,7 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
     assert threads == 1, "every fork of a host with threads is a gamble"
 
 
+@pytest.mark.slow
 def test_a_launch_through_fresh_interpreters_gives_the_same_losses(
     execute: Callable[..., Executed], tmp_path: Path
 ) -> None:
