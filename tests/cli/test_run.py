@@ -142,6 +142,7 @@ def test_what_cannot_run_is_unsupported_and_the_others_go_on(repository: Path, t
     assert "apex needs CUDA" in unsupported["reason"]
 
 
+@pytest.mark.slow
 def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path, tmp_path: Path) -> None:
     done = bench(
         repository, "run", *SMALL, "--scenario", "single,dp", "--launches", "2", "--iters", "2", "--out", str(tmp_path),
