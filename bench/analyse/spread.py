@@ -3,17 +3,19 @@
 import numpy as np
 import pandas as pd
 
+from bench.analyse.intervals import figures, geometric_mean
 from bench.analyse.steps import headline, per_launch
 
 
 def spread(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured``.
 
-    Quartiles of all measured steps of the slowest rank; the median is that of the launches' medians, as in the summary.
+    Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
+    launches' medians.
     """
     measured = headline(steps)
     groups = measured[~measured["warmup"]].groupby("scenario")["step_ms"]
-    medians = per_launch(steps).groupby("scenario")["median_ms"].median()
+    medians = per_launch(steps).groupby("scenario")["median_ms"].agg(lambda mine: geometric_mean(figures(mine)))
     return pd.DataFrame(
         {
             "p25_ms": groups.quantile(0.25),

@@ -172,7 +172,7 @@ def step_times(run: Run) -> Plot | None:
     axes.set_xlim(left, high + 0.03 * (high - left))
     axes.set_xlabel("step time of the slowest rank (ms)" + ("; the axis does not begin at 0" if cut else ""))
     keys = [("dot", f"one measured step{f' (1 in {drawn} drawn)' if drawn > 1 else ''}"), ("box", "p25 to p75")]
-    keys.append(("bar", "median" if launches["repeat"].max() == 0 else "median of the launches' medians"))
+    keys.append(("bar", "median" if launches["repeat"].max() == 0 else "geometric mean of the launches' medians"))
     if launches["repeat"].max() > 0:
         keys.append(("triangle", "median of a launch"))
     _legend(figure, [(_key(kind, "ddp-o1"), text) for kind, text in keys])
