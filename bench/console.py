@@ -162,19 +162,25 @@ SUMMARY_COLUMNS = (
 
 
 def summary_table(table: "pd.DataFrame") -> str:
-    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below."""
+    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below.
+
+    Behind a figure stands how far the farther end of its 95 % interval over launches is: ``26.6 ±1.3%``. Where there is
+    no interval the figure stands alone, and a line below says why.
+    """
     import pandas as pd
 
-    rows = [[heading for heading, _, _ in SUMMARY_COLUMNS]]
-    for record in table.to_dict("records"):
-        rows.append([form.format(record[name]) if pd.notna(record[name]) else "-" for _, name, form in SUMMARY_COLUMNS])
-    text = align(rows, left=("scenario", "status", "what ran"))
-    reasons = [
-        f"{row['scenario']}: {row['status']}: {row['reason']}"
-        for row in table.to_dict("records")
-        if row["status"] != "ok"
-    ]
-    return "\n".join([text, *reasons])
+    from bench.analyse.bars import about_intervals, plus_minus
+
+    records = table.to_dict("records")
+    columns = []
+    for heading, name, form in SUMMARY_COLUMNS:
+        bars = [plus_minus(record, name) for record in records]
+        room = max((len(bar) + 1 for bar in bars if bar), default=0)
+        texts = [form.format(record[name]) if pd.notna(record[name]) else "-" for record in records]
+        columns.append([heading, *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
+    text = align(list(zip(*columns, strict=True)), left=("scenario", "status", "what ran"))
+    reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
+    return "\n".join([text, *about_intervals(table), *reasons])
 
 
 def align(rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.answer import answer, caveats, fastest
+from bench.analyse.bars import about_intervals, plus_minus
 from bench.analyse.labels import HALF
 from bench.analyse.launches import ok_rows
 from bench.analyse.spread import losses
@@ -117,12 +118,16 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         rows.append(
             (
                 Cell(text=str(row["scenario"])),
-                Cell(text=number(speed, ",.1f"), bar=0.0 if _unknown(speed) else float(speed / highest)),
-                Cell(text=number(row["step_median_ms"], ",.1f")),
-                Cell(text=number(row["step_p95_ms"], ",.1f")),
-                Cell(text=number(row["relative_to_ddp"], ".2f")),
-                Cell(text=number(row["peak_pid_mib"], ",.0f")),
-                Cell(text=number(row["peak_total_mib"], ",.0f")),
+                Cell(
+                    text=number(speed, ",.1f"),
+                    small=plus_minus(row, "throughput_img_s"),
+                    bar=0.0 if _unknown(speed) else float(speed / highest),
+                ),
+                _figure(row, "step_median_ms", ",.1f"),
+                _figure(row, "step_p95_ms", ",.1f"),
+                _figure(row, "relative_to_ddp", ".2f"),
+                _figure(row, "peak_pid_mib", ",.0f"),
+                _figure(row, "peak_total_mib", ",.0f"),
                 Cell(text=number(row["memory_source"], "")),
                 Cell(text=row["what_ran"] or UNKNOWN),
                 Cell(text=f"{row['launches_ok']}/{row['launches']}"),
@@ -130,7 +135,13 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
             )
         )
     marked = None if best is None else list(table["scenario"]).index(best["scenario"])
-    return Table(columns=columns, rows=tuple(rows), notes=tuple(_why_unknown(run, table)), marked=marked)
+    notes = (*(f"{line}." for line in about_intervals(table)), *_why_unknown(run, table))
+    return Table(columns=columns, rows=tuple(rows), notes=notes, marked=marked)
+
+
+def _figure(row: dict[Any, Any], name: str, form: str) -> Cell:
+    """A figure of the summary with its interval below it."""
+    return Cell(text=number(row[name], form), small=plus_minus(row, name))
 
 
 def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:

@@ -459,6 +459,28 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
 
 
+def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
+    launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
+    run = read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
+    table = tables.summary_table(run, tables.summary_of(run))
+    ddp, alone = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
+    # Logarithms of 40, 41, 42 deviate by 0.0244; t of 2 degrees of freedom is 4.303; over the root of 3: 6.1 %, so +6.2 %.
+    assert [small for _, small in ddp] == ["±6.2%"] * 3 + ["", "±0.0%", "±0.0%"]
+    assert [text for text, _ in ddp] == ["195.1", "41.0", "41.0", "1.00", "100", "200"]
+    assert [small for _, small in alone] == [""] * 6
+    assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
+    assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
+    assert "| ddp | 195.1 (±6.2%) | 41.0 (±6.2%) |" in tables.markdown([run], [tables.summary_of(run)])
+    (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
+    assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
+
+
+def test_without_a_second_launch_the_summary_says_that_there_is_no_bar(mixed: Written) -> None:
+    table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
+    assert "no interval: one launch; with --launches 5 or --profile standard there is one." in table.notes
+    assert not any("±" in cell.text + cell.small for row in table.rows for cell in row)
+
+
 def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: Written) -> None:
     table = tables.published_table(mixed.run)
     assert table is not None
