@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.bars import plus_minus
 from bench.analyse.steps import BASE, NOT_RUN, scenarios
 
 REPLICATES_WANTED = 3
@@ -37,13 +38,15 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
 
 def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame, broken: Sequence[str]) -> str:
     name = f"{best['scenario']} (whose loss is not finite)" if best["scenario"] in broken else best["scenario"]
-    text = f"{opening} {name} with {best['throughput_img_s']:,.1f} images a second"
+    bar = plus_minus(best, "throughput_img_s")
+    text = f"{opening} {name} with {best['throughput_img_s']:,.1f}{bar and ' ' + bar} images a second"
     base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
     if best["scenario"] == BASE:
         return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
     if base.empty:
         return f"{text}{_peak(best)}; {BASE} gave no figures here, so nothing is relative to it."
-    text += f", {best['relative_to_ddp']:.2f} times the speed of {BASE}"
+    interval = "" if pd.isna(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
+    text += f", {best['relative_to_ddp']:.2f}{interval} times the speed of {BASE}"
     peak, base_peak = best["peak_total_mib"], base.iloc[0]["peak_total_mib"]
     if pd.isna(peak) or pd.isna(base_peak):
         return f"{text}; their memory cannot be compared, because a peak is unknown."

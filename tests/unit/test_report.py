@@ -464,13 +464,13 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     run = read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
     table = tables.summary_table(run, tables.summary_of(run))
     ddp, alone = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
-    # Logarithms of 40, 41, 42 deviate by 0.0244; t of 2 degrees of freedom is 4.303; over the root of 3: 6.1 %, so +6.2 %.
+    # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
     assert [small for _, small in ddp] == ["±6.2%"] * 3 + ["", "±0.0%", "±0.0%"]
-    assert [text for text, _ in ddp] == ["195.1", "41.0", "41.0", "1.00", "100", "200"]
+    assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
-    assert "| ddp | 195.1 (±6.2%) | 41.0 (±6.2%) |" in tables.markdown([run], [tables.summary_of(run)])
+    assert "| ddp | 195.2 (±6.2%) | 41.0 (±6.2%) |" in tables.markdown([run], [tables.summary_of(run)])
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
@@ -560,6 +560,15 @@ def test_answer_compares_the_fastest_with_ddp(tmp_path: Path) -> None:
     assert said == (
         "The fastest is ddp_o2 with 533.3 images a second, 2.67 times the speed of ddp and 0.50 times its memory "
         "(peaks of 250 and 500 MiB over all processes)."
+    )
+
+
+def test_answer_shows_how_well_its_figures_are_known(tmp_path: Path) -> None:
+    ddp = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
+    fast = [Launch("ddp_o2", [[9, ms, ms]], [[100.0]], precision="O2") for ms in (20, 20, 20)]
+    said, _ = sentences([*ddp, *fast], tmp_path)
+    assert said.startswith(
+        "The fastest is ddp_o2 with 400.0 ±0.0% images a second, 2.05 (1.93 to 2.18) times the speed"
     )
 
 
