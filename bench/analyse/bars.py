@@ -26,8 +26,12 @@ def plus_minus(row: Mapping[Any, Any], name: str) -> str:
     if name not in ENDS:
         return ""
     ends = (row[ENDS[name].format(end)] for end in ("low", "high"))
-    percent = precision_percent(*(None if pd.isna(value) else value for value in (row[name], *ends)))
-    if percent is None:
+    return bar(precision_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
+
+
+def bar(percent: float | None) -> str:
+    """``±1.3%``, or empty where nothing is known."""
+    if percent is None or pd.isna(percent):
         return ""
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 999.5 else "±>999%"
 

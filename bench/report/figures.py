@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.answer import failures
+from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ok_rows, shown
 from bench.analyse.spread import spread
@@ -149,7 +150,7 @@ def step_times(run: Run) -> Plot | None:
     left = 0.0 if not cut else low - 0.06 * (high - low)
     title = "Step time by scenario"
     figure = _sheet(run, title, height_in=_rows_height_in(len(rows)))
-    axes = _row_axes(figure, rows, right_in=1.75)
+    axes = _row_axes(figure, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.2)
     drawn = 1
     for position, row in enumerate(rows):
         colour = _light(row.colour)
@@ -166,7 +167,7 @@ def step_times(run: Run) -> Plot | None:
         if len(medians) > 1:
             axes.plot(medians, [position + 0.4] * len(medians), linestyle="none", marker="^", markersize=4)
             axes.lines[-1].set(color=_light("ink"), markerfacecolor="none", markeredgewidth=0.8)
-        speed = f"{1000 * global_batch / at['median_ms']:,.1f} img/s"
+        speed = f"{1000 * global_batch / at['median_ms']:,.1f} img/s {bar(at['precision_percent'])}".rstrip()
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
         _right_label(axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
     axes.set_xlim(left, high + 0.03 * (high - left))
@@ -177,6 +178,8 @@ def step_times(run: Run) -> Plot | None:
         keys.append(("triangle", "median of a launch"))
     _legend(figure, [(_key(kind, "ddp-o1"), text) for kind, text in keys])
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
+    if launches["repeat"].max() > 0:
+        caption += " ±: half-width of the 95 % interval over launches."
     return _finished(run, figure, "step-times", title, caption, rows)
 
 

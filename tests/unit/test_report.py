@@ -385,6 +385,14 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
     assert np.polyval([slope, offset], [10, 10, 20, 20]) == pytest.approx(xs, abs=1e-3)
 
 
+def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
+    launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
+    plot = figures.plots(read(str(write_run(tmp_path, [*launches, FAST]))))[0]
+    texts = svg_texts(plot.svg)
+    assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
+    assert "95 % interval over launches" in plot.caption
+
+
 def test_memory_plot_has_a_line_for_each_process_of_failed_launches_too(mixed: Written) -> None:
     texts = svg_texts(mixed.text("memory.svg"))
     assert {"rank 0 · PID 0", "rank 1 · PID 1", "rank 0 · PID 400", "rank 1 · PID 401"} <= set(texts)
