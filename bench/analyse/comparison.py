@@ -2,8 +2,9 @@
 
 Welch's t test on the logarithms of one figure per launch (Welch 1947): it needs neither equal numbers of launches nor
 equal scatter, and its interval is one of the ratio. Steps are never pooled, since those of one launch resemble each
-other: pooled, chance alone makes most comparisons "significant". Where several scenarios are compared, p-values are
-adjusted after Holm (1979), so that all verdicts together are wrong in at most 5 of 100 runs.
+other: pooled, chance alone makes one comparison in five "significant", and more where launches differ more. Where
+several scenarios are compared, p-values are adjusted after Holm (1979): in at most 5 of 100 runs chance alone brings
+forth any verdict but ``no difference found``.
 
 ``benchmarks/statistics_simulation.py`` shows how often these verdicts are wrong, and what others would have said.
 """

@@ -91,11 +91,12 @@ def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confiden
     value = geometric_mean(above) / geometric_mean(below)
     if min(len(below), len(above)) == 1:
         return Ratio(value=value, low=None, high=None, p=None)
-    if np.ptp(below) == 0.0 and np.ptp(above) == 0.0:
-        return Ratio(value=value, low=value, high=value, p=float(below[0] == above[0]))
+    log_below, log_above = np.log(below), np.log(above)
+    if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
+        return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))
     with warnings.catch_warnings(), np.errstate(over="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # that the launches of one side are equal, which is no error
-        test = stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
+        test = stats.ttest_ind(log_above, log_below, equal_var=False)
         interval = test.confidence_interval(confidence)
         low, high = np.exp(interval.low), np.exp(interval.high)
     return Ratio(value=value, low=float(low), high=float(high), p=float(test.pvalue))

@@ -150,7 +150,7 @@ def step_times(run: Run) -> Plot | None:
     left = 0.0 if not cut else low - 0.06 * (high - low)
     title = "Step time by scenario"
     figure = _sheet(run, title, height_in=_rows_height_in(len(rows)))
-    axes = _row_axes(figure, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.2)
+    axes = _row_axes(figure, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.35)
     drawn = 1
     for position, row in enumerate(rows):
         colour = _light(row.colour)
