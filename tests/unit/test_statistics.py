@@ -305,7 +305,7 @@ def test_warm_up_is_in_no_figure_of_a_launch() -> None:
 
 
 def test_drift_compares_the_last_third_with_the_first() -> None:
-    assert one_launch([10.0, 10.0, 99.0, 1.0, 11.0, 11.0])["drift"] == pytest.approx(0.1)
+    assert one_launch([10.0, 12.0, 99.0, 99.0, 22.0, 11.0])["drift"] == pytest.approx(16.5 / 11 - 1)
     assert one_launch([8.0, 8.0, 9.0, 9.0, 5.0, 4.0, 4.0])["drift"] == pytest.approx(-0.5)
     assert pd.isna(one_launch([10.0, 10.0, 10.0, 11.0, 11.0])["drift"])
 
