@@ -39,22 +39,40 @@ class Console:
 
 
 class RunProgress:
-    """Where a run is: scenario, launch, step, img/s, time left. A context manager."""
+    """Where a run is: scenario, launch, step, img/s, time left. A context manager.
 
-    def __init__(self, console: Console, *, launches: int, steps: int, global_batch: int) -> None:
+    What is still to come is told by :meth:`expect`; time left is estimated from the launches that have run.
+    """
+
+    def __init__(self, console: Console, *, steps: int, global_batch: int) -> None:
         self.console = console
-        self.launches = launches
         self.steps = steps
         self.global_batch = global_batch
-        self.started = time.monotonic()
         self.done = 0
+        self._coming: list[str] = []
+        self._took_s: dict[str, list[float]] = {}
+        self._began = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._scenario = ""
+        self._doing = "measuring"
         self._phase = ""
         self._step = 0
         self._recent: list[tuple[float, int]] = []
         self._last_line = 0.0
+
+    @property
+    def launches(self) -> int:
+        """Those that are done and those to come."""
+        return self.done + len(self._coming)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Launches of these are to come, beside those that were told of before."""
+        self._coming += names
+
+    def drop(self, name: str) -> None:
+        """One launch of this that was to come is not."""
+        self._coming.remove(name)
 
     def __enter__(self) -> "RunProgress":
         if self.console.live:
@@ -70,7 +88,7 @@ class RunProgress:
                 TimeElapsedColumn(),
                 console=RichConsole(file=self.console.stream),
             )
-            self._task = self._bar.add_task("", total=self.launches * self.steps, launch="", scenario="", detail="")
+            self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
             self._bar.start()
         return self
 
@@ -78,43 +96,52 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, launch: int, scenario: str) -> None:
-        """A launch starts; ``launch`` counts from 0."""
-        self._scenario, self._phase, self._step = scenario, "starting", 0
+    def begin(self, name: str, doing: str = "measuring") -> None:
+        """A launch that was told of starts. ``doing``: what its ranks do after their warm-up."""
+        self._scenario, self._doing, self._phase, self._step = name, doing, "starting", 0
         self._recent = []
-        self._last_line = time.monotonic()
-        self._show(f"{launch + 1}/{self.launches}")
+        self._began = self._last_line = time.monotonic()
+        self._show()
 
     def hear(self, event: dict[str, Any]) -> None:
         """A message of a rank; rank 0 speaks for all."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
-            self._phase = {"warmup": "warm-up", "measure": "measuring"}.get(event["phase"], "starting")
+            self._phase = {"warmup": "warm-up", "measure": self._doing}.get(event["phase"], "starting")
         else:
             self._step = event["step"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
-        self._show(f"{self.done + 1}/{self.launches}")
+        self._show()
 
     def end(self, *, status: str, text: str) -> None:
         """The launch is over; ``text`` says how it went."""
+        self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
+        self.drop(self._scenario)
         self.done += 1
-        left = self._time_left()
         message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
+        self._phase, self._step = "", 0
         if self._bar is not None:
             self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
         else:
-            self.console.line(message + (f"; {left} left" if self.done < self.launches else ""))
-        self._show(f"{min(self.done + 1, self.launches)}/{self.launches}")
+            self.console.line(message + (f"; {self._time_left()} left" if self._coming else ""))
 
     def _time_left(self) -> str:
-        finished = self.done + self._step / self.steps * (self._phase in ("warm-up", "measuring"))
-        if self.done == 0 and self._step == 0:
-            return "?"
-        return duration((time.monotonic() - self.started) / max(finished, 0.01) * max(0.0, self.launches - finished))
+        """From the mean of the launches of the same scenario, else of all, less what the one in hand has had."""
+        everything = [seconds for took in self._took_s.values() for seconds in took]
+        in_hand_s = time.monotonic() - self._began if self._phase else 0.0
+        if not everything:
+            if not self._step:
+                return "?"
+            everything = [in_hand_s * self.steps / self._step]
+        usual_s = sum(everything) / len(everything)
+        expected = (self._took_s.get(name, [usual_s]) for name in self._coming)
+        return duration(max(0.0, sum(sum(took) / len(took) for took in expected) - in_hand_s))
 
-    def _show(self, launch: str) -> None:
-        detail = f"{self._phase} step {self._step}/{self.steps}"
+    def _show(self) -> None:
+        launch = f"{self.done + 1}/{self.launches}"
+        of = f"/{self.steps}" if self._step <= self.steps else ""
+        detail = f"{self._phase} step {self._step}{of}"
         if len(self._recent) > 1:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
             detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} img/s"
@@ -122,7 +149,8 @@ class RunProgress:
         if self._bar is not None and self._task is not None:
             self._bar.update(
                 self._task,
-                completed=self.done * self.steps + self._step,
+                total=self.launches,
+                completed=self.done + min(1.0, self._step / self.steps),
                 launch=launch,
                 scenario=self._scenario,
                 detail=detail,

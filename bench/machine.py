@@ -128,6 +128,19 @@ def load() -> float:
     return os.getloadavg()[0]
 
 
+def busy_s() -> float:
+    """CPU seconds that the usable cores have been busy since the machine was started, with anybody's work."""
+    usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    with open("/proc/stat", encoding="ascii") as file:
+        for line in file:
+            name, *numbers = line.split()
+            if name in usable:
+                user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, numbers[:8])
+                ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def utc_now() -> str:
     """The time for people, in UTC (ISO 8601)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

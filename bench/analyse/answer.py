@@ -13,8 +13,8 @@ REPLICATES_WANTED = 3
 
 
 def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
-    """The row of the fastest scenario all of whose launches are ``ok``; None where there is none."""
-    good = summary[(summary["status"] == "ok") & summary["throughput_img_s"].notna()]
+    """The row of the fastest scenario of an overview that can be recommended; None where there is none."""
+    good = summary[summary["why_not"].isna() & summary["throughput_img_s"].notna()]
     rows: list[Any] = good.to_dict("records")
     return max(rows, key=lambda row: row["throughput_img_s"], default=None)
 
@@ -23,23 +23,21 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
     """Which scenario is fastest, by how much, and what it takes in memory; a second sentence where one replica won."""
     best = fastest(summary)
     if best is None:
-        return "No scenario of this run ended well, so there is nothing to compare."
-    broken = _objecting(document, "finite_loss", True)
-    sentences = [_sentence("The fastest is", best, summary, broken)]
+        return "No scenario of this run ended well and can be believed, so there is nothing to compare."
+    sentences = [_sentence("The fastest is", best, summary)]
     parallel = summary[summary["scenario"].map(_replicas(document)) > 1]
     if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
         best_parallel = fastest(parallel)
         if best_parallel is not None:
             replicas = document["workload"]["replicas"]
             opening = f"Of those that train on {replicas} replicas it is"
-            sentences.append(_sentence(opening, best_parallel, summary, broken))
+            sentences.append(_sentence(opening, best_parallel, summary))
     return " ".join(sentences)
 
 
-def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame, broken: Sequence[str]) -> str:
-    name = f"{best['scenario']} (whose loss is not finite)" if best["scenario"] in broken else best["scenario"]
+def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame) -> str:
     bar = plus_minus(best, "throughput_img_s")
-    text = f"{opening} {name} with {best['throughput_img_s']:,.1f}{bar and ' ' + bar} images a second"
+    text = f"{opening} {best['scenario']} with {best['throughput_img_s']:,.1f}{bar and ' ' + bar} images a second"
     base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
     if best["scenario"] == BASE:
         return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
@@ -70,6 +68,7 @@ def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
     """What the figures cannot tell, a sentence or two each; the gravest first."""
     return [
         *_about_completeness(document, summary),
+        *_about_left_out(summary),
         *_about_checks(document),
         *_about_chance(summary),
         *_about_device(document),
@@ -88,6 +87,18 @@ def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list
         why = "; ".join(f"{row['scenario']} ({row['status']})" for row in failed.to_dict("records"))
         found.append(f"Without figures, or with those of some launches only: {why}. The reasons stand below the table.")
     return found
+
+
+def _about_left_out(summary: pd.DataFrame) -> list[str]:
+    """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
+    best = fastest(summary)
+    speed = 0.0 if best is None else best["throughput_img_s"]
+    faster = summary[summary["why_not"].notna() & (summary["status"] == "ok") & (summary["throughput_img_s"] > speed)]
+    return [
+        f"{row['scenario']} was faster ({row['throughput_img_s']:,.1f} images a second) and is not recommended: "
+        f"{row['why_not']}."
+        for row in faster.to_dict("records")
+    ]
 
 
 def _about_checks(document: dict[str, Any]) -> list[str]:

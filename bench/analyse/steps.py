@@ -54,7 +54,8 @@ def outliers(steps: pd.DataFrame) -> pd.DataFrame:
 def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per launch over its measured steps; times are of the headline (ms).
 
-    ``launch, scenario, repeat, median_ms, mean_ms, p95_ms, p99_ms, measured`` (their number); ``outliers``: how many of
+    ``launch, scenario, repeat, median_ms, mean_ms, p95_ms, p99_ms, iqr_ms`` (third quartile less the first),
+    ``measured`` (their number); ``outliers``: how many of
     them :func:`outliers` labels; ``drift``: median of the last third over that of the first, less 1, null with fewer
     than :data:`DRIFT_STEPS`; ``skew``: median over steps of (max - min) / median over ranks, 0 for one rank;
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
@@ -68,6 +69,7 @@ def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(
         p95_ms=times.quantile(0.95),
         p99_ms=times.quantile(0.99),
+        iqr_ms=times.quantile(0.75) - times.quantile(0.25),
         measured=times.size(),
         outliers=groups["outlier"].sum().astype("int64"),
     ).reset_index()

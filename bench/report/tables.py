@@ -15,8 +15,9 @@ from bench.analyse.answer import answer, caveats, fastest
 from bench.analyse.bars import about_intervals, plus_minus
 from bench.analyse.labels import HALF
 from bench.analyse.launches import ok_rows
+from bench.analyse.overview import overview
 from bench.analyse.spread import losses
-from bench.analyse.steps import BASE, scenarios, summary
+from bench.analyse.steps import BASE, scenarios
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class Table:
 
 
 def summary_of(run: Run) -> "pd.DataFrame":
-    """The summary of a run (``bench.analyse.steps.summary``) with the run's id as its first column."""
-    table = summary(run.document, run.steps, run.memory)
+    """The summary of a run (``bench.analyse.overview``) with the run's id as its first column."""
+    table = overview(run)
     table.insert(0, "run", run.id)
     return table
 

@@ -10,7 +10,10 @@ from bench.console import Console, count, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
-from bench.verbs.options import Parser, check_apex, print_json, seconds, seed, whole_number
+from bench.precision import FEWEST_LAUNCHES
+from bench.verbs.options import Parser, check_apex, percentage, print_json, seconds, seed, span, whole_number
+
+DEFAULT_BUDGET_S = 1200.0
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -34,11 +37,11 @@ def main(arguments: list[str]) -> int:
     from bench import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console())
-    from bench.analyse.steps import summary
+    from bench.analyse.overview import overview
     from bench.store import read
 
     done = read(finished.path)
-    table = summary(done.document, done.steps, done.memory)
+    table = overview(done)
     people = sys.stderr if options.json else sys.stdout
     print(f"\n{summary_table(table)}\n\n{_next_steps(request, scenarios, finished.path, finished.failed)}", file=people)
     if options.json:
@@ -91,6 +94,33 @@ def _parser() -> Parser:
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
     )
+    much.add_argument(
+        "--until-precision",
+        type=percentage,
+        metavar="1%",
+        help="add launches until every step time is known within this (half-width of its 95%% interval)",
+    )
+    much.add_argument(
+        "--budget",
+        type=span,
+        metavar="20m",
+        help=f"the most that --until-precision may take in all (default: {DEFAULT_BUDGET_S / 60:.0f}m)",
+    )
+    why = parser.add_argument_group("why")
+    why.add_argument(
+        "--diagnose",
+        action=argparse.BooleanOptionalAction,
+        help="a launch of each scenario that shows where the time goes (default: with standard and nightly)",
+    )
+    why.add_argument(
+        "--trace", action="store_true", help="keep a profile of each rank for Perfetto or Chrome (implies --diagnose)"
+    )
+    why.add_argument(
+        "--parity",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="hold losses and gradients against an fp32 reference (default: yes)",
+    )
     result = parser.add_argument_group("result")
     result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
     result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
@@ -122,6 +152,10 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
+    if options.budget is not None and options.until_precision is None:
+        raise RequestError("--budget", "it limits --until-precision, which is not asked for", "add it, such as 1%")
+    if options.trace and options.diagnose is False:
+        raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(
@@ -134,7 +168,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         global_batch=global_batch(options.global_batch, options.batch_per_rank, device, scenarios, replicas),
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
-        launches=options.launches or profile.launches,
+        launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
         profile=options.profile,
         impl=options.impl,
         apex_path=options.apex,
@@ -143,6 +177,11 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         fresh=options.fresh,
         stall_timeout_s=options.stall_timeout,
         label=options.label,
+        until_precision=options.until_precision,
+        budget_s=(options.budget or DEFAULT_BUDGET_S) if options.until_precision else None,
+        diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
+        trace=options.trace,
+        parity=options.parity,
     )
 
 
