@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S = 10.0
 
 
+PHASE_WORDS = {"rendezvous": "starting", "build": "starting", "warmup": "warm-up", "record": "recording"}
+"""What the display calls a phase of a rank; the others are what the launch is for."""
+
+
 class Console:
     """Progress on standard error. ``quiet``: errors only."""
 
@@ -108,7 +112,7 @@ class RunProgress:
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
-            self._phase = {"warmup": "warm-up", "measure": self._doing}.get(event["phase"], "starting")
+            self._phase = PHASE_WORDS.get(event["phase"], self._doing)
         else:
             self._step = event["step"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
@@ -183,10 +187,14 @@ SUMMARY_COLUMNS = (
     ("vs ddp", "relative_to_ddp", "{:.2f}x"),
     ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
     ("MiB all", "peak_total_mib", "{:,.0f}"),
+    ("numerics", "parity", "{}"),
     ("status", "status", "{}"),
     ("what ran", "what_ran", "{}"),
 )
-"""Heading, column of the summary, and format, of the table on a terminal."""
+"""Heading, column of the overview, and format, of the table on a terminal."""
+
+SHORT = {"within half precision": "half"}
+"""What is too long for a table."""
 
 
 def summary_table(table: "pd.DataFrame") -> str:
@@ -204,9 +212,10 @@ def summary_table(table: "pd.DataFrame") -> str:
     for heading, name, form in SUMMARY_COLUMNS:
         bars = [plus_minus(record, name) for record in records]
         room = max((len(bar) + 1 for bar in bars if bar), default=0)
-        texts = [form.format(record[name]) if pd.notna(record[name]) else "-" for record in records]
+        values = [SHORT.get(record[name], record[name]) for record in records]
+        texts = [form.format(value) if pd.notna(value) else "-" for value in values]
         columns.append([heading, *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
-    text = align(list(zip(*columns, strict=True)), left=("scenario", "status", "what ran"))
+    text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"))
     reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
     return "\n".join([text, *about_intervals(table), *reasons])
 

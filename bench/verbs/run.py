@@ -4,9 +4,10 @@ import argparse
 import json
 import os
 import sys
+from typing import Any
 
 from bench import discover, machine
-from bench.console import Console, count, summary_table
+from bench.console import Console, count, duration, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
@@ -43,7 +44,9 @@ def main(arguments: list[str]) -> int:
     done = read(finished.path)
     table = overview(done)
     people = sys.stderr if options.json else sys.stdout
-    print(f"\n{summary_table(table)}\n\n{_next_steps(request, scenarios, finished.path, finished.failed)}", file=people)
+    verdicts = _verdicts(done.document)
+    next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
+    print("", summary_table(table), "", *verdicts, "", next_steps, sep="\n", file=people)
     if options.json:
         rows = json.loads(table.to_json(orient="records"))
         print_json({"path": finished.path, **finished.document, "summary": rows})
@@ -185,6 +188,30 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     )
 
 
+def _verdicts(document: dict[str, Any]) -> list[str]:
+    """What the figures speak for, and what speaks against them."""
+    advice, precision = document["recommendation"], document["precision"]
+    lines = []
+    if advice["fastest"] is not None:
+        lean = (
+            "" if advice["leanest"] == advice["fastest"] else f"; within 5 % of it, least memory: {advice['leanest']}"
+        )
+        lines.append(f"Fastest that can be recommended: {advice['fastest']}{lean}")
+    if advice["left_out"]:
+        why = ", ".join(f"{name} ({reason})" for name, reason in advice["left_out"].items())
+        lines.append(f"Not recommended: {why}")
+    if precision is not None:
+        wanted = f"±{100 * precision['target']:g} %"
+        lines.append(
+            {
+                "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
+                "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
+                "launches": f"{wanted} was not reached with the most launches that a scenario may have",
+            }[precision["stopped_by"]]
+        )
+    return lines
+
+
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
     """What to do with the run, given what it was."""
     lines = [f"Run folder: {os.path.relpath(path)}"]
@@ -193,7 +220,7 @@ def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, faile
             f"{count(failed, 'launch', 'launches')} failed: what was printed is in {os.path.relpath(path)}/logs"
         )
     lines.append(f"Next: python -m bench report {os.path.basename(path)}")
-    if request.launches < 3:
+    if request.launches < FEWEST_LAUNCHES:
         again = f"python -m bench run --profile standard{_same_scenarios(scenarios)}"
         lines.append(f"One launch says nothing about chance; for figures to act on: {again}")
     return "\n".join(lines)

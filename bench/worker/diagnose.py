@@ -27,6 +27,8 @@ from bench.worker.session import Session
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
+Report = Callable[[str], Tick]
+"""Says that a look begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 SETTLING_STEPS = 1
@@ -49,12 +51,12 @@ CATEGORIES = {
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
 
-def run(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
+def run(session: Session, load: Load, report: Report) -> dict[str, Any]:
     """All looks. Every rank takes the same steps. Times in milliseconds; see each function for its part."""
     pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.job.job.iters // 3))
-    steps, pairs_reason = paired(session, load, pairs, tick)
-    logged, logger_reason = ddp_logger(session, load, pairs)
-    parts, parts_reason = data_parallel(session, load, pairs)
+    steps, pairs_reason = paired(session, load, pairs, report("pairs"))
+    logged, logger_reason = ddp_logger(session, load, pairs, report("logger"))
+    parts, parts_reason = data_parallel(session, load, pairs, report("parts"))
     return {
         "pairs": steps,
         "pairs_reason": pairs_reason,
@@ -62,7 +64,7 @@ def run(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
         "logger_reason": logger_reason,
         "data_parallel": parts,
         "data_parallel_reason": parts_reason,
-        "profile": profiled(session, load),
+        "profile": profiled(session, load, report("profile")),
     }
 
 
@@ -102,7 +104,7 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     return rows, None
 
 
-def ddp_logger(session: Session, load: Load, steps: int) -> tuple[list[dict[str, float]], str | None]:
+def ddp_logger(session: Session, load: Load, steps: int, tick: Tick) -> tuple[list[dict[str, float]], str | None]:
     """What torch DDP's own logger says of ``steps`` steps, and why there is nothing.
 
     One row a step: ``compute_ms`` (backward computation), ``comm_ms`` (from the first bucket's start to the last one's
@@ -127,6 +129,7 @@ def ddp_logger(session: Session, load: Load, steps: int) -> tuple[list[dict[str,
             )
         session.backward(loss)
         session.optimize()
+        tick(step + 1)
     module._set_ddp_runtime_logging_sample_rate(100)
     return rows, None
 
@@ -134,7 +137,7 @@ def ddp_logger(session: Session, load: Load, steps: int) -> tuple[list[dict[str,
 DATA_PARALLEL_PARTS = ("scatter", "replicate", "parallel_apply", "gather")
 
 
-def data_parallel(session: Session, load: Load, steps: int) -> tuple[list[dict[str, float]], str | None]:
+def data_parallel(session: Session, load: Load, steps: int, tick: Tick) -> tuple[list[dict[str, float]], str | None]:
     """The parts of DataParallel's forward pass in ``steps`` steps (ms, with the devices idle in between).
 
     One row a step: ``scatter_ms``, ``replicate_ms`` (weights to all GPUs), ``parallel_apply_ms``, ``gather_ms``.
@@ -146,10 +149,11 @@ def data_parallel(session: Session, load: Load, steps: int) -> tuple[list[dict[s
         return [], "DataParallel on one device or on the CPU is a pass-through: nothing is replicated"
     rows: list[dict[str, float]] = []
     with timed_parts(module, rows):
-        for _ in range(steps):
+        for step in range(steps):
             rows.append({})
             session.backward(session.forward(*load()))
             session.optimize()
+            tick(step + 1)
     return rows, None
 
 
@@ -186,7 +190,7 @@ def _wait_for_all_devices() -> None:
             torch.cuda.synchronize(index)
 
 
-def profiled(session: Session, load: Load) -> dict[str, Any]:
+def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
     """A few steps under the profiler: what the time of a step is spent on (``*_ms`` a step, self times).
 
     ``categories``: the time of operators by :data:`CATEGORIES`, and ``other``; on a GPU the time of their kernels.
@@ -196,7 +200,7 @@ def profiled(session: Session, load: Load) -> dict[str, Any]:
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with profile(activities=activities) as profiler:
         start = time.perf_counter_ns()
-        for _ in range(PROFILED_STEPS):
+        for step in range(PROFILED_STEPS):
             with record_function("data"):
                 images, labels = load()
             with record_function("forward"):
@@ -205,6 +209,7 @@ def profiled(session: Session, load: Load) -> dict[str, Any]:
                 session.backward(loss)
             with record_function("optimizer"):
                 session.optimize()
+            tick(step + 1)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6

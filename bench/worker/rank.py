@@ -163,7 +163,7 @@ def _diagnose(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
     watch.stop()
     ran = _what_ran(session, watch)
     _barrier()
-    found = diagnose.run(session, load, report("measure", job.workload.warmup))
+    found = diagnose.run(session, load, report)
     report("record")
     return {"effective": ran, **found}
 
