@@ -1,5 +1,6 @@
 """What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -62,13 +63,14 @@ class RunProgress:
         self._doing = "measuring"
         self._phase = ""
         self._step = 0
+        self._of = steps
         self._recent: list[tuple[float, int]] = []
         self._last_line = 0.0
 
     @property
     def launches(self) -> int:
-        """Those that are done and those to come."""
-        return self.done + len(self._coming)
+        """Those that are done, in hand, or to come."""
+        return self.done + bool(self._phase) + len(self._coming)
 
     def expect(self, names: Sequence[str]) -> None:
         """Launches of these are to come, beside those that were told of before."""
@@ -102,7 +104,8 @@ class RunProgress:
 
     def begin(self, name: str, doing: str = "measuring") -> None:
         """A launch that was told of starts. ``doing``: what its ranks do after their warm-up."""
-        self._scenario, self._doing, self._phase, self._step = name, doing, "starting", 0
+        self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
+        self._coming.remove(name)
         self._recent = []
         self._began = self._last_line = time.monotonic()
         self._show()
@@ -114,38 +117,38 @@ class RunProgress:
         if event["event"] == "phase":
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
         else:
-            self._step = event["step"]
+            self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
         self._show()
 
     def end(self, *, status: str, text: str) -> None:
         """The launch is over; ``text`` says how it went."""
         self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
-        self.drop(self._scenario)
+        self._phase, self._step = "", 0
         self.done += 1
         message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
-        self._phase, self._step = "", 0
         if self._bar is not None:
             self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
         else:
             self.console.line(message + (f"; {self._time_left()} left" if self._coming else ""))
 
     def _time_left(self) -> str:
-        """From the mean of the launches of the same scenario, else of all, less what the one in hand has had."""
+        """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
         everything = [seconds for took in self._took_s.values() for seconds in took]
-        in_hand_s = time.monotonic() - self._began if self._phase else 0.0
-        if not everything:
-            if not self._step:
-                return "?"
-            everything = [in_hand_s * self.steps / self._step]
-        usual_s = sum(everything) / len(everything)
-        expected = (self._took_s.get(name, [usual_s]) for name in self._coming)
-        return duration(max(0.0, sum(sum(took) / len(took) for took in expected) - in_hand_s))
+        had_s = time.monotonic() - self._began
+        own_s = had_s * self._of / self._step if self._step else None
+        if own_s is None and not everything:
+            return "?"
+        usual_s = statistics.mean(everything or [own_s or 0.0])
+        expected = {name: statistics.mean(took) for name, took in self._took_s.items()}
+        left_s = sum(expected.get(name, usual_s) for name in self._coming)
+        if self._phase:
+            left_s += max(0.0, (own_s or expected.get(self._scenario, usual_s)) - had_s)
+        return duration(left_s)
 
     def _show(self) -> None:
         launch = f"{self.done + 1}/{self.launches}"
-        of = f"/{self.steps}" if self._step <= self.steps else ""
-        detail = f"{self._phase} step {self._step}{of}"
+        detail = f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
             detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} img/s"
@@ -154,7 +157,7 @@ class RunProgress:
             self._bar.update(
                 self._task,
                 total=self.launches,
-                completed=self.done + min(1.0, self._step / self.steps),
+                completed=self.done + self._step / self._of,
                 launch=launch,
                 scenario=self._scenario,
                 detail=detail,

@@ -192,7 +192,10 @@ def diagnostic(request: Request, found: Found, launch: int, cores: int, trace: s
 
 
 def reference(request: Request, replica_counts: tuple[int, ...], launch: int, cores: int) -> Job:
-    """The launch that computes what all scenarios are held against, on the first chosen device."""
+    """The launch that computes what all scenarios are held against, on the first chosen device.
+
+    On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
+    """
     return Job(
         launch=launch,
         scenario=REFERENCE,
@@ -207,7 +210,7 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, co
         impl="native",
         workload=request.workload,
         iters=request.iters,
-        threads=cores,
+        threads=max(1, cores // request.replicas),
         devices=request.devices[:1],
         stall_timeout_s=request.stall_timeout_s,
         purpose="reference",

@@ -45,7 +45,8 @@ def parity(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame
     """
     reference = _Reference.of(document, numerics)
     sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
-    losses = steps.groupby(["launch", "step"])["loss"].agg(lambda values: values.mean(skipna=False))
+    ranks = steps.groupby(["launch", "step"])["loss"].agg(["mean", "size", "count"])
+    losses = ranks["mean"].where(ranks["count"] == ranks["size"])  # unknown where that of one rank is not a number
     rows = []
     for launch in document["launches"]:
         if launch["status"] == "ok":

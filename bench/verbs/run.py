@@ -197,6 +197,9 @@ def _verdicts(document: dict[str, Any]) -> list[str]:
             "" if advice["leanest"] == advice["fastest"] else f"; within 5 % of it, least memory: {advice['leanest']}"
         )
         lines.append(f"Fastest that can be recommended: {advice['fastest']}{lean}")
+    if advice["not_told_apart"]:
+        names = ", ".join(advice["not_told_apart"])
+        lines.append(f"Perhaps as fast, for all that these launches can tell: {names}")
     if advice["left_out"]:
         why = ", ".join(f"{name} ({reason})" for name, reason in advice["left_out"].items())
         lines.append(f"Not recommended: {why}")

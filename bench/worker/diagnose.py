@@ -27,7 +27,7 @@ from bench.worker.session import Session
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
-Report = Callable[[str], Tick]
+Report = Callable[..., Tick]
 """Says that a look begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
@@ -54,9 +54,9 @@ _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for nam
 def run(session: Session, load: Load, report: Report) -> dict[str, Any]:
     """All looks. Every rank takes the same steps. Times in milliseconds; see each function for its part."""
     pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.job.job.iters // 3))
-    steps, pairs_reason = paired(session, load, pairs, report("pairs"))
-    logged, logger_reason = ddp_logger(session, load, pairs, report("logger"))
-    parts, parts_reason = data_parallel(session, load, pairs, report("parts"))
+    steps, pairs_reason = paired(session, load, pairs, report("pairs", of=2 * pairs))
+    logged, logger_reason = ddp_logger(session, load, pairs, report("logger", of=pairs + SETTLING_STEPS + 1))
+    parts, parts_reason = data_parallel(session, load, pairs, report("parts", of=pairs))
     return {
         "pairs": steps,
         "pairs_reason": pairs_reason,
@@ -64,7 +64,7 @@ def run(session: Session, load: Load, report: Report) -> dict[str, Any]:
         "logger_reason": logger_reason,
         "data_parallel": parts,
         "data_parallel_reason": parts_reason,
-        "profile": profiled(session, load, report("profile")),
+        "profile": profiled(session, load, report("profile", of=PROFILED_STEPS)),
     }
 
 

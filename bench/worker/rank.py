@@ -26,7 +26,7 @@ from bench.worker import apex, data, diagnose, effective, fingerprint, loop, ref
 from bench.worker.session import RankJob, Session, session_for
 
 Report = Callable[..., Callable[[int], None]]
-"""``report(phase, done)`` says that a phase begins, after ``done`` steps; what it returns is told of each step."""
+"""``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``; what it returns is told of each step."""
 
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
@@ -82,9 +82,9 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     rank_job = _resolve(job, me, device)
     torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
 
-    def report(phase: str, done: int = 0) -> Any:
+    def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
         tell("phase", phase=phase)
-        return lambda step: tell("step", step=done + step, of=job.steps)
+        return lambda step: tell("step", step=done + step, of=of)
 
     purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference}
     result = purposes[job.purpose](rank_job, report, born_ns)
@@ -171,7 +171,10 @@ def _diagnose(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
 def _reference(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
     """Compute what every scenario is held against; see ``bench.worker.reference``."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    return {"passes": reference.run(job, report("measure")), "unit_roundoff": reference.unit_roundoff(job.half)}
+    return {
+        "passes": reference.run(job, report("measure", of=reference.steps(job))),
+        "unit_roundoff": reference.unit_roundoff(job.half),
+    }
 
 
 def _what_ran(session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:

@@ -32,6 +32,11 @@ class Pass:
     alone: list[float] | None
 
 
+def steps(job: RankJob) -> int:
+    """How many steps all passes have together."""
+    return (len(job.job.replica_counts) + 1) * job.job.steps
+
+
 def run(job: RankJob, on_step: Callable[[int], None]) -> list[dict[str, object]]:
     """The passes for every number in ``job.job.replica_counts``, and the twin for the largest of them."""
     counts = sorted(job.job.replica_counts)
