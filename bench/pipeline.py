@@ -38,8 +38,10 @@ class Finished:
 
     @property
     def failed(self) -> int:
-        """Launches that should have run and did not end well."""
-        return sum(launch["status"] not in ("ok", "unsupported") for launch in self.document["launches"])
+        """Launches of any kind that should have run and did not end well."""
+        reference = [self.document["reference"]] if self.document["reference"] else []
+        everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
+        return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
 def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console) -> Finished:
@@ -103,6 +105,11 @@ class _Run:
         """The scenarios that can run here."""
         return [found for found in self.scenarios if self.obstacles[found.name] is None]
 
+    @property
+    def successful(self) -> set[str]:
+        """The scenarios with a measured launch that ended well."""
+        return {launch["scenario"] for launch in self.writer.document["launches"] if launch["status"] == "ok"}
+
     def next_launch(self) -> int:
         """The number of the next launch of any kind."""
         return len(self.writer.document["launches"]) + len(self.writer.document["diagnostics"])
@@ -157,7 +164,10 @@ def _do_all(run: _Run) -> None:
         run.writer.document["precision"] = run.precision.outcome([found.name for found in run.runnable])
     if run.request.diagnose:
         for found in run.runnable:
-            _diagnose(found, run)
+            if found.name in run.successful:
+                _diagnose(found, run)
+            else:
+                run.progress.drop(found.name)
     if run.request.parity:
         _compute_reference(run)
 
