@@ -44,7 +44,9 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
 def refuse_blocking_launches(device: str) -> None:
     """Raises :class:`RequestError` where the environment makes CUDA wait for every kernel; on the CPU nothing does."""
     if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
-        raise RequestError(BLOCKING, "it makes every kernel wait for the one before, for debugging", f"unset {BLOCKING}")
+        raise RequestError(
+            BLOCKING, "it makes every kernel wait for the one before, for debugging", f"unset {BLOCKING}"
+        )
 
 
 def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:

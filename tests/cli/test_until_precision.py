@@ -1,4 +1,4 @@
-"""``--until-precision`` on real launches: it ends because the answer is precise, or because the time for it is spent."""
+"""``--until-precision`` on real launches: they end when the answer is precise, or when the time for it is spent."""
 
 import json
 import subprocess
@@ -42,7 +42,19 @@ def measured(repository: Path, folder: Path, *arguments: str) -> tuple[dict[str,
     scenario, out = folder / "calm.py", folder / "out"
     scenario.write_text(CALM)
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments],
+        [
+            sys.executable,
+            "-m",
+            "bench",
+            "run",
+            *SMALL,
+            *SHORT,
+            "--scenario",
+            str(scenario),
+            "--out",
+            str(out),
+            *arguments,
+        ],
         cwd=repository,
         capture_output=True,
         text=True,

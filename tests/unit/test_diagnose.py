@@ -75,8 +75,9 @@ def about(run: Run, scenario: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scenario", ["ddp", "apex_ddp"])
 def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenario: str) -> None:
+    rows = look(run, scenario, "pairs")
     for rank in (0, 1):
-        mine = look(run, scenario, "pairs").query("rank == @rank").sort_values("step")
+        mine = rows[rows["rank"] == rank].sort_values("step")
         assert mine["synchronised"].tolist() == [True, False, False, True] * (PAIRS // 2)
         assert mine["pair"].tolist() == [step // 2 for step in range(2 * PAIRS)]
         assert (mine[[f"{phase}_ms" for phase in PHASES]] >= 0).all(axis=None)

@@ -87,7 +87,11 @@ def judge(
     numerics = pd.DataFrame(mine + (reference_numbers() if rows is None else rows), columns=list(NUMERICS_COLUMNS))
     losses = LOSS if loss is None else loss
     steps = pd.DataFrame(
-        [{"launch": 0, "step": step, "rank": rank, "loss": value} for step, value in enumerate(losses) for rank in (0, 1)]
+        [
+            {"launch": 0, "step": step, "rank": rank, "loss": value}
+            for step, value in enumerate(losses)
+            for rank in (0, 1)
+        ]
     )
     (row,) = parity(document, steps, numerics).to_dict("records")
     return row
@@ -225,9 +229,11 @@ def test_a_sketch_is_linear() -> None:
     assert len(sketched(a)) == fingerprint.SKETCH_SIZE
 
 
-def test_sketches_keep_distances_within_the_error_that_is_stated() -> None:
+@pytest.mark.parametrize("one_sided", [False, True], ids=["random", "one-sided"])
+def test_sketches_keep_distances_within_the_error_that_is_stated(one_sided: bool) -> None:
+    """Also where all elements differ to the same side, which sums without random signs would make too much of."""
     stated = 1 / math.sqrt(2 * fingerprint.SKETCH_SIZE)
-    ours = vectors(60)
+    ours = [vector.abs() + index % 2 if one_sided else vector for index, vector in enumerate(vectors(60))]
     errors = [
         float(np.linalg.norm(sketched(a) - sketched(b)) / (a - b).norm()) - 1.0
         for a, b in zip(ours[::2], ours[1::2], strict=True)

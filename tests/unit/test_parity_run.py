@@ -22,7 +22,7 @@ WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
 
 WARMUP, ITERS = 1, 4
 
-SOURCE = '''
+SOURCE = """
 from bench.scenario import Scenario
 
 SCENARIO = Scenario(summary="broken", strategy="custom", precision="{level}", needs=("distributed",))
@@ -40,7 +40,7 @@ def setup(job):
     forward, optimize, calls = session.forward, session.optimize, []
     {fault}
     return session
-'''
+"""
 
 HONEST = {"level": "O0", "wrap": "distributed_data_parallel", "before": "pass", "fault": "pass"}
 

@@ -18,7 +18,7 @@ from bench.store import Run
 
 WARMUP, ITERS = 3, 45
 
-SOURCE = '''
+SOURCE = """
 from bench.scenario import Scenario
 
 SCENARIO = Scenario(summary="planted", strategy="custom", needs=("distributed",))
@@ -60,7 +60,7 @@ def setup(job):
     session.forward, loop._chain = planted_forward, planted_chain
     {more}
     return session
-'''
+"""
 """``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``job.rank``; ``after``: at the end."""
 
 HONEST = {"forward": "0.01", "load": "0", "after": "0", "alone": "False", "more": "pass"}
