@@ -51,6 +51,7 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     :class:`Interrupted` after sealing what was done.
     """
     check_writable(out)
+    machine.refuse_blocking_launches(request.device)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with _host(request) as host, _sigterm_interrupts():
         with console.waiting("importing torch, once for all launches"):

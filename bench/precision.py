@@ -63,11 +63,14 @@ class Precision:
         return self.clock() - self.started
 
     def _done(self, scenario: str) -> bool:
-        launches = len(self.medians.get(scenario, []))
-        if scenario in self.failed or launches >= MOST_LAUNCHES:
-            return True
+        too_many = len(self.medians.get(scenario, [])) >= MOST_LAUNCHES
+        return scenario in self.failed or too_many or self._reached(scenario)
+
+    def _reached(self, scenario: str) -> bool:
+        """Whether the interval is narrow enough, by launches enough that it means something."""
         width = self.half_width(scenario)
-        return launches >= FEWEST_LAUNCHES and width is not None and width <= self.target
+        enough = len(self.medians.get(scenario, [])) >= FEWEST_LAUNCHES
+        return enough and width is not None and width <= self.target
 
     def outcome(self, scenarios: Sequence[str]) -> dict[str, Any]:
         """What was asked for and what came of it, for run.json.
@@ -77,11 +80,10 @@ class Precision:
         """
         reached = {}
         for name in scenarios:
-            width = self.half_width(name)
             reached[name] = {
                 "launches": len(self.medians.get(name, [])),
-                "half_width": width,
-                "reached": width is not None and width <= self.target,
+                "half_width": self.half_width(name),
+                "reached": self._reached(name),
             }
         precise = all(state["reached"] for name, state in reached.items() if name not in self.failed)
         return {

@@ -136,7 +136,8 @@ def _judge(
         return found | {"reason": f"there is no reference of {replicas} replicas, or no gradient of this launch"}
     unit = unit_roundoff(launch["effective"])
     skipped = (checks["skipped_warmup_steps"] or 0) + (checks["skipped_steps"] or 0)
-    error = max(distance(gradient, reference.gradient(replicas)) for gradient in gradients)
+    errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
+    error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
     bound = reference.gradient_bound(unit)
     known = np.isfinite(error)
     if known:

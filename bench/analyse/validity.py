@@ -216,12 +216,13 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
     wanted = document["precision"]
     if wanted is not None and not wanted["scenarios"].get(scenario, {"reached": True})["reached"]:
         width = wanted["scenarios"][scenario]["half_width"]
+        asked = f"±{100 * wanted['target']:g}%"
         yield Finding(
             code="imprecise",
             severity="warning",
-            text=f"±{width:.1%} is what was reached of the ±{wanted['target']:.1%} asked for"
+            text=f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
             if width is not None
-            else f"no interval, where ±{wanted['target']:.1%} was asked for",
+            else f"no interval, where {asked} was asked for",
             remedy=f"raise --budget (it was {wanted['budget_s'] / 60:g}m), or keep other work away",
         )
 
