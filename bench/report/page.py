@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.answer import answer, caveats, failures
 from bench.console import duration
 from bench.report import tables
-from bench.report.figures import THEME, Plot, inline, model_and_batch
+from bench.report.drawing import THEME, Plot, inline, model_and_batch
 from bench.store import Run
 
 if TYPE_CHECKING:

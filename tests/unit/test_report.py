@@ -28,7 +28,7 @@ from bench.analyse.answer import answer, caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
-from bench.report import figures, tables
+from bench.report import drawing, figures, tables
 from bench.store import Run, RunWriter, read
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
@@ -341,9 +341,9 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     assert len(svgs) == len(PLOTS)
     assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
     used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
-    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(figures.THEME)
+    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(drawing.THEME)
     assert html.count("--ddp-o0:") == 2  # a light and a dark one
-    assert len({light for light, _ in figures.THEME.values()}) == len(figures.THEME)
+    assert len({light for light, _ in drawing.THEME.values()}) == len(drawing.THEME)
 
 
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
@@ -358,7 +358,7 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
         png = (mixed.out / f"{name}.png").read_bytes()
         assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.rstrip(b"\x00").endswith(b"IEND\xaeB`\x82")
         pixels = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]
-        assert pixels == [pytest.approx(size / 72 * figures.PNG_DPI, abs=1) for size in (width, height)]
+        assert pixels == [pytest.approx(size / 72 * drawing.PNG_DPI, abs=1) for size in (width, height)]
 
 
 def svg_texts(svg: str) -> list[str]:
@@ -807,7 +807,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
     st.floats(0.1, 8),
 )
 def test_labels_keep_their_order_and_distance(positions: list[float], gap: float) -> None:
-    placed = figures.spaced(positions, gap, 0.0, 100.0)
+    placed = drawing.spaced(positions, gap, 0.0, 100.0)
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     ascending = [placed[index] for index in order]
     assert all(b - a >= gap - 1e-6 for a, b in pairwise(ascending))
