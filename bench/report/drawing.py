@@ -5,9 +5,10 @@ files. Colours come from :data:`THEME`, so that a page can give the inline SVG t
 """
 
 import io
+import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,15 @@ THEME: dict[str, tuple[str, str]] = {
     "forward": ("#8a93c9", "#7c86c4"),
     "backward": ("#5a4a9c", "#a99be8"),
     "optimizer": ("#b8607c", "#d9819d"),
+    "casts": ("#c8443a", "#ee7f74"),
+    "loss-scaling": ("#e08a4f", "#f2ac7c"),
+    "convolutions": ("#4c78b0", "#6d9bd6"),
+    "batch-norm": ("#79a8cf", "#a6cdee"),
+    "gradients-of-replicas": ("#54457f", "#8f7fc4"),
+    "other": ("#87919b", "#94a0ac"),
+    "good": ("#1a7f4b", "#5cc98f"),
+    "doubt": ("#9a6700", "#dfb04a"),
+    "bad": ("#b42318", "#ff8f85"),
     "line-0": ("#1f5fbf", "#6aa5f5"),
     "line-1": ("#d1600f", "#f39a52"),
     "line-2": ("#2d8a4e", "#62c583"),
@@ -62,6 +72,9 @@ EDGE_IN = 0.14
 TITLE_IN = 0.72
 SOURCE_IN = 0.34
 ROW_IN = 0.5
+POINT_IN = 0.07
+"""Half the side of the square around a point that labels keep clear of."""
+
 PNG_DPI = 200
 LABEL_LIMIT = 54
 """Letters of a label of a plot; a longer one is cut."""
@@ -144,6 +157,41 @@ def spaced(positions: Sequence[float], gap: float, low: float, high: float) -> l
     return result
 
 
+def beside(
+    points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], width: float, height: float
+) -> list[tuple[float, float]]:
+    """Lower left corners of labels of these sizes beside their points, in an area of ``width`` by ``height``.
+
+    One after the other: the nearest place around its point where a label covers neither a point nor another label, nor
+    leaves the area. Where there is none, the last one that was tried.
+    """
+    taken = [(x - POINT_IN, y - POINT_IN, x + POINT_IN, y + POINT_IN) for x, y in points]
+    corners = []
+    for (x, y), (wide, high) in zip(points, sizes, strict=True):
+        corner = (x, y)
+        for corner in _around(x, y, wide, high):
+            box = (corner[0], corner[1], corner[0] + wide, corner[1] + high)
+            inside = box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= height
+            if inside and not any(_overlap(box, other) for other in taken):
+                break
+        taken.append((corner[0], corner[1], corner[0] + wide, corner[1] + high))
+        corners.append(corner)
+    return corners
+
+
+def _around(x: float, y: float, wide: float, high: float) -> Iterator[tuple[float, float]]:
+    """Corners of a label around a point, the nearest first; at each distance first at the right, then at the left."""
+    for ring in range(60):
+        far = 0.13 + 0.05 * ring
+        for turn in (0, 8, 2, -2, 6, -6, 1, -1, 7, -7, 4, -4, 3, -3, 5, -5):
+            across, up = math.cos(turn * math.pi / 8), math.sin(turn * math.pi / 8)
+            yield x + far * across + wide * (across - 1) / 2, y + far * up + high * (up - 1) / 2
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Row]:
     """The scenarios that have steps, with what really ran."""
     return [
@@ -207,6 +255,7 @@ def device(document: dict[str, Any]) -> str:
 
 
 def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows: Sequence[Row]) -> Plot:
+    """The files of a figure; the caption tells which scenarios have no row in it."""
     left_out = failures(run.document, [row.scenario for row in rows])
     if left_out:
         caption += f" Without figures and left out: {left_out}."
@@ -265,19 +314,23 @@ def dashes(row: Row) -> Any:
     return kinds.get(row.colour.split("-")[0], "-")
 
 
-def end_labels(axes: Artist, rows: Sequence[Row], ends: dict[str, float], height_in: float) -> None:
-    """At the right of the axes each line's name, what ran and its last value, moved apart where lines end together."""
-    low, high = axes.get_ylim()
-    inch = (high - low) / height_in
-    heights = spaced([ends[row.scenario] for row in rows], 0.34 * inch, low + 0.15 * inch, high - 0.1 * inch)
-    across = axes.get_yaxis_transform()
+def end_labels(
+    axes: Artist, rows: Sequence[Row], ends: dict[str, float], height_in: float, texts: dict[str, str]
+) -> None:
+    """At the right of the axes each line's name, what ran and its last value, moved apart where lines end together.
+
+    ``ends``: where the lines end, from 0 at the bottom of the axes to 1 at the top. ``texts``: the values.
+    """
+    positions = [ends[row.scenario] for row in rows]
+    heights = spaced(positions, 0.34 / height_in, 0.15 / height_in, 1 - 0.1 / height_in)
+    across = axes.transAxes
     for row, height in zip(rows, heights, strict=True):
         end = ends[row.scenario]
         axes.plot([1, 1.03], [end, height], transform=across, color=light("muted"), linewidth=0.7, clip_on=False)
         sample = axes.plot([1.03, 1.075], [height, height], transform=across, color=light(row.colour), clip_on=False)
         sample[0].set(linewidth=2.4, linestyle=dashes(row))
         place = {"xycoords": across, "textcoords": "offset points"}
-        text = f"{short(row.scenario)}  {end:,.{1 if end >= 10 else 2}f} s"
+        text = f"{short(row.scenario)}  {texts[row.scenario]}"
         axes.annotate(text, (1.075, height), (6, 0), va="bottom", fontsize=8.5, color=light("ink"), **place)
         axes.annotate(row.label, (1.075, height), (6, -1), va="top", fontsize=7, color=light("muted"), **place)
 
@@ -298,11 +351,16 @@ def handle(kind: str, colour: str) -> Artist:
     ink, own, paper = light("ink"), light(colour), light("paper")
     if kind == "box":
         return Patch(facecolor=own, alpha=0.35)
+    if kind == "line":
+        return Line2D([], [], color=own, linewidth=0.9, linestyle=(0, (2, 2)))
     if kind == "box-full":
         return Patch(facecolor=own)
     if kind == "shade":
         return Patch(facecolor=own, edgecolor=light("muted"), linewidth=0.4)
     marks: dict[str, dict[str, Any]] = {
+        "point": {"marker": "o", "markersize": 6, "color": own},
+        "hollow": {"marker": "o", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
+        "ring": {"marker": "o", "markersize": 11, "color": ink, "markerfacecolor": "none", "markeredgewidth": 1.3},
         "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
         "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
         "triangle": {"marker": "^", "markersize": 4, "color": ink, "markerfacecolor": "none", "markeredgewidth": 0.8},

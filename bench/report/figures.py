@@ -34,6 +34,7 @@ from bench.report.drawing import (
     short,
     text_width_in,
 )
+from bench.report.verdict_figures import losses, time_spent, trade_off
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -46,10 +47,12 @@ def plots(run: Run) -> list[Plot]:
     """All plots of a run for which it has figures."""
     import matplotlib
 
+    drawings = (trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed)
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
         matplotlib.rcParams.update(RC)
-        return [plot for draw in (step_times, phase_stack, memory, elapsed) if (plot := draw(run)) is not None]
+        return [plot for draw in drawings if (plot := draw(run)) is not None]
 
 
 def step_times(run: Run) -> Plot | None:
@@ -206,7 +209,9 @@ def elapsed(run: Run) -> Plot | None:
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    end_labels(axes, rows, {name: float(values[-1]) for name, (_, values) in series.items()}, plot_in)
+    ends = {name: float(values[-1]) for name, (_, values) in series.items()}
+    texts = {name: f"{end:,.{1 if end >= 10 else 2}f} s" for name, end in ends.items()}
+    end_labels(axes, rows, {name: end / (highest * 1.05) for name, end in ends.items()}, plot_in, texts)
     legend_row(figure, [(handle("shade", "shade"), "warm-up steps")])
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."

@@ -32,7 +32,7 @@ from bench.report import drawing, figures, tables
 from bench.store import Run, RunWriter, read
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
-PLOTS = ("step-times", "phases", "memory", "elapsed")
+PLOTS = ("trade-off", "losses", "step-times", "phases", "memory", "elapsed")
 SECOND_NS = 1_000_000_000
 WRAPPERS = {
     "single": "torchvision.models.resnet.ResNet",
@@ -110,7 +110,10 @@ class Launch:
             "first_failed_rank": 1 if self.status == "error" else None,
             "effective": effective(self.strategy, self.precision) if ran else None,
             "checks": sound | self.checks if ran else {},
-            "ranks": [{"rank": rank, "pid": 100 * launch + rank} for rank in range(len(self.memory_mib))],
+            "ranks": [
+                {"rank": rank, "pid": 100 * launch + rank, "initial_sha256": "a" * 64, "final_sha256": "b" * 64}
+                for rank in range(max(len(self.memory_mib), len(self.steps_ms)))
+            ],
             "wall_s": 3.0 if ran else None,
             "first_forward_s": 1.5 if ran else None,
         }
@@ -348,7 +351,7 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
 
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
     assert [Path(path).name for path in mixed.files] == [
-        *("index.html", "summary.csv", "summary.md"),
+        *("index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"),
         *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),
     ]
     assert sorted(os.listdir(mixed.out)) == sorted(Path(path).name for path in mixed.files)
@@ -359,6 +362,11 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
         assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.rstrip(b"\x00").endswith(b"IEND\xaeB`\x82")
         pixels = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]
         assert pixels == [pytest.approx(size / 72 * drawing.PNG_DPI, abs=1) for size in (width, height)]
+
+
+def plot_of(run: Run, name: str) -> drawing.Plot:
+    (plot,) = [plot for plot in figures.plots(run) if plot.name == name]
+    return plot
 
 
 def svg_texts(svg: str) -> list[str]:
@@ -373,8 +381,9 @@ def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 3
+    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 4
     assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
+    assert "Without a known peak: apex_ddp." in page
 
 
 def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
@@ -392,7 +401,7 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
 
 def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    plot = figures.plots(read(str(write_run(tmp_path, [*launches, FAST]))))[0]
+    plot = plot_of(read(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
     texts = svg_texts(plot.svg)
     assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
     assert "95 % interval over launches" in plot.caption
@@ -466,10 +475,11 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     assert "\nLabel: \\<script\\>alert('x')\\</script\\> \\& \"quoted\" \\| \\*pipe\\*\n" in text
     unescaped = re.compile(r"(?<!\\)\|")
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
-    assert len(blocks) == 2
+    headings = [block[0].split(" | ")[0] for block in blocks]
+    assert headings == ["| scenario", "| finding", "| scenario", "| scenario", "| scenario"]
+    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 5, 3]
     for block in blocks:
         assert len({len(unescaped.findall(line)) for line in block}) == 1
-        assert len(block) == 2 + 5
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
 
 
@@ -484,7 +494,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
-    assert "| ddp | 195.2 (±6.2%) | 41.0 (±6.2%) |" in tables.markdown([run], [tables.summary_of(run)])
+    assert "| ddp | 195.2 (±6.2%) | 41.0 (±6.2%) |" in report.render([run])["summary.md"].decode()
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
@@ -663,10 +673,11 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     document = json.loads(out)
     assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
     names = {f"{run.name}-{plot}.{kind}" for run in (first, second) for plot in PLOTS for kind in ("svg", "png")}
-    assert set(os.listdir(tmp_path / "out")) == {"mine.txt", "index.html", "summary.csv", "summary.md", *names}
-    assert {os.path.basename(path) for path in document["files"]} == names | {"index.html", "summary.csv", "summary.md"}
+    names |= {"index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"}
+    assert set(os.listdir(tmp_path / "out")) == {"mine.txt", *names}
+    assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
-    assert page.tags["section"] == 2 and page.tags["svg"] == 8
+    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * len(PLOTS)
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
@@ -795,7 +806,7 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * figures.DOTS_PER_SCENARIO - 1))]]
     run = read(str(write_run(tmp_path, [Launch("ddp", many)])))
-    plot = figures.plots(run)[0]
+    plot = plot_of(run, "step-times")
     assert figures.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * figures.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
     (row,) = tables.summary_of(run).to_dict("records")
