@@ -67,7 +67,7 @@ def step_times(run: Run) -> Plot | None:
     launches = per_launch(steps)
     global_batch = run.document["workload"]["global_batch"]
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
-    cut = low > high / 2
+    cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     title = "Step time by scenario"
     figure = sheet(run, title, height_in=rows_height_in(len(rows)))

@@ -117,13 +117,12 @@ def _point(axes: Artist, row: dict[Any, Any], colour: str, *, marked: bool) -> N
     import pandas as pd
 
     x, y = row["peak_total_mib"], row["throughput_img_s"]
-    for known, across, up in (
-        (row["throughput_low_img_s"], (x, x), (row["throughput_low_img_s"], row["throughput_high_img_s"])),
-        (row["peak_total_low_mib"], (row["peak_total_low_mib"], row["peak_total_high_mib"]), (y, y)),
-    ):
-        if pd.notna(known):
-            ends = {"marker": "|" if up[0] == up[1] else "_", "markersize": 5, "linewidth": 1.1}
-            axes.plot(across, up, color=colour, alpha=0.75, **ends)
+    speeds = (row["throughput_low_img_s"], row["throughput_high_img_s"])
+    peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
+    for name, ends, across, up, cap in (("speed", speeds, (x, x), speeds, "_"), ("peak", peaks, peaks, (y, y), "|")):
+        if pd.notna(ends[0]):
+            axes.plot(across, up, color=colour, alpha=0.75, marker=cap, markersize=5, linewidth=1.1)
+            axes.lines[-1].set_gid(f"{name}-bar-{row['scenario']}")
     hollow = pd.notna(row["why_not"])
     axes.plot([x], [y], marker="o", markersize=7, linestyle="none", color=colour, markeredgewidth=1.4, zorder=3)
     axes.lines[-1].set(markerfacecolor=light("paper") if hollow else colour, gid=f"point-{row['scenario']}")

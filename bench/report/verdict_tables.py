@@ -1,5 +1,6 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -171,9 +172,9 @@ def communication_table(run: Run) -> Table | None:
         reason = row["reason"] if isinstance(row["reason"], str) else ""
         rows.append(
             (
-                Cell(text=str(row["scenario"]), small=reason),
+                Cell(text=str(row["scenario"])),
                 _with_interval(row, "exposed"),
-                Cell(text=row["method"] if isinstance(row["method"], str) else UNKNOWN),
+                Cell(text=row["method"] if isinstance(row["method"], str) else UNKNOWN, small=reason, wrap=True),
                 _with_interval(row, "cost"),
                 Cell(text=number(row["without_ms"], ",.1f")),
                 Cell(text=number(row["comm_ms"], ",.1f")),
@@ -214,18 +215,34 @@ def communication_words(run: Run) -> list[str]:
 def _explained(row: Row) -> str:
     """cost = exposed + computation that got slower + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
-    wide = (row["cost_high_ms"] - row["cost_low_ms"]) / 2
+    wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
     text = (
-        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, and only {_span(row, 'exposed')} of the "
-        f"communication is exposed. Its backward computation takes {_span(row, 'slowed')} longer than without "
-        "synchronisation, because the communication that overlaps it "
-        f"({row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms) takes cores and memory bandwidth from it. "
-        f"{row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed + {row['slowed_ms']:,.1f} slower computation "
-        f"{rest:+,.1f} ms rest"
+        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, while {_span(row, 'exposed')} of the "
+        f"communication is exposed. "
+    )
+    overlapped = f"{row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms"
+    if row["slowed_low_ms"] > 0:
+        text += (
+            f"The backward computation takes {_span(row, 'slowed')} longer than without synchronisation: the "
+            f"communication that overlaps it ({overlapped}) shares the hardware with it. "
+        )
+    else:
+        text += (
+            f"That the communication which overlaps it ({overlapped}) slows the backward computation down is not shown "
+            f"({_span(row, 'slowed')}). "
+        )
+    text += (
+        f"In sum: {row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed "
+        f"{_term(row['slowed_ms'])} slower computation "
+        f"{_term(rest)} rest"
     )
     if abs(rest) <= wide:
-        return f"{text}, which is within what the cost itself is uncertain by (±{wide:,.1f} ms)."
-    return f"{text}, which these figures do not explain."
+        return f"{text}; the rest is no larger than what the three are uncertain by (±{wide:,.1f} ms)."
+    return f"{text}; the rest is larger than what the three are uncertain by (±{wide:,.1f} ms) and is not explained."
+
+
+def _term(value: float) -> str:
+    return f"{'+' if value >= 0 else '-'} {abs(value):,.1f}"
 
 
 def _span(row: Row, name: str) -> str:
@@ -283,7 +300,7 @@ def spent_table(run: Run) -> Table | None:
 
 
 def _share(value: float, whole: float) -> str:
-    return f"{value / whole:.1%}" if whole > 0 and value > 0 else ""
+    return f"{value / whole:.1%}" if whole > 0 and value / whole >= 0.0005 else ""
 
 
 def traces(run: Run) -> list[str]:
