@@ -7,6 +7,7 @@
 ``complete: true`` comes with the last one.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -87,7 +88,7 @@ class RunWriter:
             "run": self.id,
             **document,
             "launches": [],
-            **EMPTY,
+            **copy.deepcopy(EMPTY),
             "complete": False,
         }
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
@@ -315,7 +316,7 @@ def migrate(document: dict[str, Any]) -> dict[str, Any]:
 
     Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity.
     """
-    return {**EMPTY, **document}
+    return {**copy.deepcopy(EMPTY), **document}
 
 
 def _get(document: Any, key: str) -> Any:

@@ -25,7 +25,7 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
     if best is None:
         return "No scenario of this run ended well and can be believed, so there is nothing to compare."
     sentences = [_sentence("The fastest is", best, summary)]
-    parallel = summary[summary["scenario"].map(_replicas(document)) > 1]
+    parallel = of_several_replicas(document, summary)
     if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
         best_parallel = fastest(parallel)
         if best_parallel is not None:
@@ -56,7 +56,12 @@ def _peak(row: dict[str, Any]) -> str:
     return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
 
 
-def _replicas(document: dict[str, Any]) -> dict[str, int]:
+def of_several_replicas(document: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the scenarios that share a step among several copies of the model."""
+    return summary[summary["scenario"].map(replicas_of(document)) > 1]
+
+
+def replicas_of(document: dict[str, Any]) -> dict[str, int]:
     """Copies of the model that shared a step, by scenario: as they were, or as planned where no rank came that far."""
     return {
         launch["scenario"]: launch["effective"]["replicas"] if launch["effective"] else launch["replicas"]
@@ -114,7 +119,7 @@ def _about_checks(document: dict[str, Any]) -> list[str]:
         ("ranks_differ", [], "What ran was not the same on all ranks of {}: see the launches."),
     )
     objections = [(saying, _objecting(document, key, good)) for key, good, saying in sayings]
-    return [saying.format(_listed(named)) for saying, named in objections if named]
+    return [saying.format(listed(named)) for saying, named in objections if named]
 
 
 def _objecting(document: dict[str, Any], key: str, good: object) -> list[str]:
@@ -163,7 +168,7 @@ def _about_implementations(document: dict[str, Any]) -> list[str]:
     if not native:
         return []
     return [
-        f"No apex was involved in {_listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
+        f"No apex was involved in {listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
         "the place of apex DDP, as the column 'what ran' says."
     ]
 
@@ -172,7 +177,7 @@ def _ran(document: dict[str, Any]) -> set[str]:
     return {launch["strategy"] for launch in document["launches"] if launch["status"] == "ok"}
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

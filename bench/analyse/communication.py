@@ -108,7 +108,7 @@ def spent(document: dict[str, Any]) -> pd.DataFrame:
         if launch["looks"]
         for profile in (launch["looks"][0]["profile"],)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["scenario", "step_ms"])
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float | None, float | None]:

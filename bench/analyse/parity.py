@@ -66,6 +66,37 @@ def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates("scenario").drop(columns="gravity").sort_values("launch").reset_index(drop=True)
 
 
+def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+    """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
+
+    ``scenario, launch, step``; ``loss``: of the global batch (mean over ranks); ``reference``: that of the reference of
+    as many replicas; ``bound``: by how much they may differ in the precision that ran. The last two are null where
+    there is no such reference.
+    """
+    reference = _Reference.of(document, numerics)
+    means = steps.groupby(["launch", "step"])["loss"].agg(lambda values: values.mean(skipna=False))
+    tables = []
+    for scenario in dict.fromkeys(document["request"]["scenarios"]):
+        good = (one for one in document["launches"] if one["scenario"] == scenario and one["status"] == "ok")
+        launch = next(good, None)
+        if launch is None or launch["launch"] not in means.index:
+            continue
+        loss = means[launch["launch"]]
+        table = pd.DataFrame(
+            {"scenario": scenario, "launch": launch["launch"], "step": loss.index, "loss": loss.values}
+        )
+        replicas = launch["effective"]["replicas"]
+        theirs, bounds = np.empty(0), np.empty(0)
+        if not isinstance(reference, str) and replicas in reference.counts:
+            theirs = reference.loss(replicas)
+            bounds = reference.loss_bounds(replicas, unit_roundoff(launch["effective"]))
+        tables.append(
+            table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
+        )
+    columns = ["scenario", "launch", "step", "loss", "reference", "bound"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
 class _Reference:
     """The passes of the reference, by number of replicas, and how far the twin strays."""
 

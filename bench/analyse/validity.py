@@ -83,6 +83,44 @@ def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
     return {scenario: str(gravest.get(scenario, "valid")) for scenario in scenarios}
 
 
+def grouped(found: pd.DataFrame) -> pd.DataFrame:
+    """:func:`findings` for people: one row for all with the same code and remedy, the invalid ones first.
+
+    ``code, severity``; ``scenarios``: their names, separated by commas; ``where``: the names with the numbers of the
+    launches; ``what``: what was found, of several the first one with its launch; ``remedy``; ``count``: of findings.
+    """
+    order: dict[Any, int] = {"invalid": 0, "warning": 1}
+    place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys(found["scenario"]))}
+    rows = []
+    for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
+        mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
+        texts = list(dict.fromkeys(mine["text"]))
+        rows.append(
+            {
+                "code": code,
+                "severity": severity,
+                "scenarios": ", ".join(dict.fromkeys(mine["scenario"])),
+                "where": ", ".join(_where(name, of["launch"]) for name, of in mine.groupby("scenario", sort=False)),
+                "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[0].to_dict()),
+                "remedy": remedy,
+                "count": len(mine),
+            }
+        )
+    rows.sort(key=lambda row: order[row["severity"]])
+    return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
+
+
+def _where(scenario: Any, launches: pd.Series) -> str:
+    """``ddp (2, 12)``; the name alone for a finding about the scenario as a whole."""
+    numbers = [str(number) for number in sorted(launches.dropna())]
+    return f"{scenario} ({', '.join(numbers)})" if numbers else str(scenario)
+
+
+def _for_example(first: dict[Any, Any]) -> str:
+    launch = "" if pd.isna(first["launch"]) else f", launch {first['launch']}"
+    return f"{first['scenario']}{launch}: {first['text']}"
+
+
 def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
     about = {name: getattr(finding, name) for name in ("code", "severity", "text", "remedy")}
     return {"launch": launch, "scenario": scenario, **about}
