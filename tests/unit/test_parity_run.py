@@ -120,8 +120,9 @@ def test_a_broken_recipe_is_told_from_the_others_and_why(run: Run, scenario: str
 
 def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: Run) -> None:
     table = overview(run).set_index("scenario")
-    assert table.loc["lazy", "throughput_img_s"] == table["throughput_img_s"].max(), "it does an eighth of the work"
     chosen = run.document["recommendation"]
+    speed = table["throughput_img_s"]
+    assert speed["lazy"] > speed[chosen["fastest"]], "it does a quarter of the work"
     assert chosen["fastest"] in NAMED and chosen["leanest"] in NAMED
     for scenario in BROKEN:
         assert chosen["left_out"][scenario] == row(run, scenario)["verdict"]
