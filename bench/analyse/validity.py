@@ -4,7 +4,7 @@ A *finding* is about one launch or, where ``launch`` is null, about a scenario a
 wrong or is of something else. ``warning``: it is right for what happened, and that may not be what was meant.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +83,15 @@ def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
     return {scenario: str(gravest.get(scenario, "valid")) for scenario in scenarios}
 
 
-def grouped(found: pd.DataFrame) -> pd.DataFrame:
+def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     """:func:`findings` for people: one row for all with the same code and remedy, the invalid ones first.
 
-    ``code, severity``; ``scenarios``: their names, separated by commas; ``where``: the names with the numbers of the
+    ``order``: all scenarios of the run as they are to be named, else as they come. ``code, severity``; ``scenarios``:
+    their names, separated by commas, or ``all 10 scenarios``; ``where``: the names with the numbers of the
     launches; ``what``: what was found, of several the first one with its launch; ``remedy``; ``count``: of findings.
     """
-    order: dict[Any, int] = {"invalid": 0, "warning": 1}
-    place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys(found["scenario"]))}
+    gravity: dict[Any, int] = {"invalid": 0, "warning": 1}
+    place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
     rows = []
     for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
         mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
@@ -99,15 +100,19 @@ def grouped(found: pd.DataFrame) -> pd.DataFrame:
             {
                 "code": code,
                 "severity": severity,
-                "scenarios": ", ".join(dict.fromkeys(mine["scenario"])),
+                "scenarios": _named(list(dict.fromkeys(mine["scenario"])), order),
                 "where": ", ".join(_where(name, of["launch"]) for name, of in mine.groupby("scenario", sort=False)),
                 "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[0].to_dict()),
                 "remedy": remedy,
                 "count": len(mine),
             }
         )
-    rows.sort(key=lambda row: order[row["severity"]])
+    rows.sort(key=lambda row: gravity[row["severity"]])
     return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
+
+
+def _named(names: list[str], everything: Sequence[str]) -> str:
+    return f"all {len(names)} scenarios" if 3 < len(names) == len(everything) else ", ".join(names)
 
 
 def _where(scenario: Any, launches: pd.Series) -> str:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Artist = Any
 """A figure, axes or text of matplotlib, which comes without types."""
 
+Box = tuple[float, float, float, float]
+"""Left, bottom, right, top."""
+
 THEME: dict[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#14181d"),
     "ink": ("#1b2129", "#e8ebef"),
@@ -72,7 +75,7 @@ EDGE_IN = 0.14
 TITLE_IN = 0.72
 SOURCE_IN = 0.34
 ROW_IN = 0.5
-POINT_IN = 0.07
+POINT_IN = 0.09
 """Half the side of the square around a point that labels keep clear of."""
 
 PNG_DPI = 200
@@ -158,14 +161,19 @@ def spaced(positions: Sequence[float], gap: float, low: float, high: float) -> l
 
 
 def beside(
-    points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], width: float, height: float
+    points: Sequence[tuple[float, float]],
+    sizes: Sequence[tuple[float, float]],
+    width: float,
+    height: float,
+    bars: Sequence[Box] = (),
 ) -> list[tuple[float, float]]:
     """Lower left corners of labels of these sizes beside their points, in an area of ``width`` by ``height``.
 
-    One after the other: the nearest place around its point where a label covers neither a point nor another label, nor
-    leaves the area. Where there is none, the last one that was tried.
+    One after the other: the nearest place around its point where a label covers neither a point, nor one of ``bars``,
+    nor another label, nor leaves the area. Where there is none, the last one that was tried.
     """
     taken = [(x - POINT_IN, y - POINT_IN, x + POINT_IN, y + POINT_IN) for x, y in points]
+    taken += bars
     corners = []
     for (x, y), (wide, high) in zip(points, sizes, strict=True):
         corner = (x, y)
@@ -188,7 +196,7 @@ def _around(x: float, y: float, wide: float, high: float) -> Iterator[tuple[floa
             yield x + far * across + wide * (across - 1) / 2, y + far * up + high * (up - 1) / 2
 
 
-def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 

@@ -1,5 +1,6 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
@@ -13,6 +14,7 @@ from bench.report.drawing import (
     TITLE_IN,
     WIDTH_IN,
     Artist,
+    Box,
     Plot,
     Row,
     axes_at,
@@ -143,19 +145,26 @@ def _point_labels(
 ) -> None:
     """The name of each point beside it, clear of all others, with a line to it where it stands apart."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    points = [
-        (
-            (row["peak_total_mib"] - left) / (right - left) * width_in,
-            (row["throughput_img_s"] - low) / (high - low) * height_in,
+
+    def place_in(peak: float, speed: float) -> tuple[float, float]:
+        return (peak - left) / (right - left) * width_in, (speed - low) / (high - low) * height_in
+
+    points = [place_in(row["peak_total_mib"], row["throughput_img_s"]) for row in rows]
+    bars = []
+    for row, (x, y) in zip(rows, points, strict=True):
+        corners = (
+            place_in(row[f"peak_total_{end}_mib"] or math.nan, row[f"throughput_{end}_img_s"] or math.nan)
+            for end in ("low", "high")
         )
-        for row in rows
-    ]
+        (first, bottom), (last, top) = corners
+        bars += [box for box in ((first, y - 0.03, last, y + 0.03), (x - 0.03, bottom, x + 0.03, top)) if _known(box)]
     sizes = []
     for row in rows:
         note = notes[row["scenario"]]
         wide = text_width_in(figure, short(row["scenario"]), NAME_SIZE, bold=True)
         sizes.append((max(wide, text_width_in(figure, note, NOTE_SIZE)) + 0.04, 0.27 if note else 0.15))
-    for row, point, size, corner in zip(rows, points, sizes, beside(points, sizes, width_in, height_in), strict=True):
+    corners_of = beside(points, sizes, width_in, height_in, bars)
+    for row, point, size, corner in zip(rows, points, sizes, corners_of, strict=True):
         note = notes[row["scenario"]]
         at_left = corner[0] + size[0] <= point[0]
         place = {"xycoords": "axes fraction", "ha": "right" if at_left else "left", "va": "baseline", "zorder": 4}
@@ -171,6 +180,10 @@ def _point_labels(
                 [place_in[i] / whole for place_in in (point, nearest)] for i, whole in ((0, width_in), (1, height_in))
             ]
             axes.plot(*ends, transform=axes.transAxes, color=light("muted"), linewidth=0.6, zorder=2)
+
+
+def _known(box: Box) -> bool:
+    return not any(math.isnan(edge) for edge in box)
 
 
 def losses(run: Run) -> Plot | None:

@@ -54,7 +54,7 @@ def findings_table(run: Run) -> Table | None:
             Cell(text=row["where"], wrap=True),
             Cell(text=row["remedy"], wrap=True),
         )
-        for row in grouped(found_in(run)).to_dict("records")
+        for row in grouped(found_in(run), scenarios(run.document)).to_dict("records")
     ]
     if not rows:
         return None

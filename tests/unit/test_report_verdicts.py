@@ -177,6 +177,10 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
     assert unsteady["what"] == "s0, launch 0: 0 %"
     assert (few["scenarios"], few["where"]) == ("s1", "s1")
     assert validity.grouped(found.iloc[:0]).empty
+    names = [f"s{number}" for number in reversed(range(10))]
+    (_, unsteady, few) = validity.grouped(found.astype({"launch": "Int64"}), names).to_dict("records")
+    assert unsteady["scenarios"] == "all 10 scenarios" and unsteady["where"].startswith("s9 (9, 19,")
+    assert few["scenarios"] == "s1"
 
 
 def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> None:
