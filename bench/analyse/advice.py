@@ -7,6 +7,10 @@ import pandas as pd
 from bench.analyse.answer import listed, of_several_replicas
 from bench.analyse.bars import plus_minus
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
+from bench.analyse.parity import parity
+from bench.analyse.steps import scenarios
+from bench.analyse.validity import findings, grouped
+from bench.store import Run
 
 Row = dict[Any, Any]
 
@@ -35,9 +39,22 @@ def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
         lines.append(("Fastest", "None: no scenario of this run has figures that can be believed."))
     if found["parallel"] is not None:
         lines += _choice(found["parallel"], rows, f" on {document['workload']['replicas']} replicas")
+    if found["not_told_apart"]:
+        lines.append(("Perhaps as fast", f"{listed(found['not_told_apart'])}, for all that these launches can tell."))
     if found["left_out"]:
         lines.append(("Left out", _left_out(found["left_out"])))
     return lines
+
+
+def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
+    """The advice, and what was found about the figures with what to do, for a terminal."""
+    numerics = parity(run.document, run.steps, run.numerics)
+    found = findings(run.document, run.steps, run.device, numerics)
+    rows = grouped(found, scenarios(run.document)).to_dict("records")
+    return [
+        *(f"{about}: {text}" for about, text in advice(run.document, table)),
+        *(f"{row['severity']}: {row['code']} in {row['scenarios']}; {row['remedy']}" for row in rows),
+    ]
 
 
 def recommended(document: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:

@@ -7,7 +7,7 @@ norm, forward and backward); independent errors add up as a random walk, so :dat
 the square root of six, times the twin's distance is allowed. Errors enter linearly, or through units that an activation
 switches on or off as the square root (their number goes with u, and so does the square of the distance); for another u
 than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
-distance. In fp32 the gradient may differ by :data:`SAME_GRADIENT`, and the loss by the bound for fp32's u.
+distance. To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
 """
 
 import math

@@ -5,19 +5,20 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.overview import overview, recommendation
+from bench.analyse.advice import recommendations
+from bench.analyse.overview import overview
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings
 from bench.store import Run
 
 
 def of(run: Run) -> dict[str, Any]:
-    """``validity``: findings; ``parity``: a verdict per launch; ``recommendation``: of the functions of these names."""
+    """``validity``: findings; ``parity``: a verdict per launch; ``recommendation``: as its functions say."""
     numerics = parity(run.document, run.steps, run.numerics)
     return {
         "validity": records(findings(run.document, run.steps, run.device, numerics)),
         "parity": records(numerics),
-        "recommendation": recommendation(overview(run)),
+        "recommendation": recommendations(run.document, overview(run)),
     }
 
 

@@ -55,6 +55,7 @@ THEME: dict[str, tuple[str, str]] = {
     "convolutions": ("#4c78b0", "#6d9bd6"),
     "batch-norm": ("#79a8cf", "#a6cdee"),
     "gradients-of-replicas": ("#54457f", "#8f7fc4"),
+    "bucket-copies": ("#6d5c30", "#c0a96f"),
     "other": ("#87919b", "#94a0ac"),
     "good": ("#1a7f4b", "#5cc98f"),
     "doubt": ("#9a6700", "#dfb04a"),

@@ -46,6 +46,7 @@ SPENT = {
     "casts": "casts",
     "loss scaling": "loss-scaling",
     "gradients of replicas": "gradients-of-replicas",
+    "bucket copies": "bucket-copies",
     "optimizer": "optimizer",
     "input": "data",
     "other": "other",

@@ -47,22 +47,16 @@ def main(arguments: list[str]) -> int:
 
 def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
     """The answer of each run with what limits it, what to train with, what was found, and where the page is."""
-    from bench.analyse.advice import advice
+    from bench.analyse.advice import in_lines
     from bench.analyse.answer import answer, caveats
-    from bench.analyse.steps import scenarios
-    from bench.analyse.validity import grouped
     from bench.report.tables import summary_of
-    from bench.report.verdict_tables import found_in
 
     lines = []
     for run in runs:
         table = summary_of(run)
         lines += [f"{run.id}: {answer(run.document, table)}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
-        lines += ["  Recommendation:", *(f"  - {about}: {text}" for about, text in advice(run.document, table))]
-        found = grouped(found_in(run), scenarios(run.document)).to_dict("records")
-        lines += ["  Findings:"] if found else []
-        lines += [f"  - {row['severity']}: {row['code']} in {row['scenarios']}; {row['remedy']}" for row in found]
+        lines += ["  Recommendation and findings:", *(f"  - {text}" for text in in_lines(run, table))]
     names = [os.path.relpath(path) for path in files]
     plots = sum(name.endswith(".svg") for name in names)
     beside = ", ".join(os.path.basename(name) for name in names[1:] if name.endswith((".csv", ".md")))

@@ -38,13 +38,14 @@ def main(arguments: list[str]) -> int:
     from bench import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console())
+    from bench.analyse.advice import in_lines
     from bench.analyse.overview import overview
     from bench.store import read
 
     done = read(finished.path)
     table = overview(done)
     people = sys.stderr if options.json else sys.stdout
-    verdicts = _verdicts(done.document)
+    verdicts = [*in_lines(done, table), *_how_precise(done.document["precision"])]
     next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
     print("", summary_table(table), "", *verdicts, "", next_steps, sep="\n", file=people)
     if options.json:
@@ -188,31 +189,17 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     )
 
 
-def _verdicts(document: dict[str, Any]) -> list[str]:
-    """What the figures speak for, and what speaks against them."""
-    advice, precision = document["recommendation"], document["precision"]
-    lines = []
-    if advice["fastest"] is not None:
-        lean = (
-            "" if advice["leanest"] == advice["fastest"] else f"; within 5 % of it, least memory: {advice['leanest']}"
-        )
-        lines.append(f"Fastest that can be recommended: {advice['fastest']}{lean}")
-    if advice["not_told_apart"]:
-        names = ", ".join(advice["not_told_apart"])
-        lines.append(f"Perhaps as fast, for all that these launches can tell: {names}")
-    if advice["left_out"]:
-        why = ", ".join(f"{name} ({reason})" for name, reason in advice["left_out"].items())
-        lines.append(f"Not recommended: {why}")
-    if precision is not None:
-        wanted = f"±{100 * precision['target']:g} %"
-        lines.append(
-            {
-                "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
-                "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
-                "launches": f"{wanted} was not reached with the most launches that a scenario may have",
-            }[precision["stopped_by"]]
-        )
-    return lines
+def _how_precise(precision: dict[str, Any] | None) -> list[str]:
+    """What came of --until-precision, in a line; nothing where it was not asked for."""
+    if precision is None:
+        return []
+    wanted = f"±{100 * precision['target']:g} %"
+    outcomes = {
+        "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
+        "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
+        "launches": f"{wanted} was not reached with the most launches that a scenario may have",
+    }
+    return [outcomes[precision["stopped_by"]]]
 
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:

@@ -35,18 +35,22 @@ SETTLING_STEPS = 1
 PROFILED_STEPS = 3
 
 CATEGORIES = {
-    "casts": ("aten::_to_copy", "aten::_foreach_copy_"),
+    "casts": ("aten::_to_copy",),
     "loss scaling": ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"),
     "convolutions": ("aten::convolution", "aten::convolution_backward", "aten::linear", "aten::addmm", "aten::mm"),
     "batch norm": (
         *("aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"),
         *("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::batch_norm_backward"),
     ),
+    "bucket copies": ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors"),
     "gradients of replicas": ("BroadcastBackward", "ReduceAddCoalesced"),
     "optimizer": ("aten::_fused_sgd_", "Optimizer.step#SGD.step"),
     "input": ("data",),
 }
 """Names of profiler events by what they are spent on; an event counts for the nearest name around it."""
+
+COPY_OF_MANY = "aten::_foreach_copy_"
+"""In the optimizer phase from and to master weights (a cast), in the backward pass from buckets to gradients."""
 
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
@@ -225,8 +229,17 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
     return {"steps": PROFILED_STEPS, "step_ms": wall_ms / PROFILED_STEPS, "categories": spent, "trace": trace or None}
 
 
+def _phase(event: Any) -> str | None:
+    """The phase around an event; None in autograd's own threads, which work for the backward pass."""
+    while event is not None and event.name not in PHASES:
+        event = event.cpu_parent
+    return None if event is None else str(event.name)
+
+
 def category(event: Any) -> str:
     """What an event of the profiler is spent on: that of the nearest known name, itself first, then its parents."""
+    if event.name == COPY_OF_MANY:
+        return "casts" if _phase(event) == "optimizer" else "bucket copies"
     while event is not None:
         found = _CATEGORY_OF.get(event.name)
         if found is not None:
