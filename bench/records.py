@@ -42,8 +42,14 @@ MEMORY_COLUMNS = {
     "used_mib": "float64",
     "source": "string",
     "reason": "string",
+    "pss_mib": "float64",
 }
-"""One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0."""
+"""One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0.
+
+``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.sample.attribution``), ``torch_allocator``
+(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: the proportional set size of a CPU rank; null in the
+samples between, since it is taken more seldom, and on GPUs.
+"""
 
 DEVICE_COLUMNS = {
     "launch": "int32",
@@ -60,8 +66,20 @@ DEVICE_COLUMNS = {
     "throttle_reasons": "int64",
     "used_mib": "float64",
     "reason": "string",
+    "pcie_tx_kib": "float64",
+    "pcie_rx_kib": "float64",
+    "nvlink_tx_kib": "float64",
+    "nvlink_rx_kib": "float64",
+    "mig": "bool",
 }
-"""One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits."""
+"""One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
+
+``pcie_*`` and ``nvlink_*``: counters of what the device sent and received, null where the driver offers none. On the
+CPU one row per sample and package with ``energy_mj`` alone (RAPL), where the kernel lets it be read.
+"""
+
+LATER_COLUMNS = frozenset({"pss_mib", "pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib", "mig"})
+"""Columns that came after the first runs were written: last in their table, and null in a run that lacks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

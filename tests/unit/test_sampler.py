@@ -65,7 +65,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.fixture
 def sampler(tmp_path: Path) -> Iterator[Sampler]:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "none"))
     yield sampler
     sampler.stop()
 
