@@ -122,7 +122,7 @@ class GpuMemory:
         listed = found.pop() if len(found) == 1 else None
         self.probed[rank] = listed
         if listed is not None and listed != rank:
-            self._aliases[listed] = rank, "nvml_probe"
+            self._alias(listed, rank, "nvml_probe")
 
     def _recognise(self, listed: Collection[int], ranks: Ranks) -> None:
         """Look once at each PID that is not a rank's: ``/proc`` may know that it is one under another number."""
@@ -132,7 +132,12 @@ class GpuMemory:
             self._seen.add(pid)
             rank = rank_of(pid, frozenset(ranks))
             if rank is not None:
-                self._aliases[pid] = rank, "nvml_pid"
+                self._alias(pid, rank, "nvml_pid")
+
+    def _alias(self, listed: int, rank: int, source: str) -> None:
+        self._aliases[listed] = rank, source
+        for uuid in self.gpus:
+            self.foreign.pop((uuid, listed), None)  # so it was one of ours
 
 
 def _pss(pid: int) -> dict[str, Any]:
