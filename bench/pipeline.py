@@ -25,6 +25,8 @@ from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Planned, Request, launches
 from bench.records import PHASES, LaunchRecord
 from bench.sample import Sampler
+from bench.sample.noticed import allocator_rows
+from bench.sample.noticed import checks as noticed
 from bench.store import RunWriter, check_writable
 
 CONSERVATION_LIMIT = 0.005
@@ -101,7 +103,11 @@ def _do_all(
         console, launches=runnable, steps=request.warmup + request.iters, global_batch=request.global_batch
     )
     sampler = Sampler.start(
-        device=request.device, gpus=request.devices, spool=writer.scratch, host=writer.document["machine"]["host"]
+        device=request.device,
+        gpus=request.devices,
+        spool=writer.scratch,
+        host=writer.document["machine"]["host"],
+        interval_s=request.sample_interval_s,
     )
     try:
         with progress:
@@ -128,14 +134,16 @@ def _do(
     job = replace(planned.job, scratch=scratch, logs=writer.logs, apex_problems=problems)
 
     def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "up":
-            sampler.watch(job.launch, job.scenario, event["rank"], event["pid"])
+        sampler.hear(job, event)
         progress.hear(event)
 
     started_utc, started = machine.utc_now(), time.monotonic()
     outcome = host.run(job, on_event)
     memory, device = sampler.finish(job.launch)
     results = _read_results(scratch, job.processes)
+    ranks = _ranks(outcome, results, job.launch, job.scenario)
+    host_name = writer.document["machine"]["host"]
+    memory += allocator_rows(memory, ranks, launch=job.launch, scenario=job.scenario, host=host_name)
     tables = {"steps": _step_rows(planned, results), "memory": memory, "device": device}
     record = replace(
         _blank_record(planned),
@@ -143,8 +151,8 @@ def _do(
         reason=outcome.reason,
         first_failed_rank=outcome.first_failed_rank,
         effective=results[0]["effective"] if results else None,
-        checks={**_checks(results), "sampling": sampler.cost},
-        ranks=_ranks(outcome, results, job.launch, job.scenario),
+        checks={**_checks(results), "sampling": sampler.cost, **noticed(sampler.findings, device, tables["steps"])},
+        ranks=ranks,
         started_utc=started_utc,
         ended_utc=machine.utc_now(),
         wall_s=time.monotonic() - started,

@@ -42,7 +42,8 @@ class Request:
     """What was asked for, with every default filled in.
 
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
-    ranks) share the global batch.
+    ranks) share the global batch. ``sample_interval_s``: between samples of memory, None for the usual one. ``force``:
+    also on GPUs that others are using.
     """
 
     scenarios: tuple[str, ...]
@@ -63,6 +64,8 @@ class Request:
     fresh: bool
     stall_timeout_s: float
     label: str | None
+    sample_interval_s: float | None = None
+    force: bool = False
 
     @property
     def workload(self) -> Workload:

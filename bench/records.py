@@ -151,6 +151,10 @@ class Job:
         """Warm-up and measured steps together."""
         return self.workload.warmup + self.iters
 
+    def devices_of(self, rank: int) -> tuple[str, ...]:
+        """UUIDs of the GPUs that a rank uses: all of them where one process drives them, or its own."""
+        return self.devices if self.processes == 1 else self.devices[rank : rank + 1]
+
     @property
     def batch_per_replica(self) -> int:
         """Images per step on one replica."""

@@ -238,11 +238,11 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
             raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
         if sha256(file) != seal["sha256"] and document["complete"]:
             raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
-    if not os.path.isfile(os.path.join(path, "steps.parquet")):
+    salvaged = {} if document["complete"] else _salvaged(path, document)
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     tables = {name: _read_table(path, name) for name in COLUMNS}
-    if not document["complete"]:
-        tables |= _with_salvaged(tables, _salvaged(path, document))
+    tables |= _with_salvaged(tables, salvaged)
     return Run(path=os.path.abspath(path), document=document, **tables)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.bootstrap import program
 from bench.channel import Channel
+from bench.records import Job
 from bench.spool import read_spool, spool_path
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
@@ -73,6 +74,13 @@ class Sampler:
         message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid, "devices": devices}
         self._watched.setdefault(launch, []).append(message)
         self._channel.send(event="watch", **message)
+
+    def hear(self, job: Job, event: dict[str, Any]) -> None:
+        """Take in what a rank of ``job`` says: that it is ``up``, or how far it is with its ``probe``."""
+        if event["event"] == "up":
+            self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.devices_of(event["rank"]))
+        elif event["event"] == "probe":
+            self.probe(job.launch, event["pid"], event["stage"])
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
         """A watched rank is about to allocate the probe (``before``), or has it (``allocated``) for a while.

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from bench import discover, machine
+from bench import discover, foreign, machine
 from bench.console import Console, count, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
@@ -75,6 +75,7 @@ def _parser() -> Parser:
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
@@ -90,6 +91,9 @@ def _parser() -> Parser:
     )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
+    )
+    much.add_argument(
+        "--sample-interval", type=seconds, metavar="S", help="between samples of memory (default: 0.25; longer if slow)"
     )
     result = parser.add_argument_group("result")
     result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
@@ -121,6 +125,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if device == "cuda" and options.nproc is not None:
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
+    foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
@@ -143,6 +148,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         fresh=options.fresh,
         stall_timeout_s=options.stall_timeout,
         label=options.label,
+        sample_interval_s=options.sample_interval,
+        force=options.force,
     )
 
 
