@@ -76,9 +76,11 @@ class Sampler:
         self._channel.send(event="watch", **message)
 
     def hear(self, job: Job, event: dict[str, Any]) -> None:
-        """Take in what a rank of ``job`` says: that it is ``up``, or how far it is with its ``probe``."""
+        """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``."""
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.devices_of(event["rank"]))
+        elif event["event"] == "phase" and event["phase"] == "record":
+            self._channel.send(event="full", launch=job.launch, rank=event["rank"])
         elif event["event"] == "probe":
             self.probe(job.launch, event["pid"], event["stage"])
 

@@ -20,7 +20,7 @@ from bench.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
-PSS_PERIOD_NS = 1_000_000_000
+PSS_PERIOD_NS = 5_000_000_000
 RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that a kind of sample may take. One that is slower comes at longer intervals instead."""
@@ -168,6 +168,8 @@ class Loop:
                 message["pid"],
                 None if devices is None else tuple(devices),
             )
+        elif message["event"] == "full":
+            self._full(message["launch"], message["rank"])
         elif message["event"] == "probe":
             self._probe(message["launch"], message["pid"], message["stage"])
         else:
@@ -207,6 +209,16 @@ class Loop:
         self.launches[launch].devices[pid] = devices
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
             self._sample_memory(t_ns, launch, {pid: devices})
+
+    def _full(self, launch: int, rank: int) -> None:
+        """Take the proportional set size of a rank now: its measured steps are over, so this costs them nothing."""
+        watched = self.launches[launch]
+        ranks = {pid: watched.devices[pid] for pid, number in watched.ranks.items() if number == rank}
+        if isinstance(self.memory, Rss) and ranks:
+            start_ns = time.perf_counter_ns()
+            self.pss_clock.due_ns = start_ns
+            pss_ns = self._sample_memory(start_ns, launch, ranks)
+            self.pss_clock.done(start_ns, start_ns + pss_ns)
 
     def _probe(self, launch: int, pid: int, stage: str) -> None:
         if isinstance(self.memory, GpuMemory):

@@ -22,8 +22,8 @@ def resident_mib(pid: int) -> float | None:
 def proportional_mib(pid: int) -> tuple[float | None, str | None]:
     """PSS in MiB, in which a page that n processes share counts 1/n: these do add up. Or None and why.
 
-    The kernel walks the whole page table for it: some 10 ms for a process of 1 GiB, during which that process cannot
-    map memory; so it is asked for far less often than the resident size.
+    The kernel walks the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot
+    map memory; so it is asked for far less often than the resident size, and once when the steps are over.
     """
     import psutil
 

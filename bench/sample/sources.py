@@ -19,6 +19,9 @@ class Rss:
 
     missing = "the process had ended before its first sample"
 
+    def __init__(self) -> None:
+        import psutil  # noqa: F401  # now, and not within a launch
+
     def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
         """A reading for each process that lives."""
         sizes = [(pid, resident_mib(pid)) for pid in ranks]
