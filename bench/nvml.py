@@ -46,6 +46,8 @@ _NO_PID = (0, 2**32 - 1)
 _MIB = 2**20
 _ATTEMPTS = 4
 _ALL_LINKS = 2**32 - 1
+_P2P_READ, _P2P_NVLINK = 0, 2
+"""NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
 _WSL = "/dev/dxg"
 
 SCRAMBLED = (
@@ -239,6 +241,68 @@ class Nvml:
             "nvml": self._try(self._pynvml.nvmlSystemGetNVMLVersion)[0],
         }
 
+    def details(self, uuid: str) -> dict[str, Any]:
+        """What :class:`Gpu` has not, for a page about the device; None is what the driver does not tell.
+
+        ``free_mib``, ``occupied_mib``; ``default_power_limit_w``; ``max_sm_clock_mhz``; ``mig``; ``ecc``,
+        ``persistence`` (bool); ``pcie_generation``, ``pcie_width``, ``max_pcie_width``; ``processes``: (PID, name, MiB)
+        with ``processes_reason``; and ``now``: :meth:`device_sample`.
+        """
+        pynvml = self._pynvml
+
+        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+            return self._try(lambda: function(self._handle(uuid), *arguments))[0]
+
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+        ecc = ask(pynvml.nvmlDeviceGetEccMode)
+        persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+        rows, reason = self.processes(uuid)
+        return {
+            "free_mib": None if memory is None else memory.free / _MIB,
+            "occupied_mib": self.occupied_mib(uuid)[0],
+            "default_power_limit_w": _scaled(ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit), 1e-3),
+            "max_sm_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+            "mig": self.mig(uuid),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "persistence": None if persistence is None else bool(persistence),
+            "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+            "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            "max_pcie_width": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+            "processes": [[pid, self.process_name(pid), mib] for pid, mib in rows],
+            "processes_reason": reason,
+            "now": self.device_sample(uuid),
+        }
+
+    def path(self, one: str, other: str) -> dict[str, Any]:
+        """How two devices reach each other: ``level``, the closest thing that both hang on (None: not told), ``p2p``
+        and ``nvlink``: whether one can read the other's memory, at all and over NVLink (None: not told).
+        """
+        pynvml = self._pynvml
+
+        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+            return self._try(lambda: function(self._handle(one), self._handle(other), *arguments))[0]
+
+        levels = {
+            pynvml.NVML_TOPOLOGY_INTERNAL: "the same board",
+            pynvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
+            pynvml.NVML_TOPOLOGY_MULTIPLE: "several PCIe switches",
+            pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "a PCIe host bridge",
+            pynvml.NVML_TOPOLOGY_NODE: "the same NUMA node",
+            pynvml.NVML_TOPOLOGY_SYSTEM: "the link between CPU sockets",
+        }
+        p2p = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_READ)
+        nvlink = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
+        return {
+            "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
+            "p2p": None if p2p is None else p2p == pynvml.NVML_P2P_STATUS_OK,
+            "nvlink": None if nvlink is None else nvlink == pynvml.NVML_P2P_STATUS_OK,
+        }
+
+    def cuda_version(self) -> str | None:
+        """The newest CUDA that the driver supports, such as ``"12.4"``."""
+        number, reason = self._try(self._pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return None if reason is not None else f"{number // 1000}.{number % 1000 // 10}"
+
     def close(self) -> None:
         """End the session."""
         self._handles.clear()
@@ -351,6 +415,11 @@ def _import_pynvml() -> ModuleType:
         raise NvmlUnavailable(
             "there is no NVIDIA driver on this host; install it, start the container with its GPUs, or use --device cpu"
         )
+    return import_pynvml()
+
+
+def import_pynvml() -> ModuleType:
+    """The module of nvidia-ml-py, whether or not there is a driver. Raises :class:`NvmlUnavailable`."""
     try:
         import pynvml
     except ModuleNotFoundError as error:
