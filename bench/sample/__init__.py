@@ -46,6 +46,7 @@ class Sampler:
         self.findings: dict[str, Any] | None = None
         self._config = config
         self._log = os.path.join(config["spool"], "sampler.log")
+        self._done: dict[int, set[int]] = {}
         self._watched: dict[int, list[dict[str, Any]]] = {}
         self._spawn()
 
@@ -76,11 +77,16 @@ class Sampler:
         self._channel.send(event="watch", **message)
 
     def hear(self, job: Job, event: dict[str, Any]) -> None:
-        """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``."""
+        """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``.
+
+        When all are done with their steps, what takes longer is sampled: before, it would be in the others' figures.
+        """
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.devices_of(event["rank"]))
         elif event["event"] == "phase" and event["phase"] == "record":
-            self._channel.send(event="full", launch=job.launch, rank=event["rank"])
+            self._done.setdefault(job.launch, set()).add(event["rank"])
+            if len(self._done[job.launch]) == job.processes:
+                self._channel.send(event="full", launch=job.launch)
         elif event["event"] == "probe":
             self.probe(job.launch, event["pid"], event["stage"])
 
@@ -99,6 +105,7 @@ class Sampler:
         later launches.
         """
         ranks = self._watched.pop(launch, [])
+        self._done.pop(launch, None)
         if not ranks:
             return [], []
         answer = self._ask(launch)

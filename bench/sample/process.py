@@ -169,7 +169,7 @@ class Loop:
                 None if devices is None else tuple(devices),
             )
         elif message["event"] == "full":
-            self._full(message["launch"], message["rank"])
+            self._full(message["launch"])
         elif message["event"] == "probe":
             self._probe(message["launch"], message["pid"], message["stage"])
         else:
@@ -210,14 +210,12 @@ class Loop:
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
             self._sample_memory(t_ns, launch, {pid: devices})
 
-    def _full(self, launch: int, rank: int) -> None:
-        """Take the proportional set size of a rank now: its measured steps are over, so this costs them nothing."""
-        watched = self.launches[launch]
-        ranks = {pid: watched.devices[pid] for pid, number in watched.ranks.items() if number == rank}
-        if isinstance(self.memory, Rss) and ranks:
+    def _full(self, launch: int) -> None:
+        """Take the proportional set sizes now: the measured steps are over, so this costs them nothing."""
+        if isinstance(self.memory, Rss) and launch in self.launches:
             start_ns = time.perf_counter_ns()
             self.pss_clock.due_ns = start_ns
-            pss_ns = self._sample_memory(start_ns, launch, ranks)
+            pss_ns = self._sample_memory(start_ns, launch, self.launches[launch].devices)
             self.pss_clock.done(start_ns, start_ns + pss_ns)
 
     def _probe(self, launch: int, pid: int, stage: str) -> None:

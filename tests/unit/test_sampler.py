@@ -16,7 +16,7 @@ import pytest
 import bench.sample
 import bench.sample.sources
 from bench.channel import Channel
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
 from bench.sample import Sampler, read_spool
 from bench.sample.process import (
     DEVICE_PERIOD_NS,
@@ -175,18 +175,36 @@ def test_the_proportional_size_that_the_kernel_hides_is_unknown(monkeypatch: pyt
 # Launches
 
 
-def test_a_rank_that_is_done_with_its_steps_has_its_proportional_size_taken(
+def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_taken(
     sampler: Sampler, children: list[Child], tmp_path: Path
 ) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    sampler.watch(0, "ddp", 1, children[1].pid)
+    job = Job(
+        launch=0,
+        scenario="ddp",
+        scenario_file="",
+        repeat=0,
+        strategy="ddp",
+        precision="O0",
+        half="bf16",
+        processes=2,
+        replicas=2,
+        distributed=True,
+        impl="auto",
+        workload=Workload(image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1),
+        iters=1,
+        threads=1,
+    )
+    for rank, child in enumerate(children):
+        sampler.hear(job, {"event": "up", "rank": rank, "pid": child.pid})
     until(lambda: len(moments(tmp_path)) >= 3)
-    sampler._channel.send(event="full", launch=0, rank=1)
+    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 1})
+    time.sleep(0.4)
+    assert not [row for row in read_spool(spool_path(str(tmp_path), 0))["memory"] if row["pss_mib"] is not None]
+    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 0})
     memory, _ = sampler.finish(0)
-    (full,) = [row for row in memory if row["pss_mib"] is not None]
-    assert full["rank"] == 1
-    assert 0 < full["pss_mib"] <= full["used_mib"]
-    assert full["reason"] is None
+    full = [row for row in memory if row["pss_mib"] is not None]
+    assert [row["rank"] for row in full] == [0, 1]
+    assert all(0 < row["pss_mib"] <= row["used_mib"] and row["reason"] is None for row in full)
     assert sampler.cost is not None
     assert sampler.cost["pss"]["calls"] == 1
 
