@@ -73,3 +73,23 @@ def beside_torch(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.Dat
     both["context_mib"] = both["peak_mib"] - both["reserved_mib"].astype("float64")
     order = ["launch", "scenario", "rank", "pid", "device", "source", "peak_mib"]
     return both[[*order, "allocated_mib", "reserved_mib", "context_mib"]].sort_values(keys).reset_index(drop=True)
+
+
+def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
+    """What each process held on one device over the whole run, to be drawn as a stack (MiB).
+
+    Index ``launch, t_ns``; a column for each process, ``(rank, pid)``; 0 where the process is not on the device at that
+    time, null where its memory is unknown. Where a launch begins, the index says so: see :func:`boundaries`.
+    """
+    mine = memory[(memory["device"] == device) & (memory["source"] != ALLOCATOR)]
+    groups = mine.groupby(["launch", "t_ns", "rank", "pid"])["used_mib"]
+    known = groups.sum(min_count=1).unstack(["rank", "pid"]).sort_index(axis=1)
+    there = groups.size().unstack(["rank", "pid"]).reindex_like(known)
+    stack: pd.DataFrame = known.where(there.notna(), 0.0)
+    return stack
+
+
+def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
+    """One row per launch, in order of time: ``launch, scenario, start_ns, end_ns`` of its first and last sample."""
+    groups = memory.groupby(["launch", "scenario"])["t_ns"]
+    return groups.agg(start_ns="min", end_ns="max").reset_index().sort_values("start_ns").reset_index(drop=True)

@@ -271,10 +271,12 @@ def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[
             remedy="measure on Linux itself, with a newer driver",
         )
     elif host["own_pid_namespace"]:
+        listed, known = len(gpu["processes"]), sum(name is not None for _, name, _ in gpu["processes"])
         yield Finding(
             level="note",
             about=about,
-            finding="bench has a PID namespace of its own, and the driver may list PIDs of the host, or none",
+            finding="bench has a PID namespace of its own, and the driver may list PIDs of the host, or none "
+            f"(now {listed}, of which {known} have a name here)",
             consequence="memory is then told by the level of the device (source nvml_device_delta), or not at all",
             remedy="docker run --pid host",
         )

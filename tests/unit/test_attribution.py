@@ -1,5 +1,9 @@
 """Whose memory it is: every way in which a driver's list may name, misname or hide our ranks."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from bench.sample.attribution import (
 )
 from bench.sample.namespaces import rank_of
 
+ROOT = Path(__file__).resolve().parents[2]
 GPU = "GPU-a"
 IDLE = Before(used_mib=600.0, pids=frozenset())
 
@@ -201,3 +206,16 @@ def test_the_same_inner_pid_in_another_container_is_not_ours(proc: Callable[...,
 
 def test_a_process_that_proc_does_not_show_is_nobody(tmp_path: Path) -> None:
     assert rank_of(4711, frozenset({11}), str(tmp_path)) is None
+
+
+def test_a_real_namespace_under_the_proc_of_the_host_is_seen_through() -> None:
+    code = (
+        "import os\nfrom bench.sample.namespaces import nested, rank_of\n"
+        "inner, outer = os.getpid(), int(os.readlink('/proc/self'))\n"
+        "print(nested(), inner != outer, rank_of(outer, frozenset({inner})) == inner, rank_of(1, frozenset({inner})))"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode:
+        pytest.skip("this user may not make a PID namespace")
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout == "True True True None\n", done.stderr

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench import throttle
-from bench.analyse.memory import beside_torch, peaks
+from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
 from bench.records import MEMORY_COLUMNS
 from bench.sample.noticed import allocator_rows, checks
 
@@ -127,6 +127,29 @@ def test_the_difference_between_driver_and_torch_is_the_context() -> None:
     )
     assert (second["scenario"], second["pid"], second["reserved_mib"]) == ("ddp", 12, 800.0)
     assert pd.isna(second["context_mib"])
+
+
+def test_a_stack_has_each_process_at_each_time_and_knows_unknown_from_nothing() -> None:
+    """DataParallel's one process on both GPUs, then two of DDP: the first GPU is the heavier one under DataParallel."""
+    dp = [
+        sample(0, 1400.0, 1) | {"pid": 5},
+        sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"},
+    ]
+    ddp = [
+        sample(0, 1000.0, 7) | {"launch": 1},
+        sample(1, 1001.0, 7) | {"launch": 1, "device": "GPU-a"},
+        sample(0, None, 8, "unavailable") | {"launch": 1},
+    ]
+    memory = frame(dp + ddp + [sample(0, 800.0, 8, "torch_allocator") | {"launch": 1, "pid": 99}])
+    on_a = stacked(memory, "GPU-a")
+    assert list(on_a.columns) == [(0, 5), (0, 11), (1, 12)]
+    assert on_a.index.tolist() == [(0, 1), (1, 7), (1, 8)]
+    assert on_a.loc[(0, 1)].tolist() == [1400.0, 0.0, 0.0]
+    assert on_a.loc[(1, 7)].tolist() == [0.0, 1000.0, 1001.0]
+    assert [pd.isna(value) for value in on_a.loc[(1, 8)]] == [False, True, False]
+    assert stacked(memory, "GPU-b").loc[(0, 1)].tolist() == [900.0]
+    bounds = boundaries(memory)
+    assert bounds[["launch", "start_ns", "end_ns"]].to_numpy().tolist() == [[0, 1, 1], [1, 7, 8]]
 
 
 def test_on_the_cpu_there_is_nothing_to_compare() -> None:
