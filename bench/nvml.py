@@ -206,14 +206,14 @@ class Nvml:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
 
-    def device_sample(self, uuid: str) -> dict[str, Any]:
+    def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
         """Every one of :data:`METRICS` now, and ``reason``: which of them are None and why, or None.
 
         ``utilisation_percent`` is the share of the driver's last sampling period with a kernel on the device;
         ``energy_mj`` the driver's counter since it was loaded; ``used_mib`` the whole device, the driver's reserve
         included; ``throttle_reasons`` NVML's bits (``nvmlClocksEventReasons``). After ``reason`` come the counters of
         :data:`LINKS`, in KiB, and ``mig``: under it the energy, which is that of the whole GPU, is None. A counter that
-        the device does not offer is None, and the reason says so.
+        the device does not offer is None, and the reason says so; without ``links`` they are None and not asked for.
         """
         handle, reason = self._try(partial(self._handle, uuid))
         if reason is not None:
@@ -230,9 +230,9 @@ class Nvml:
         mig = self.mig(uuid)
         if mig:
             sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
-        links, problems = self._read_links(uuid, handle)
+        counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINKS), {})
         told = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
-        return {**sample, "reason": told or None, **links, "mig": mig}
+        return {**sample, "reason": told or None, **counters, "mig": mig}
 
     def versions(self) -> dict[str, str | None]:
         """``driver`` and ``nvml``, None where the driver does not tell."""
@@ -343,7 +343,7 @@ class Nvml:
             return f"{NO_FIGURE}: WSL2's driver has none of a process"
         return NO_FIGURE
 
-    def _read_links(self, uuid: str, handle: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    def _read_links(self, handle: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """The counters of :data:`LINKS`, all in one call, and why one is missing.
 
         PCIe's are read off a counter and not by ``nvmlDeviceGetPcieThroughput``, which waits 20 ms for each direction.

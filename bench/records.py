@@ -74,7 +74,8 @@ DEVICE_COLUMNS = {
 }
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
 
-``pcie_*`` and ``nvlink_*``: counters of what the device sent and received, null where the driver offers none. On the
+``pcie_*`` and ``nvlink_*``: counters of what the device sent and received, in every tenth sample, null where the driver
+offers none. On the
 CPU one row per sample and package with ``energy_mj`` alone (RAPL), where the kernel lets it be read.
 """
 

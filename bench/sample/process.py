@@ -26,7 +26,9 @@ DUTY_CYCLE = 0.01
 """The share of the time that a kind of sample may take. One that is slower comes at longer intervals instead."""
 PSS_DUTY_CYCLE = 0.005
 """Of the proportional set size, beside that of the resident one: together they stay within :data:`DUTY_CYCLE`."""
-SHORTEST_PERIOD_NS = 1_000_000
+SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
+LINKS_EVERY = 10
+"""Samples of a device per one with its PCIe and NVLink counters: they are read link by link, and only ever grow."""
 
 __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
 
@@ -129,6 +131,7 @@ class Loop:
         self.folder = spool
         self.host = host
         self.launches: dict[int, Watched] = {}
+        self.device_ticks = 0
         self.memory_clock, self.device_clock = clocks(interval_s)
         self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), PSS_DUTY_CYCLE)
         self.nvml: Nvml | None = None
@@ -191,6 +194,7 @@ class Loop:
         if not self.launches:
             self.memory_clock.start(t_ns + self.memory_clock.period_ns)
             self.device_clock.start(t_ns)
+            self.device_ticks = 0
             self.pss_clock.start(t_ns + self.pss_clock.period_ns)
         if launch not in self.launches:
             watched = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
@@ -255,9 +259,10 @@ class Loop:
         """Why a launch has no sample at all: the last lists took so long that none was due while it ran."""
         if watched.answers or not isinstance(self.memory, GpuMemory):
             return None
+        clock = self.memory_clock
         return (
-            f"no sample was due while it ran: asking the driver takes {self.memory_clock.mean_ms:.0f} ms, and may take "
-            f"{DUTY_CYCLE:.0%} of the time"
+            f"no sample was due while it ran: they come every {clock.period_ns / 1e9:g} s or more seldom, since asking "
+            f"the driver takes {clock.mean_ms:.0f} ms and may take {DUTY_CYCLE:.0%} of the time"
         )
 
     def _findings(self, watched: Watched) -> dict[str, Any]:
@@ -302,7 +307,9 @@ class Loop:
 
     def _device_samples(self) -> dict[str, dict[str, Any]]:
         if self.nvml is not None:
-            return {uuid: self.nvml.device_sample(uuid) for uuid in self.gpus}
+            links = self.device_ticks % LINKS_EVERY == 0
+            self.device_ticks += 1
+            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in self.gpus}
         readings = {} if self.rapl is None else self.rapl.read()
         return {
             name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason}
@@ -365,7 +372,7 @@ def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
     """Of memory and of devices. ``interval_s``: as asked for, None for the usual 250 ms and 100 ms."""
     if interval_s is None:
         return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
-    asked_ns = max(SHORTEST_PERIOD_NS, round(interval_s * 1e9))
+    asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
     return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
 
 

@@ -121,7 +121,11 @@ class GpuMemory:
             return
         before = self._probes.pop(rank, {})
         taken = (set(ranks) | set(self._aliases)) - {rank}
-        found = {match_probe(before.get(uuid, {}), lists[uuid], taken) for uuid in self.gpus} - {None}
+        given = ranks.get(rank)
+        mine = [
+            uuid for uuid in self.gpus if given is None or uuid in given
+        ]  # other ranks may probe their own GPUs now
+        found = {match_probe(before.get(uuid, {}), lists[uuid], taken) for uuid in mine} - {None}
         listed = found.pop() if len(found) == 1 else None
         self.probed[rank] = listed
         if listed is not None and listed != rank:

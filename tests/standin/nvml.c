@@ -1,7 +1,7 @@
 /* A driver to test against: the NVML functions that bench calls, answering from a script.
  *
  * Built by tests/standin/__init__.py with the soname of the real library. The file that $BENCH_STANDIN_NVML names is
- * read at every call, so a test may change what the driver says while a process uses it. Its lines, in NVML's order of
+ * looked at in every call, so a test may change what the driver says while a process uses it. Its lines, in NVML's order of
  * devices (words without spaces; an underscore in a name becomes a space):
  *
  *     device UUID DOMAIN BUS DEVICE NAME TOTAL_BYTES
@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
@@ -53,12 +54,36 @@ static struct { char key[192]; unsigned long long calls; } counters[MAX_LINES];
 static unsigned long long insufficient_so_far;
 static int started;
 
-/* Read the script anew, and tell the log which function was called. */
+static void tell(const char *log, const char *function)
+{
+    if (log[0]) {
+        FILE *out = fopen(log, "a");
+        fprintf(out, "%s\n", function);
+        fclose(out);
+    }
+}
+
+/* Read the script anew where it was changed, and tell the log which function was called. */
 static void load(const char *function)
 {
+    static char log[400];
+    static struct stat read_as;
     char text[512];
-    char log[400] = "";
-    FILE *script = fopen(getenv("BENCH_STANDIN_NVML"), "r");
+    struct stat now;
+    const char *path = getenv("BENCH_STANDIN_NVML");
+    if (!path || stat(path, &now)) {
+        perror("BENCH_STANDIN_NVML");
+        abort();
+    }
+    int same = now.st_ino == read_as.st_ino && now.st_size == read_as.st_size && now.st_mtim.tv_sec == read_as.st_mtim.tv_sec
+               && now.st_mtim.tv_nsec == read_as.st_mtim.tv_nsec;
+    read_as = now;
+    if (same) {
+        tell(log, function);
+        return;
+    }
+    FILE *script = fopen(path, "r");
+    log[0] = 0;
     device_count = line_count = 0;
     insufficient = delay_us = delay_all_us = scrambled = 0;
     if (!script) {
@@ -84,11 +109,7 @@ static void load(const char *function)
         }
     }
     fclose(script);
-    if (log[0]) {
-        FILE *out = fopen(log, "a");
-        fprintf(out, "%s\n", function);
-        fclose(out);
-    }
+    tell(log, function);
 }
 
 static const Line *find(const char *kind, const char *uuid, const char *key)

@@ -252,7 +252,22 @@ def test_a_driver_of_200_ms_a_call_is_asked_so_seldom_that_it_stays_within_one_p
     time.sleep(1.0)
     memory, _ = run.sampler.finish(0)
     assert run.sampler.cost["memory"]["calls"] == 0
-    assert "no sample was due while it ran: asking the driver takes" in memory[0]["reason"]
+    assert "no sample was due while it ran" in memory[0]["reason"]
+    assert "asking the driver takes" in memory[0]["reason"]
+
+
+def test_the_counters_of_the_links_come_in_every_tenth_sample(
+    start: Callable[..., Sampling], driver: Driver, tmp_path: Path
+) -> None:
+    run = start(nested=False)
+    driver.write(*TWO_GPUS, f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 12)
+    _, device = run.sampler.finish(0)
+    on_a = [row for row in device if row["device"] == A]
+    assert [number for number, row in enumerate(on_a[:12]) if row["pcie_tx_kib"] is not None] == [0, 10]
+    assert (on_a[10]["pcie_tx_kib"], on_a[10]["nvlink_rx_kib"]) == (3072.0, 7.0)
+    assert {row["reason"] for row in on_a} == {None}
 
 
 def test_a_thermal_bit_in_1_of_20_samples_is_on_disk(start: Callable[..., Sampling], driver: Driver) -> None:

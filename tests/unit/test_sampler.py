@@ -313,6 +313,7 @@ def test_no_interval_makes_the_clock_stand_still() -> None:
     assert memory.period_ns == 1_000_000
     assert device.period_ns == DEVICE_PERIOD_NS
     assert [clock.period_ns for clock in clocks(2.0)] == [2_000_000_000] * 2
+    assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
 
 
 def test_memory_that_a_child_allocates_shows_in_its_rows_alone(
