@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver
 
+from bench import throttle
+from bench.analyse import devices
 from bench.nvml import SCRAMBLED
+from bench.records import DEVICE_COLUMNS
 from bench.sample import Sampler, read_spool
 from bench.sample.attribution import PROBE_MIB
 from bench.spool import spool_path
@@ -294,3 +298,68 @@ def test_a_sampler_that_is_killed_leaves_a_gap_with_its_reason_and_its_findings_
     assert "SIGKILL" in memory[-1]["reason"]
     assert device
     assert run.sampler.findings is None
+
+
+# From the driver to a launch's energy
+
+
+def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
+    """GPU A over the time of its samples, as if those were the measured steps."""
+    times = [row["t_ns"] for row in device]
+    span_ms = (max(times) - min(times)) / 1e6
+    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": min(times), "step_ms": span_ms, "step": 0}])
+    table = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), steps)
+    (row,) = table.astype(object).where(table.notna(), None)[table["device"] == A].to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "source", "reason"),
+    [
+        ("energy 1000000", "energy 1060000", "counter", None),
+        ("energy 1000000", "energy 1000000", None, "the driver's counter stood still over the window"),
+        ("energy 1000000", "energy 999000", None, "the driver's counter fell within the window"),
+        ("mig 1", "mig 1", None, "MIG is on: power and counter are those of the whole GPU"),
+    ],
+)
+def test_counters_of_the_driver_become_energy_or_a_reason(
+    start: Callable[..., Sampling],
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    later: str,
+    source: str | None,
+    reason: str | None,
+) -> None:
+    monkeypatch.setattr(devices, "COUNTER_WINDOW_S", 0.5)
+    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {first}")
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len(run.rows("device")) >= 6)
+    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {later}")
+    for _ in range(3):
+        run.until_next("device")
+    _, device = run.sampler.finish(0)
+    row = of_window(device)
+    assert (row["energy_source"], row["energy_reason"]) == (source, reason)
+    if source == "counter":
+        assert row["energy_j"] == pytest.approx(60.0)
+    else:
+        assert row["energy_j"] is None
+    assert row["peak_power_w"] == 300.0
+
+
+def test_a_thermal_bit_of_the_driver_makes_the_launch_invalid(start: Callable[..., Sampling], driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"every {A} throttle/7 64", f"value {B} throttle 4")
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len(run.rows("device")) >= 16)
+    _, device = run.sampler.finish(0)
+    times = [row["t_ns"] for row in device]
+    steps = [{"warmup": False, "start_ns": min(times), "step_ms": (max(times) - min(times)) / 1e6}]
+    told = throttle.check(device, steps)
+    assert told == {
+        "verdict": "invalid",
+        "devices": {A: ["thermal slowdown (hardware)"], B: ["power cap"]},
+    }
+    assert of_window(device)["verdict"] == "invalid"
