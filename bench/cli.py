@@ -30,7 +30,7 @@ And then:
 Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
 """
 
-VERBS = ("list", "doctor", "run", "report")
+VERBS = ("doctor", "list", "run", "report")
 
 
 def main(arguments: list[str] | None = None) -> int:
