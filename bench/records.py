@@ -11,6 +11,9 @@ from typing import Any
 SCHEMA_VERSION = 1
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
+PROBE_MIB = 512.0
+"""What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
+
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PHASES = ("data", "forward", "backward", "optimizer")
 

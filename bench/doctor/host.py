@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from bench import machine
-from bench.sample.namespaces import nested
+from bench.pid_namespace import nested
 from bench.sample.rapl import Rapl
 
 

@@ -15,8 +15,8 @@ Pure: the driver and ``/proc`` are asked elsewhere (``bench.sample.process``), s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-PROBE_MIB = 512.0
-"""What a rank allocates once so that its PID can be told by the rise of its figure."""
+from bench.records import PROBE_MIB
+
 PROBE_TOLERANCE_MIB = 32.0
 """By how much a rise may differ from that: the driver hands out pages of 2 MiB, and kernels are loaded lazily."""
 
@@ -199,7 +199,7 @@ def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
 def match_probe(
     before: Mapping[int, float | None], after: Mapping[int, float | None], taken: frozenset[int] | set[int]
 ) -> int | None:
-    """The one PID of the list whose figure rose by :data:`PROBE_MIB`; None where there is none, or more than one.
+    """The one PID of the list whose figure rose by ``PROBE_MIB``; None where there is none, or more than one.
 
     ``taken``: PIDs that are known to be somebody else. A PID that is new in the second list cannot be told from a
     process that came by chance, so it does not count.

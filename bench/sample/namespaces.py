@@ -1,19 +1,11 @@
-"""PID namespaces as ``/proc`` shows them: whether bench is in one of its own, and which process has which PIDs."""
+"""Which process has which PIDs, where ``/proc`` is that of an outer PID namespace."""
 
 import os
 
+from bench.pid_namespace import nested
 from bench.sample.attribution import same_process
 
-_INITIAL = "pid:[4026531836]"
-"""The host's own namespace; the kernel gives it this fixed number (PROC_PID_INIT_INO)."""
-
-
-def nested() -> bool:
-    """Whether this process is in a PID namespace that is not the host's, as in a container without ``--pid=host``."""
-    try:
-        return os.readlink("/proc/self/ns/pid") != _INITIAL
-    except OSError:
-        return True
+__all__ = ["nested", "rank_of"]
 
 
 def rank_of(listed: int, ranks: frozenset[int], proc: str = "/proc") -> int | None:

@@ -115,16 +115,16 @@ class GpuMemory:
 
         ``probed`` has for each rank that PID, or None where none fits.
         """
-        lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in self.gpus}
+        given = ranks.get(rank)
+        mine = [
+            uuid for uuid in self.gpus if given is None or uuid in given
+        ]  # others may probe theirs at the same time
+        lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in mine}
         if stage == "before":
             self._probes[rank] = lists
             return
         before = self._probes.pop(rank, {})
         taken = (set(ranks) | set(self._aliases)) - {rank}
-        given = ranks.get(rank)
-        mine = [
-            uuid for uuid in self.gpus if given is None or uuid in given
-        ]  # other ranks may probe their own GPUs now
         found = {match_probe(before.get(uuid, {}), lists[uuid], taken) for uuid in mine} - {None}
         listed = found.pop() if len(found) == 1 else None
         self.probed[rank] = listed

@@ -21,7 +21,7 @@ from bench.channel import Channel
 from bench.discover import load_module
 from bench.errors import BenchError
 from bench.records import Job
-from bench.worker import apex, data, effective, loop
+from bench.worker import apex, data, effective, loop, memory_probe
 from bench.worker.session import RankJob, Session, session_for
 
 STORE_FD = "BENCH_STORE_FD"
@@ -97,6 +97,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     pool = _pool(job, me, device)
     load = data.loader(pool, device)
     session = _session(rank_job)
+    memory_probe.show(tell, device)
     watch = effective.ConvolutionWatch(session.model)
     torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
 

@@ -12,10 +12,10 @@ import torch
 
 from bench import nvml
 from bench.analyse import devices
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.pid_namespace import nested
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
 from bench.sample import Sampler, read_spool
-from bench.sample.attribution import PROBE_MIB, match_probe
-from bench.sample.namespaces import nested
+from bench.sample.attribution import match_probe
 from bench.spool import spool_path
 
 pytestmark = [

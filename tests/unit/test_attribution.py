@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.records import PROBE_MIB
 from bench.sample.attribution import (
-    PROBE_MIB,
     Attributed,
     Before,
     Known,

@@ -18,9 +18,8 @@ from standin import NOT_AVAILABLE, Driver, compile_driver
 from bench import throttle
 from bench.analyse import devices
 from bench.nvml import SCRAMBLED
-from bench.records import DEVICE_COLUMNS
+from bench.records import DEVICE_COLUMNS, PROBE_MIB
 from bench.sample import Sampler, read_spool
-from bench.sample.attribution import PROBE_MIB
 from bench.spool import spool_path
 
 MIB = 2**20
