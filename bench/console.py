@@ -1,5 +1,6 @@
 """What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_S = 10.0
+
+
+PHASE_WORDS = {"rendezvous": "starting", "build": "starting", "warmup": "warm-up", "record": "recording"}
+"""What the display calls a phase of a rank; the others are what the launch is for."""
 
 
 class Console:
@@ -39,22 +44,41 @@ class Console:
 
 
 class RunProgress:
-    """Where a run is: scenario, launch, step, img/s, time left. A context manager."""
+    """Where a run is: scenario, launch, step, img/s, time left. A context manager.
 
-    def __init__(self, console: Console, *, launches: int, steps: int, global_batch: int) -> None:
+    What is still to come is told by :meth:`expect`; time left is estimated from the launches that have run.
+    """
+
+    def __init__(self, console: Console, *, steps: int, global_batch: int) -> None:
         self.console = console
-        self.launches = launches
         self.steps = steps
         self.global_batch = global_batch
-        self.started = time.monotonic()
         self.done = 0
+        self._coming: list[str] = []
+        self._took_s: dict[str, list[float]] = {}
+        self._began = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._scenario = ""
+        self._doing = "measuring"
         self._phase = ""
         self._step = 0
+        self._of = steps
         self._recent: list[tuple[float, int]] = []
         self._last_line = 0.0
+
+    @property
+    def launches(self) -> int:
+        """Those that are done, in hand, or to come."""
+        return self.done + bool(self._phase) + len(self._coming)
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Launches of these are to come, beside those that were told of before."""
+        self._coming += names
+
+    def drop(self, name: str) -> None:
+        """One launch of this that was to come is not."""
+        self._coming.remove(name)
 
     def __enter__(self) -> "RunProgress":
         if self.console.live:
@@ -70,7 +94,7 @@ class RunProgress:
                 TimeElapsedColumn(),
                 console=RichConsole(file=self.console.stream),
             )
-            self._task = self._bar.add_task("", total=self.launches * self.steps, launch="", scenario="", detail="")
+            self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
             self._bar.start()
         return self
 
@@ -78,43 +102,53 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, launch: int, scenario: str) -> None:
-        """A launch starts; ``launch`` counts from 0."""
-        self._scenario, self._phase, self._step = scenario, "starting", 0
+    def begin(self, name: str, doing: str = "measuring") -> None:
+        """A launch that was told of starts. ``doing``: what its ranks do after their warm-up."""
+        self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
+        self._coming.remove(name)
         self._recent = []
-        self._last_line = time.monotonic()
-        self._show(f"{launch + 1}/{self.launches}")
+        self._began = self._last_line = time.monotonic()
+        self._show()
 
     def hear(self, event: dict[str, Any]) -> None:
         """A message of a rank; rank 0 speaks for all."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
-            self._phase = {"warmup": "warm-up", "measure": "measuring"}.get(event["phase"], "starting")
+            self._phase = PHASE_WORDS.get(event["phase"], self._doing)
         else:
-            self._step = event["step"]
+            self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
-        self._show(f"{self.done + 1}/{self.launches}")
+        self._show()
 
     def end(self, *, status: str, text: str) -> None:
         """The launch is over; ``text`` says how it went."""
+        self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
+        self._phase, self._step = "", 0
         self.done += 1
-        left = self._time_left()
         message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
         if self._bar is not None:
             self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
         else:
-            self.console.line(message + (f"; {left} left" if self.done < self.launches else ""))
-        self._show(f"{min(self.done + 1, self.launches)}/{self.launches}")
+            self.console.line(message + (f"; {self._time_left()} left" if self._coming else ""))
 
     def _time_left(self) -> str:
-        finished = self.done + self._step / self.steps * (self._phase in ("warm-up", "measuring"))
-        if self.done == 0 and self._step == 0:
+        """From the mean of the launches of the same scenario, else of all; the one in hand goes by its own steps."""
+        everything = [seconds for took in self._took_s.values() for seconds in took]
+        had_s = time.monotonic() - self._began
+        own_s = had_s * self._of / self._step if self._step else None
+        if own_s is None and not everything:
             return "?"
-        return duration((time.monotonic() - self.started) / max(finished, 0.01) * max(0.0, self.launches - finished))
+        usual_s = statistics.mean(everything or [own_s or 0.0])
+        expected = {name: statistics.mean(took) for name, took in self._took_s.items()}
+        left_s = sum(expected.get(name, usual_s) for name in self._coming)
+        if self._phase:
+            left_s += max(0.0, (own_s or expected.get(self._scenario, usual_s)) - had_s)
+        return duration(left_s)
 
-    def _show(self, launch: str) -> None:
-        detail = f"{self._phase} step {self._step}/{self.steps}"
+    def _show(self) -> None:
+        launch = f"{self.done + 1}/{self.launches}"
+        detail = f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
             detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} img/s"
@@ -122,7 +156,8 @@ class RunProgress:
         if self._bar is not None and self._task is not None:
             self._bar.update(
                 self._task,
-                completed=self.done * self.steps + self._step,
+                total=self.launches,
+                completed=self.done + self._step / self._of,
                 launch=launch,
                 scenario=self._scenario,
                 detail=detail,
@@ -155,26 +190,37 @@ SUMMARY_COLUMNS = (
     ("vs ddp", "relative_to_ddp", "{:.2f}x"),
     ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
     ("MiB all", "peak_total_mib", "{:,.0f}"),
+    ("numerics", "parity", "{}"),
     ("status", "status", "{}"),
     ("what ran", "what_ran", "{}"),
 )
-"""Heading, column of the summary, and format, of the table on a terminal."""
+"""Heading, column of the overview, and format, of the table on a terminal."""
+
+SHORT = {"within half precision": "half"}
+"""What is too long for a table."""
 
 
 def summary_table(table: "pd.DataFrame") -> str:
-    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below."""
+    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below.
+
+    Behind a figure stands how far the farther end of its 95 % interval over launches is: ``26.6 ±1.3%``. Where there is
+    no interval the figure stands alone, and a line below says why.
+    """
     import pandas as pd
 
-    rows = [[heading for heading, _, _ in SUMMARY_COLUMNS]]
-    for record in table.to_dict("records"):
-        rows.append([form.format(record[name]) if pd.notna(record[name]) else "-" for _, name, form in SUMMARY_COLUMNS])
-    text = align(rows, left=("scenario", "status", "what ran"))
-    reasons = [
-        f"{row['scenario']}: {row['status']}: {row['reason']}"
-        for row in table.to_dict("records")
-        if row["status"] != "ok"
-    ]
-    return "\n".join([text, *reasons])
+    from bench.analyse.bars import about_intervals, plus_minus
+
+    records = table.to_dict("records")
+    columns = []
+    for heading, name, form in SUMMARY_COLUMNS:
+        bars = [plus_minus(record, name) for record in records]
+        room = max((len(bar) + 1 for bar in bars if bar), default=0)
+        values = [SHORT.get(record[name], record[name]) for record in records]
+        texts = [form.format(value) if pd.notna(value) else "-" for value in values]
+        columns.append([heading, *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
+    text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"))
+    reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
+    return "\n".join([text, *about_intervals(table), *reasons])
 
 
 def align(rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:

@@ -12,6 +12,9 @@ from bench.errors import RequestError
 from bench.scenario import Scenario
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
+
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
 
 
@@ -36,6 +39,14 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
     if asked == "cuda" and not gpus:
         raise RequestError("--device", *f"cuda was asked for, but {why_none}".split("; ", 1))
     return ("cuda", gpus) if gpus else ("cpu", [])
+
+
+def refuse_blocking_launches(device: str) -> None:
+    """Raises :class:`RequestError` where the environment makes CUDA wait for every kernel; on the CPU nothing does."""
+    if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
+        raise RequestError(
+            BLOCKING, "it makes every kernel wait for the one before, for debugging", f"unset {BLOCKING}"
+        )
 
 
 def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
@@ -126,6 +137,19 @@ def state() -> dict[str, Any]:
 def load() -> float:
     """Runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]
+
+
+def busy_s() -> float:
+    """CPU seconds that the usable cores have been busy since the machine was started, with anybody's work."""
+    usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    with open("/proc/stat", encoding="ascii") as file:
+        for line in file:
+            name, *numbers = line.split()
+            if name in usable:
+                user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, numbers[:8])
+                ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def utc_now() -> str:

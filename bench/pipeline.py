@@ -4,12 +4,12 @@ Everything that can be wrong with the request is found before the first launch a
 each launch is one isolated set of processes; its figures are on disk before the next one starts.
 """
 
-import json
+import itertools
 import os
 import shutil
 import signal
+import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,20 +17,17 @@ from types import FrameType
 from typing import Any
 
 import bench
-from bench import machine
-from bench.console import Console, RunProgress, count
+from bench import collect, machine
+from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
-from bench.launch.local import Outcome, WorkerHost
-from bench.plan import Planned, Request, launches
-from bench.records import PHASES, LaunchRecord
+from bench.launch.local import WorkerHost
+from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
+from bench.precision import Precision
+from bench.records import LaunchRecord
 from bench.sample import Sampler
-from bench.sample.noticed import allocator_rows
-from bench.sample.noticed import checks as noticed
+from bench.sample.noticed import allocator_rows, checks
 from bench.store import RunWriter, check_writable
-
-CONSERVATION_LIMIT = 0.005
-"""By how much the steps of a window may differ from the host's wall time for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +39,10 @@ class Finished:
 
     @property
     def failed(self) -> int:
-        """Launches that should have run and did not end well."""
-        return sum(launch["status"] not in ("ok", "unsupported") for launch in self.document["launches"])
+        """Launches of any kind that should have run and did not end well."""
+        reference = [self.document["reference"]] if self.document["reference"] else []
+        everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
+        return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
 def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console) -> Finished:
@@ -53,7 +52,7 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     :class:`Interrupted` after sealing what was done.
     """
     check_writable(out)
-    plan = launches(request, scenarios, machine.cores())
+    machine.refuse_blocking_launches(request.device)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with _host(request) as host, _sigterm_interrupts():
         with console.waiting("importing torch, once for all launches"):
@@ -62,7 +61,7 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
         _, gpus = machine.choose_device(request.device)
-        _announce(request, plan, console)
+        _announce(request, obstacles, console)
         writer = RunWriter(
             out,
             {
@@ -76,32 +75,60 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
             },
         )
         try:
-            _do_all(plan, obstacles, request, host, writer, console)
+            with _launching(request, scenarios, obstacles, host, writer, console) as launching:
+                _do_all(launching)
         except (KeyboardInterrupt, HostError) as error:
-            writer.finish(complete=False, end=machine.state())
+            writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
             if isinstance(error, HostError):
                 raise
             raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
         except OSError as error:
             raise BenchError(f"{writer.path} cannot be written: {error.strerror}; make room and run again") from error
         shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
-        writer.finish(complete=True, end=machine.state())
+        writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
     return Finished(path=writer.path, document=writer.document)
 
 
-def _do_all(
-    plan: tuple[Planned, ...],
-    obstacles: dict[str, str | None],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What the launches of a run have in common."""
+
+    request: Request
+    scenarios: tuple[Found, ...]
+    obstacles: dict[str, str | None]
+    host: WorkerHost
+    sampler: Sampler
+    writer: RunWriter
+    progress: RunProgress
+    precision: Precision | None
+
+    @property
+    def runnable(self) -> list[Found]:
+        """The scenarios that can run here."""
+        return [found for found in self.scenarios if self.obstacles[found.name] is None]
+
+    @property
+    def successful(self) -> set[str]:
+        """The scenarios with a measured launch that ended well."""
+        return {launch["scenario"] for launch in self.writer.document["launches"] if launch["status"] == "ok"}
+
+    def next_launch(self) -> int:
+        """The number of the next launch of any kind."""
+        return len(self.writer.document["launches"]) + len(self.writer.document["diagnostics"])
+
+
+@contextmanager
+def _launching(
     request: Request,
+    scenarios: tuple[Found, ...],
+    obstacles: dict[str, str | None],
     host: WorkerHost,
     writer: RunWriter,
     console: Console,
-) -> None:
-    """Execute the launches one after the other, and put each on disk as soon as it ends."""
-    runnable = sum(obstacles[planned.found.name] is None for planned in plan)
-    progress = RunProgress(
-        console, launches=runnable, steps=request.warmup + request.iters, global_batch=request.global_batch
-    )
+) -> Iterator[_Run]:
+    """A sampler and a display of progress for as long as launches follow each other."""
+    progress = RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch)
+    progress.expect(_expected(request, obstacles))
     sampler = Sampler.start(
         device=request.device,
         gpus=request.devices,
@@ -109,176 +136,191 @@ def _do_all(
         host=writer.document["machine"]["host"],
         interval_s=request.sample_interval_s,
     )
+    precision = None
+    if request.until_precision is not None:
+        assert request.budget_s is not None
+        precision = Precision(request.until_precision, request.budget_s)
     try:
         with progress:
-            for planned in plan:
-                reason = obstacles[planned.found.name]
-                if reason is not None:
-                    writer.add(asdict(replace(_blank_record(planned), status="unsupported", reason=reason)))
-                    continue
-                progress.begin(progress.done, planned.found.name)
-                record, tables = _do(planned, host, sampler, writer, progress)
-                writer.add(asdict(record), **tables)
-                progress.end(status=record.status, text=_how_it_went(record, tables["steps"], request.global_batch))
+            yield _Run(
+                request=request,
+                scenarios=scenarios,
+                obstacles=obstacles,
+                host=host,
+                sampler=sampler,
+                writer=writer,
+                progress=progress,
+                precision=precision,
+            )
     finally:
         sampler.stop()
 
 
-def _do(
-    planned: Planned, host: WorkerHost, sampler: Sampler, writer: RunWriter, progress: RunProgress
-) -> tuple[LaunchRecord, dict[str, list[dict[str, Any]]]]:
-    """One launch: run it, watch its memory, and collect what its ranks wrote."""
-    scratch = os.path.join(writer.scratch, f"launch-{planned.launch:03d}")
-    os.makedirs(scratch)
-    problems = host.description["apex"]["problems"]
-    job = replace(planned.job, scratch=scratch, logs=writer.logs, apex_problems=problems)
-
-    def on_event(event: dict[str, Any]) -> None:
-        sampler.hear(job, event)
-        progress.hear(event)
-
-    started_utc, started = machine.utc_now(), time.monotonic()
-    outcome = host.run(job, on_event)
-    memory, device = sampler.finish(job.launch)
-    results = _read_results(scratch, job.processes)
-    ranks = _ranks(outcome, results, job.launch, job.scenario)
-    host_name = writer.document["machine"]["host"]
-    memory += allocator_rows(memory, ranks, launch=job.launch, scenario=job.scenario, host=host_name)
-    tables = {"steps": _step_rows(planned, results), "memory": memory, "device": device}
-    record = replace(
-        _blank_record(planned),
-        status=outcome.status,
-        reason=outcome.reason,
-        first_failed_rank=outcome.first_failed_rank,
-        effective=results[0]["effective"] if results else None,
-        checks={**_checks(results), "sampling": sampler.cost, **noticed(sampler.findings, device, tables["steps"])},
-        ranks=ranks,
-        started_utc=started_utc,
-        ended_utc=machine.utc_now(),
-        wall_s=time.monotonic() - started,
-        first_forward_s=max((result["first_forward_s"] for result in results), default=None),
-    )
-    shutil.rmtree(scratch)
-    return record, tables
+def _expected(request: Request, obstacles: dict[str, str | None]) -> list[str]:
+    """The launches that are sure to come, by what the display calls them."""
+    runnable = [name for name, reason in obstacles.items() if reason is None]
+    return runnable * (request.launches + request.diagnose) + [REFERENCE] * request.parity
 
 
-def _blank_record(planned: Planned) -> LaunchRecord:
-    job = planned.job
-    return LaunchRecord(
-        launch=job.launch,
-        scenario=job.scenario,
-        repeat=job.repeat,
-        strategy=job.strategy,
-        precision=job.precision,
-        processes=job.processes,
-        replicas=job.replicas,
-        status="ok",
-    )
+def _do_all(run: _Run) -> None:
+    """Measure in rounds, then look where the time went, then compute what the numerics are held against."""
+    for planned in _rounds(run):
+        _measure(planned, run)
+    if run.precision is not None:
+        run.writer.document["precision"] = run.precision.outcome([found.name for found in run.runnable])
+    if run.request.diagnose:
+        for found in run.runnable:
+            if found.name in run.successful:
+                _diagnose(found, run)
+            else:
+                run.progress.drop(found.name)
+    if run.request.parity:
+        _compute_reference(run)
 
 
-def _read_results(scratch: str, processes: int) -> list[dict[str, Any]]:
-    """What each rank that came to its end wrote, in the order of ranks."""
-    results = []
-    for rank in range(processes):
-        path = os.path.join(scratch, f"rank{rank}.json")
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                results.append(json.load(file))
-    return results
+def _rounds(run: _Run) -> Iterator[Planned]:
+    """The planned launches, one round after the other; then rounds over the scenarios that are not precise enough.
 
-
-def _step_rows(planned: Planned, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of steps.parquet of one launch: warm-up steps first, numbered on."""
-    job = planned.job
-    columns = ("start_ns", *(f"{phase}_ms" for phase in PHASES), "step_ms", "loss")
-    rows = []
-    for result in results:
-        step = 0
-        for window in ("warmup", "measured"):
-            timings = result[window]
-            for values in zip(*(timings[name] for name in columns), strict=True):
-                rows.append(
-                    {
-                        "launch": job.launch,
-                        "scenario": job.scenario,
-                        "repeat": job.repeat,
-                        "rank": result["rank"],
-                        "step": step,
-                        "warmup": window == "warmup",
-                        **dict(zip(columns, values, strict=True)),
-                    }
-                )
-                step += 1
-    return rows
-
-
-def _checks(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What can be verified about a launch's figures.
-
-    ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
-    wall time for it. ``ranks_differ``: keys of ``effective`` in which the ranks are unlike.
+    Where a budget is stated, what would exceed it is left out, except the first launch of each scenario.
     """
-    if not results:
-        return {}
-    errors = [abs(sum(result["measured"]["step_ms"]) / result["measured"]["wall_ms"] - 1.0) for result in results]
-    expected_to_differ = {"device"}
-    first = results[0]["effective"]
-    differ = sorted(
-        {
-            key
-            for result in results[1:]
-            for key in first
-            if key not in expected_to_differ and result["effective"][key] != first[key]
-        }
-    )
-    return {
-        "conservation_error": max(errors),
-        "conservation_ok": max(errors) <= CONSERVATION_LIMIT,
-        "ranks_differ": differ,
-        "skipped_steps": max((result["skipped_steps"] or 0 for result in results), default=0),
-        "finite_loss": all(_finite(loss) for result in results for loss in result["measured"]["loss"]),
+    request, precision, cores = run.request, run.precision, machine.cores()
+    lacking = list(run.scenarios)
+    for repeat in itertools.count():
+        if repeat >= request.launches:
+            lacking = _lacking(run, precision) if precision else []
+            run.progress.expect([found.name for found in lacking])
+        if not lacking:
+            return
+        for planned in one_round(request, lacking, repeat, 0, cores):
+            if repeat and precision and not precision.affords(planned.found.name):
+                run.progress.drop(planned.found.name)
+                continue
+            yield replace(planned, launch=run.next_launch(), job=replace(planned.job, launch=run.next_launch()))
+
+
+def _lacking(run: _Run, precision: Precision) -> list[Found]:
+    """The scenarios that get another round: not precise enough, and not too long for what is left of the budget."""
+    names = precision.lacking([found.name for found in run.runnable])
+    return [found for found in run.runnable if found.name in names and precision.affords(found.name)]
+
+
+def _measure(planned: Planned, run: _Run) -> None:
+    """One measured launch: run it, watch its memory, and put it on disk."""
+    job = planned.job
+    reason = run.obstacles[job.scenario]
+    if reason is not None:
+        run.writer.add(asdict(replace(collect.blank_record(planned), status="unsupported", reason=reason)))
+        return
+
+    def on_event(event: collect.Event) -> None:
+        run.sampler.hear(job, event)
+        run.progress.hear(event)
+
+    run.progress.begin(job.scenario)
+    done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
+    memory, device = run.sampler.finish(job.launch)
+    steps = collect.step_rows(job, done.results)
+    noticed = {"sampling": run.sampler.cost, **checks(run.sampler.findings, device, steps)}
+    record = collect.record(planned, done, noticed)
+    host = run.writer.document["machine"]["host"]
+    memory += allocator_rows(memory, record.ranks, launch=job.launch, scenario=job.scenario, host=host)
+    numerics = collect.gradient_rows(job, done.results)
+    run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
+    median_ms = _median_step_ms(steps) if record.status == "ok" else None
+    if run.precision is not None:
+        run.precision.add(job.scenario, median_ms, done.wall_s)
+    run.progress.end(status=record.status, text=_how_it_went(record, median_ms, run))
+
+
+def _diagnose(found: Found, run: _Run) -> None:
+    """One diagnostic launch, kept apart from the measured ones."""
+    launch = run.next_launch()
+    trace = os.path.join(run.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if run.request.trace else ""
+    planned = diagnostic(run.request, found, launch, machine.cores(), trace)
+    run.progress.begin(found.name, "diagnosing")
+    done = collect.execute(planned.job, run.host, run.writer.scratch, run.writer.logs, run.progress.hear)
+    record = asdict(collect.record(planned, done, {}))
+    about = ("pairs_reason", "logger_reason", "data_parallel_reason", "profile")
+    record["looks"] = [{name: result[name] for name in about} for result in done.results]
+    rows = collect.diagnostic_rows(planned.job, done.results)
+    run.writer.add_diagnostic(record, diagnostics=rows)
+    run.progress.end(status=record["status"], text=_where_to_look(record) or "where the time goes is recorded")
+
+
+def _compute_reference(run: _Run) -> None:
+    """The training that every recipe is held against, for the numbers of replicas that the launches really had."""
+    good = [launch for launch in run.writer.document["launches"] if launch["status"] == "ok"]
+    counts = tuple(sorted({launch["effective"]["replicas"] for launch in good}))
+    if not counts:
+        return
+    launch = run.next_launch()
+    job = reference(run.request, counts, launch, machine.cores())
+    run.progress.begin(REFERENCE, "training")
+    done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, run.progress.hear)
+    record = {
+        "launch": launch,
+        "replica_counts": counts,
+        "status": done.outcome.status,
+        "reason": done.outcome.reason,
+        "wall_s": done.wall_s,
+        "half": job.half,
+        "unit_roundoff": done.results[0]["unit_roundoff"] if done.results else None,
     }
+    run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
+    run.progress.end(status=done.outcome.status, text=done.outcome.reason or f"fp32 in {done.wall_s:.0f} s")
 
 
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
-
-
-def _ranks(outcome: Outcome, results: list[dict[str, Any]], launch: int, scenario: str) -> list[dict[str, Any]]:
-    by_rank = {result["rank"]: result for result in results}
-    return [
-        {
-            **rank,
-            "log": f"logs/launch-{launch:03d}-{scenario}-rank{rank['rank']}.log",
-            "device": by_rank[rank["rank"]]["effective"]["device"] if rank["rank"] in by_rank else None,
-            "allocator": by_rank[rank["rank"]]["allocator"] if rank["rank"] in by_rank else None,
-        }
-        for rank in outcome.ranks
-    ]
-
-
-def _how_it_went(record: LaunchRecord, steps: list[dict[str, Any]], global_batch: int) -> str:
-    """One line when a launch ends: its throughput, or its reason and where to look."""
-    if record.status != "ok":
-        rank = record.first_failed_rank or 0
-        return f"{record.reason} (see {record.ranks[rank]['log']})"
+def _median_step_ms(steps: collect.Rows) -> float:
+    """Of the measured steps of the slowest rank."""
     slowest: dict[int, float] = {}
     for row in steps:
         if not row["warmup"]:
             slowest[row["step"]] = max(slowest.get(row["step"], 0.0), row["step_ms"])
-    ordered = sorted(slowest.values())
-    median = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return f"{1000 * global_batch / median:.1f} img/s, {median:.1f} ms a step"
+    return statistics.median(slowest.values())
 
 
-def _announce(request: Request, plan: tuple[Planned, ...], console: Console) -> None:
+def _how_it_went(record: LaunchRecord, median_ms: float | None, run: _Run) -> str:
+    """One line when a launch ends: its throughput, or its reason and where to look."""
+    if median_ms is None:
+        return _where_to_look(asdict(record))
+    return f"{1000 * run.request.global_batch / median_ms:.1f} img/s, {median_ms:.1f} ms a step"
+
+
+def _where_to_look(record: dict[str, Any]) -> str:
+    """Why a launch failed, and the log that has more; empty for one that did not."""
+    if record["status"] == "ok":
+        return ""
+    return f"{record['reason']} (see {record['ranks'][record['first_failed_rank'] or 0]['log']})"
+
+
+def _verdicts(writer: RunWriter) -> dict[str, Any]:
+    """What the figures are worth and which scenario they speak for, for run.json."""
+    from bench.analyse import verdicts
+
+    return verdicts.of(writer.frames())
+
+
+def _announce(request: Request, obstacles: dict[str, str | None], console: Console) -> None:
     workload = request.workload
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
+    runnable = sum(reason is None for reason in obstacles.values())
     console.line(
-        f"{count(len(plan), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} measured steps: "
-        f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch} in {workload.replicas} "
-        f"parts, {where}"
+        f"{count(runnable * request.launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
+        f"measured steps: {workload.model}, {workload.image_size} px, global batch {workload.global_batch} in "
+        f"{workload.replicas} parts, {where}"
     )
+    extra = []
+    if request.until_precision is not None:
+        extra.append(
+            f"more until every median is known within ±{100 * request.until_precision:g} % or "
+            f"{duration(request.budget_s or 0.0)} are spent"
+        )
+    if request.diagnose:
+        extra.append("one of each scenario that shows where the time goes")
+    if request.parity:
+        extra.append("one of the reference that the numerics are held against")
+    if extra:
+        console.line(f"then {'; '.join(extra)}")
     load = machine.load()
     if load > machine.cores() / 2:
         console.line(

@@ -1,7 +1,7 @@
 """From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.discover import Found
@@ -31,6 +31,11 @@ PROFILES: dict[tuple[str, str], Profile] = {
 DEFAULT_IMAGE_SIZE = {"cpu": 64, "cuda": 224}
 DEFAULT_GLOBAL_BATCH = {"cpu": 8, "cuda": 128}
 HALF = {"cpu": "bf16", "cuda": "fp16"}
+RESIDUAL_NETWORKS = ("resnet", "resnext", "wide_resnet")
+"""What the names of torchvision's models begin with that can start with idle residual branches."""
+
+REFERENCE = "reference"
+"""What the launch that computes the reference is called in logs and on the screen."""
 
 BYTES_PER_FP32 = 4
 BYTES_PER_STEP = 2048
@@ -42,8 +47,10 @@ class Request:
     """What was asked for, with every default filled in.
 
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
-    ranks) share the global batch. ``sample_interval_s``: between samples of memory, None for the usual one. ``force``:
-    also on GPUs that others are using.
+    ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
+    for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
+    ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
+    ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
     """
 
     scenarios: tuple[str, ...]
@@ -64,6 +71,11 @@ class Request:
     fresh: bool
     stall_timeout_s: float
     label: str | None
+    until_precision: float | None = None
+    budget_s: float | None = None
+    diagnose: bool = False
+    trace: bool = False
+    parity: bool = True
     sample_interval_s: float | None = None
     force: bool = False
 
@@ -77,6 +89,7 @@ class Request:
             replicas=self.replicas,
             device=self.device,
             half=HALF[self.device],
+            zero_init_residual=self.model.startswith(RESIDUAL_NETWORKS),
             warmup=self.warmup,
             seed=self.seed,
         )
@@ -162,12 +175,50 @@ def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[
     """
     planned: list[Planned] = []
     for repeat in range(request.launches):
-        for found in reversed(scenarios) if repeat % 2 else scenarios:
-            launch = len(planned)
-            planned.append(
-                Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, cores))
-            )
+        planned += one_round(request, scenarios, repeat, len(planned), cores)
     return tuple(planned)
+
+
+def one_round(request: Request, scenarios: Sequence[Found], repeat: int, first: int, cores: int) -> tuple[Planned, ...]:
+    """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
+    order = list(reversed(scenarios)) if repeat % 2 else list(scenarios)
+    return tuple(
+        Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, cores))
+        for launch, found in enumerate(order, start=first)
+    )
+
+
+def diagnostic(request: Request, found: Found, launch: int, cores: int, trace: str) -> Planned:
+    """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.records.Job`."""
+    job = replace(_job(request, found, launch, 0, cores), purpose="diagnose", trace=trace)
+    return Planned(launch=launch, repeat=0, found=found, job=job)
+
+
+def reference(request: Request, replica_counts: tuple[int, ...], launch: int, cores: int) -> Job:
+    """The launch that computes what all scenarios are held against, on the first chosen device.
+
+    On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
+    """
+    return Job(
+        launch=launch,
+        scenario=REFERENCE,
+        scenario_file="",
+        repeat=0,
+        strategy="single",
+        precision="O0",
+        half=HALF[request.device],
+        processes=1,
+        replicas=1,
+        distributed=False,
+        impl="native",
+        workload=request.workload,
+        iters=request.iters,
+        threads=max(1, cores // request.replicas),
+        devices=request.devices[:1],
+        stall_timeout_s=request.stall_timeout_s,
+        purpose="reference",
+        replica_counts=replica_counts,
+    )
 
 
 def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:

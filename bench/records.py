@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 PROBE_MIB = 512.0
@@ -16,6 +16,8 @@ PROBE_MIB = 512.0
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PHASES = ("data", "forward", "backward", "optimizer")
+PURPOSES = ("measure", "diagnose", "reference")
+"""What a launch is for: figures; where its time goes; the numbers that every scenario is held against."""
 
 STEP_COLUMNS = {
     "launch": "int32",
@@ -86,14 +88,49 @@ LATER_COLUMNS = frozenset({"pss_mib", "pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_k
 """Columns that came after the first runs were written: last in their table, and null in a run that lacks them."""
 
 
+NUMERICS_COLUMNS = {
+    "launch": "int32",
+    "scenario": "string",
+    "rank": "int32",
+    "replicas": "int32",
+    "twin": "bool",
+    "quantity": "string",
+    "position": "int32",
+    "value": "float64",
+}
+"""One row per number that says what was trained (see ``bench.worker.fingerprint`` and ``bench.worker.reference``).
+
+``quantity``: ``gradient`` (position: in the sketch of the first step's gradient) of a launch's rank or of a pass of the
+reference; ``alone`` (as ``gradient``, of the first replica by itself) and ``loss`` (position: the step) of a pass.
+``rank`` is null for the reference, ``replicas`` and ``twin`` for a launch.
+"""
+
+DIAGNOSTIC_COLUMNS = {
+    "launch": "int32",
+    "scenario": "string",
+    "rank": "int32",
+    "look": "string",
+    "step": "int32",
+    "pair": "int32",
+    "synchronised": "bool",
+    **{f"{phase}_ms": "float64" for phase in PHASES},
+    **{f"{part}_ms": "float64" for part in ("compute", "comm", "overlap")},
+    **{f"{part}_ms": "float64" for part in ("scatter", "replicate", "parallel_apply", "gather")},
+}
+"""One row per rank and step of a diagnostic launch. ``look``: ``pairs``, ``logger`` or ``data_parallel``, as in
+``bench.worker.diagnose``; a column that a look does not have is null in its rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What every scenario of a run trains. Equal hashes mean equal work.
 
     ``global_batch``: images per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
     ``pool_batches``: distinct global batches, visited in the same order again and again. ``half``: what "half" means
-    on this device (``fp16`` or ``bf16``). The number of measured steps is no part of it: it changes the precision of
-    an answer and not its meaning.
+    on this device (``fp16`` or ``bf16``). ``zero_init_residual``: the last batch norm of each residual branch starts at
+    0, as is usual for large batches (Goyal et al. 2017, section 5.1); without it a ResNet-101 at random weights
+    amplifies one rounding to several percent of its gradient, and no comparison of numerics could tell anything. The
+    number of measured steps is no part of it: it changes the precision of an answer and not its meaning.
     """
 
     model: str = "resnet101"
@@ -103,6 +140,7 @@ class Workload:
     device: str
     half: str
     warmup: int
+    zero_init_residual: bool = False
     seed: int = 0
     classes: int = 1000
     loss: str = "cross_entropy"
@@ -125,7 +163,9 @@ class Job:
     ``devices``: UUIDs of the GPUs the ranks may see, in the order of local ranks; empty on the CPU. ``threads``: the
     intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can, as
     the worker host found; None as a whole where nobody has looked yet. ``scratch``: the folder that each rank writes
-    ``rank<R>.json`` into; ``logs``: the one for what it prints.
+    ``rank<R>.json`` into; ``logs``: the one for what it prints. ``purpose``: one of :data:`PURPOSES`.
+    ``replica_counts``: for the reference, the numbers of chunks that are asked for. ``trace``: the file that the
+    profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
     """
 
     launch: int
@@ -149,6 +189,9 @@ class Job:
     logs: str = ""
     rendezvous_timeout_s: float = 300.0
     stall_timeout_s: float = 30.0
+    purpose: str = "measure"
+    replica_counts: tuple[int, ...] = ()
+    trace: str = ""
 
     @property
     def steps(self) -> int:
@@ -174,7 +217,8 @@ def job_from_json(document: dict[str, Any]) -> Job:
     """The inverse of :func:`job_to_json`."""
     fields = dict(document)
     fields["workload"] = Workload(**fields["workload"])
-    fields["devices"] = tuple(fields["devices"])
+    for name in ("devices", "replica_counts"):
+        fields[name] = tuple(fields[name])
     return Job(**fields)
 
 

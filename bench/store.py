@@ -7,6 +7,7 @@
 ``complete: true`` comes with the last one.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -19,7 +20,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import RequestError
-from bench.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
+from bench.records import (
+    DEVICE_COLUMNS,
+    DIAGNOSTIC_COLUMNS,
+    LATER_COLUMNS,
+    MEMORY_COLUMNS,
+    NUMERICS_COLUMNS,
+    SCHEMA_VERSION,
+    STEP_COLUMNS,
+)
 from bench.spool import read_spool, spool_path, spooled_launches
 
 if TYPE_CHECKING:
@@ -36,7 +45,19 @@ DOCUMENT = {
 }
 """What a run.json must have, and of which kind, before anything in it is used."""
 
-COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
+ALWAYS_WRITTEN = ("steps", "memory")
+"""Tables that a finished run has also where they are empty."""
+
+EMPTY: dict[str, Any] = {"diagnostics": [], "reference": None, "precision": None, "validity": [], "parity": []}
+"""What a run has that was not asked for it, and what one of schema version 1 is given when it is read."""
+
+COLUMNS = {
+    "steps": STEP_COLUMNS,
+    "memory": MEMORY_COLUMNS,
+    "device": DEVICE_COLUMNS,
+    "numerics": NUMERICS_COLUMNS,
+    "diagnostics": DIAGNOSTIC_COLUMNS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +69,8 @@ class Run:
     steps: "pd.DataFrame"
     memory: "pd.DataFrame"
     device: "pd.DataFrame"
+    numerics: "pd.DataFrame"
+    diagnostics: "pd.DataFrame"
 
     @property
     def id(self) -> str:
@@ -67,6 +90,7 @@ class RunWriter:
             "run": self.id,
             **document,
             "launches": [],
+            **copy.deepcopy(EMPTY),
             "complete": False,
         }
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
@@ -85,8 +109,26 @@ class RunWriter:
         return path
 
     def add(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
-        """Put a launch and its rows (``steps``, ``memory``, ``device``) on disk."""
+        """Put a measured launch and its rows (``steps``, ``memory``, ``device``, ``numerics``) on disk."""
         self.document["launches"].append(record)
+        self._put(tables)
+
+    def add_diagnostic(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
+        """Put a diagnostic launch and its rows on disk, apart from the measured ones."""
+        self.document["diagnostics"].append(record)
+        self._put(tables)
+
+    def add_reference(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
+        """Put the launch of the reference and its rows on disk."""
+        self.document["reference"] = record
+        self._put(tables)
+
+    def frames(self) -> Run:
+        """The run as it would be read now."""
+        tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
+        return Run(path=self.path, document=self.document, **tables)
+
+    def _put(self, tables: dict[str, Sequence[dict[str, Any]]]) -> None:
         for name, rows in tables.items():
             if rows:
                 self._tables[name].append(_table(rows, COLUMNS[name]))
@@ -99,8 +141,9 @@ class RunWriter:
         for name, rows in _salvaged(self.path, self.document).items():
             if rows:
                 self._tables[name].append(_table(rows, COLUMNS[name]))
-        for name in ("steps", "memory") + (("device",) if self._tables["device"] else ()):
-            self._write_table(name)
+        for name in COLUMNS:
+            if name in ALWAYS_WRITTEN or self._tables[name]:
+                self._write_table(name)
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         self.seal(complete=complete)
 
@@ -111,12 +154,17 @@ class RunWriter:
         text = json.dumps(self.document, indent=1, allow_nan=False) + "\n"
         write_atomically(os.path.join(self.path, "run.json"), text.encode())
 
+    def _whole(self, name: str) -> "pa.Table":
+        import pyarrow as pa
+
+        return pa.concat_tables(self._tables[name] or [_table([], COLUMNS[name])])
+
     def _write_table(self, name: str) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.concat_tables(self._tables[name] or [_table([], COLUMNS[name])]), sink)
+        pq.write_table(self._whole(name), sink)
         write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
 
 
@@ -293,8 +341,15 @@ def _read_document(path: str) -> dict[str, Any]:
     for name, seal in document["files"].items():
         if not isinstance(_get(seal, "sha256"), str):
             raise RequestError("RUN", f"{file} has no checksum of {name}", "restore it, or measure again")
-    checked: dict[str, Any] = document
-    return checked
+    return migrate(document)
+
+
+def migrate(document: dict[str, Any]) -> dict[str, Any]:
+    """A run.json of any schema version up to the reader's, as one of the reader's. ``schema_version`` stays.
+
+    Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity.
+    """
+    return {**copy.deepcopy(EMPTY), **document}
 
 
 def _get(document: Any, key: str) -> Any:

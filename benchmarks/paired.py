@@ -27,26 +27,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)  # `python benchmarks/NAME.py` puts benchmarks/ on the path, and bench lies beside it
 
-ONE_SIDED = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 9: 1.833, 10: 1.812}
-ONE_SIDED |= {11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 17: 1.740, 19: 1.729, 24: 1.711, 29: 1.699}
-ONE_SIDED |= {39: 1.685, 59: 1.671, 119: 1.658}
-TWO_SIDED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
-TWO_SIDED |= {11: 2.201, 12: 2.179, 13: 2.160, 14: 2.145, 15: 2.131, 17: 2.110, 19: 2.093, 24: 2.064, 29: 2.045}
-TWO_SIDED |= {39: 2.023, 59: 2.001, 119: 1.980}
-"""Quantiles of Student's t by degrees of freedom, where scipy is missing: 95 % below, and 95 % between."""
-
 
 def t_quantile(degrees: int, *, two_sided: bool = False) -> float:
-    """The quantile of Student's t for a 95 % bound (or, ``two_sided``, a 95 % interval).
+    """The quantile of Student's t for a 95 % bound (or, ``two_sided``, a 95 % interval)."""
+    from scipy.stats import t  # not for the processes that measure
 
-    From scipy where it is installed, which bench itself does not need; otherwise from the table, at the next smaller
-    number of degrees of freedom that it has, which errs towards a wider bound.
-    """
-    try:
-        from scipy.stats import t
-    except ImportError:
-        table = TWO_SIDED if two_sided else ONE_SIDED
-        return table[max(known for known in table if known <= degrees)]
     return float(t.ppf(0.975 if two_sided else 0.95, degrees))
 
 

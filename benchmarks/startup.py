@@ -18,7 +18,7 @@ from functools import partial
 
 import paired
 
-HEAVY = ("torch", "torchvision", "pandas", "matplotlib", "numpy", "pyarrow", "rich")
+HEAVY = ("torch", "torchvision", "pandas", "scipy", "matplotlib", "numpy", "pyarrow", "rich")
 """What neither verb may import: the first two by design, the others because each alone costs more than is allowed."""
 
 PASS = ("-c", "pass")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.bars import plus_minus
 from bench.analyse.steps import BASE, NOT_RUN, scenarios
 
 REPLICATES_WANTED = 3
@@ -12,8 +13,8 @@ REPLICATES_WANTED = 3
 
 
 def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
-    """The row of the fastest scenario all of whose launches are ``ok``; None where there is none."""
-    good = summary[(summary["status"] == "ok") & summary["throughput_img_s"].notna()]
+    """The row of the fastest scenario of an overview that can be recommended; None where there is none."""
+    good = summary[summary["why_not"].isna() & summary["throughput_img_s"].notna()]
     rows: list[Any] = good.to_dict("records")
     return max(rows, key=lambda row: row["throughput_img_s"], default=None)
 
@@ -22,28 +23,28 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
     """Which scenario is fastest, by how much, and what it takes in memory; a second sentence where one replica won."""
     best = fastest(summary)
     if best is None:
-        return "No scenario of this run ended well, so there is nothing to compare."
-    broken = _objecting(document, "finite_loss", True)
-    sentences = [_sentence("The fastest is", best, summary, broken)]
-    parallel = summary[summary["scenario"].map(_replicas(document)) > 1]
+        return "No scenario of this run ended well and can be believed, so there is nothing to compare."
+    sentences = [_sentence("The fastest is", best, summary)]
+    parallel = of_several_replicas(document, summary)
     if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
         best_parallel = fastest(parallel)
         if best_parallel is not None:
             replicas = document["workload"]["replicas"]
             opening = f"Of those that train on {replicas} replicas it is"
-            sentences.append(_sentence(opening, best_parallel, summary, broken))
+            sentences.append(_sentence(opening, best_parallel, summary))
     return " ".join(sentences)
 
 
-def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame, broken: Sequence[str]) -> str:
-    name = f"{best['scenario']} (whose loss is not finite)" if best["scenario"] in broken else best["scenario"]
-    text = f"{opening} {name} with {best['throughput_img_s']:,.1f} images a second"
+def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame) -> str:
+    bar = plus_minus(best, "throughput_img_s")
+    text = f"{opening} {best['scenario']} with {best['throughput_img_s']:,.1f}{bar and ' ' + bar} images a second"
     base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
     if best["scenario"] == BASE:
         return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
     if base.empty:
         return f"{text}{_peak(best)}; {BASE} gave no figures here, so nothing is relative to it."
-    text += f", {best['relative_to_ddp']:.2f} times the speed of {BASE}"
+    interval = "" if pd.isna(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
+    text += f", {best['relative_to_ddp']:.2f}{interval} times the speed of {BASE}"
     peak, base_peak = best["peak_total_mib"], base.iloc[0]["peak_total_mib"]
     if pd.isna(peak) or pd.isna(base_peak):
         return f"{text}; their memory cannot be compared, because a peak is unknown."
@@ -55,7 +56,12 @@ def _peak(row: dict[str, Any]) -> str:
     return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
 
 
-def _replicas(document: dict[str, Any]) -> dict[str, int]:
+def of_several_replicas(document: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the scenarios that share a step among several copies of the model."""
+    return summary[summary["scenario"].map(replicas_of(document)) > 1]
+
+
+def replicas_of(document: dict[str, Any]) -> dict[str, int]:
     """Copies of the model that shared a step, by scenario: as they were, or as planned where no rank came that far."""
     return {
         launch["scenario"]: launch["effective"]["replicas"] if launch["effective"] else launch["replicas"]
@@ -67,6 +73,7 @@ def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
     """What the figures cannot tell, a sentence or two each; the gravest first."""
     return [
         *_about_completeness(document, summary),
+        *_about_left_out(summary),
         *_about_checks(document),
         *_about_chance(summary),
         *_about_device(document),
@@ -87,6 +94,18 @@ def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list
     return found
 
 
+def _about_left_out(summary: pd.DataFrame) -> list[str]:
+    """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
+    best = fastest(summary)
+    speed = 0.0 if best is None else best["throughput_img_s"]
+    faster = summary[summary["why_not"].notna() & (summary["status"] == "ok") & (summary["throughput_img_s"] > speed)]
+    return [
+        f"{row['scenario']} was faster ({row['throughput_img_s']:,.1f} images a second) and is not recommended: "
+        f"{row['why_not']}."
+        for row in faster.to_dict("records")
+    ]
+
+
 def _about_checks(document: dict[str, Any]) -> list[str]:
     """Launches that ended well and whose own checks object."""
     sayings: tuple[tuple[str, object, str], ...] = (
@@ -100,7 +119,7 @@ def _about_checks(document: dict[str, Any]) -> list[str]:
         ("ranks_differ", [], "What ran was not the same on all ranks of {}: see the launches."),
     )
     objections = [(saying, _objecting(document, key, good)) for key, good, saying in sayings]
-    return [saying.format(_listed(named)) for saying, named in objections if named]
+    return [saying.format(listed(named)) for saying, named in objections if named]
 
 
 def _objecting(document: dict[str, Any], key: str, good: object) -> list[str]:
@@ -149,7 +168,7 @@ def _about_implementations(document: dict[str, Any]) -> list[str]:
     if not native:
         return []
     return [
-        f"No apex was involved in {_listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
+        f"No apex was involved in {listed(list(dict.fromkeys(native)))}: bench's own flat-bucket all-reduce ran in "
         "the place of apex DDP, as the column 'what ran' says."
     ]
 
@@ -158,7 +177,7 @@ def _ran(document: dict[str, Any]) -> set[str]:
     return {launch["strategy"] for launch in document["launches"] if launch["status"] == "ok"}
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -3,25 +3,30 @@
 import numpy as np
 import pandas as pd
 
+from bench.analyse.intervals import estimate
 from bench.analyse.steps import headline, per_launch
 
 
 def spread(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured``.
+    """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, precision_percent``.
 
-    Quartiles of all measured steps of the slowest rank; the median is that of the launches' medians, as in the summary.
+    Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
+    launches' medians, and so is its precision (null for one launch).
     """
     measured = headline(steps)
     groups = measured[~measured["warmup"]].groupby("scenario")["step_ms"]
-    medians = per_launch(steps).groupby("scenario")["median_ms"].median()
+    medians = {name: estimate(mine) for name, mine in per_launch(steps).groupby("scenario")["median_ms"]}
     return pd.DataFrame(
         {
             "p25_ms": groups.quantile(0.25),
-            "median_ms": medians,
+            "median_ms": pd.Series({name: found.value for name, found in medians.items()}, dtype="float64"),
             "p75_ms": groups.quantile(0.75),
             "measured": groups.size(),
+            "precision_percent": pd.Series(
+                {name: found.precision_percent for name, found in medians.items()}, dtype="float64"
+            ),
         }
-    ).reset_index()
+    ).reset_index(names="scenario")
 
 
 def losses(steps: pd.DataFrame) -> pd.DataFrame:

@@ -22,12 +22,13 @@ ABORT_PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a launch ended. ``ranks``: rank, pid, last phase and step of each."""
+    """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host."""
 
     status: str
     reason: str | None
     first_failed_rank: int | None
     ranks: list[dict[str, Any]]
+    cpu_s: float = 0.0
 
 
 class WorkerHost:
@@ -117,6 +118,7 @@ class WorkerHost:
                         reason=message["reason"],
                         first_failed_rank=message["first_failed_rank"],
                         ranks=message["ranks"],
+                        cpu_s=message["cpu_s"],
                     )
                 on_event(message)
         raise HostError(f"the worker host went away: {self._last_words()}; its log is {self.log}")

@@ -2,8 +2,10 @@
 
     python -m bench report latest --out reports
 
-``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``, and each plot as SVG
-and PNG: ``step-times``, ``phases``, ``memory``, ``elapsed``, prefixed with the run's id where there are several runs.
+``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``; where there is
+something in them ``findings.csv``, ``parity.csv``, ``communication.csv`` and ``time-spent.csv``; and each plot as SVG
+and PNG: ``trade-off``, ``losses``, ``time-spent``, ``step-times``, ``phases``, ``memory``, ``elapsed``, prefixed with
+the run's id where there are several runs.
 """
 
 import os
@@ -11,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 
 from bench.errors import RequestError
-from bench.report import figures, page, tables
+from bench.report import figures, markdown, page, tables, verdict_tables
 from bench.store import Run, check_writable
 
 
@@ -39,12 +41,19 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
             drawn.append((plot, names))
         sections.append(page.section(run, table, drawn, prefix=f"run-{number}"))
-    return {
-        "index.html": page.render(sections).encode(),
+    beside = {
         "summary.csv": tables.csv(summaries).encode(),
-        "summary.md": tables.markdown(runs, summaries).encode(),
-        **files,
+        "summary.md": markdown.render(sections).encode(),
+        **_more_tables(runs),
     }
+    return {"index.html": page.render(sections, list(beside)).encode(), **beside, **files}
+
+
+def _more_tables(runs: Sequence[Run]) -> dict[str, bytes]:
+    """The tables behind the verdicts as CSV, those that have a row."""
+    by_run = [verdict_tables.for_csv(run) for run in runs]
+    filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
+    return {f"{name}.csv": tables.csv(found).encode() for name, found in filled.items() if found}
 
 
 def _refuse_twice(ids: list[str]) -> None:

@@ -6,16 +6,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from bench.analyse.advice import Advice, advice
 from bench.analyse.answer import answer, caveats, failures
+from bench.analyse.questions import Answer, questions
 from bench.console import duration
-from bench.report import tables
-from bench.report.figures import THEME, Plot, inline, model_and_batch
+from bench.report import tables, verdict_tables
+from bench.report.drawing import THEME, Plot, inline, model_and_batch
 from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "page.html.j2"
+
+NO_DIAGNOSIS = (
+    "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
+    "is exposed, and what a step is spent on."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +42,22 @@ class Section:
     id: str
     label: str | None
     answer: str
+    advice: tuple[Advice, ...]
     caveats: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     summary: tables.Table
+    findings: tables.Table | None
+    questions: tuple[Answer, ...]
+    parity: tables.Table | None
+    communication: tables.Table | None
+    communication_words: tuple[str, ...]
+    data_parallel: tables.Table | None
+    spent: tables.Table | None
+    traces: tuple[str, ...]
+    no_diagnosis: str
     published: tables.Table | None
-    figures: tuple[Figure, ...]
+    statistics: tables.Table | None
+    figures: dict[str, Figure]
     left_out: str
     details: tables.Table
     launches: tables.Table
@@ -47,27 +65,40 @@ class Section:
 
 def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str) -> Section:
     """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
-    figures = [
-        Figure(title=plot.title, caption=plot.caption, svg=inline(plot.svg, f"{prefix}-{plot.name}"), files=files)
+    figures = {
+        plot.name: Figure(
+            title=plot.title, caption=plot.caption, svg=inline(plot.svg, f"{prefix}-{plot.name}"), files=files
+        )
         for plot, files in drawn
-    ]
+    }
     return Section(
         id=run.id,
         label=run.document["request"]["label"],
         answer=answer(run.document, table),
+        advice=tuple(advice(run.document, table)),
         caveats=tuple(caveats(run.document, table)),
         facts=tuple(facts(run.document)),
         summary=tables.summary_table(run, table),
+        findings=verdict_tables.findings_table(run),
+        questions=tuple(questions(run)),
+        parity=verdict_tables.parity_table(run),
+        communication=verdict_tables.communication_table(run),
+        communication_words=tuple(verdict_tables.communication_words(run)),
+        data_parallel=verdict_tables.data_parallel_table(run),
+        spent=verdict_tables.spent_table(run),
+        traces=tuple(verdict_tables.traces(run)),
+        no_diagnosis=NO_DIAGNOSIS,
         published=tables.published_table(run),
-        figures=tuple(figures),
+        statistics=verdict_tables.statistics_table(run),
+        figures=figures,
         left_out=failures(run.document, ()),
         details=tables.details_table(run),
         launches=tables.launches_table(run),
     )
 
 
-def render(sections: Sequence[Section]) -> str:
-    """The page of these sections as HTML."""
+def render(sections: Sequence[Section], files: Sequence[str]) -> str:
+    """The page of these sections as HTML. ``files``: names of the tables beside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -77,7 +108,7 @@ def render(sections: Sequence[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(TEMPLATE).render(sections=sections, theme=THEME)
+    return environment.get_template(TEMPLATE).render(sections=sections, files=files, theme=THEME)
 
 
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,27 +1,41 @@
-"""The tables of a report as values, and as CSV and Markdown.
+"""The tables of a report as values, and as CSV.
 
 A table is made once, of cells that are text already, and then rendered: as HTML by the page's template, as Markdown
-here. What is unknown is a dash, and a note below the table says why.
+by ``bench.report.markdown``. What is unknown is a dash, and a note below the table says why.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
-from bench.analyse.answer import answer, caveats, fastest
+from bench.analyse.answer import fastest
+from bench.analyse.bars import about_intervals, plus_minus
 from bench.analyse.labels import HALF
 from bench.analyse.launches import ok_rows
+from bench.analyse.overview import overview
+from bench.analyse.parity import parity
 from bench.analyse.spread import losses
-from bench.analyse.steps import BASE, scenarios, summary
+from bench.analyse.steps import BASE, per_launch, scenarios
+from bench.analyse.validity import findings
 from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 UNKNOWN = "–"
+
+TONES = {
+    "valid": "good",
+    "same": "good",
+    "within half precision": "good",
+    "warning": "doubt",
+    "invalid": "bad",
+    "diverged": "bad",
+    "not finite": "bad",
+}
+"""The colour of a verdict, by name in the theme; the word itself always stands beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +49,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, what is smaller below it, and how long a bar behind it is (0 to 1)."""
+    """A cell: its text, what is smaller below it, how long a bar behind it is (0 to 1).
+
+    ``tone``: the name in the theme of a colour that goes with the text, or empty. ``wrap``: on several lines, as a
+    sentence is.
+    """
 
     text: str
     small: str = ""
     bar: float = 0.0
+    tone: str = ""
+    wrap: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,34 +84,18 @@ class Table:
 
 
 def summary_of(run: Run) -> "pd.DataFrame":
-    """The summary of a run (``bench.analyse.steps.summary``) with the run's id as its first column."""
-    table = summary(run.document, run.steps, run.memory)
+    """The summary of a run (``bench.analyse.overview``) with the run's id as its first column."""
+    table = overview(run)
     table.insert(0, "run", run.id)
     return table
 
 
-def csv(summaries: Sequence["pd.DataFrame"]) -> str:
-    """The summaries of all runs below each other; figures in full, unknown ones empty."""
+def csv(tables: Sequence["pd.DataFrame"]) -> str:
+    """The tables of all runs below each other; figures in full, unknown ones empty."""
     import pandas as pd
 
-    whole = pd.concat([table.astype("object") for table in summaries], ignore_index=True)
+    whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
     return whole.to_csv(index=False, lineterminator="\n")
-
-
-def markdown(runs: Sequence[Run], summaries: Sequence["pd.DataFrame"]) -> str:
-    """The answer, its caveats, the summary and the published form of each run, as Markdown."""
-    parts = ["# Training in data parallel and in mixed precision"]
-    for run, table in zip(runs, summaries, strict=True):
-        parts.append(f"## {_inert(run.id)}")
-        if run.document["request"]["label"]:
-            parts.append(f"Label: {_inert(run.document['request']['label'])}")
-        parts.append(_inert(answer(run.document, table)))
-        parts.append("\n".join(f"- {_inert(text)}" for text in caveats(run.document, table)))
-        parts.append(_markdown_table(summary_table(run, table)))
-        form = published_table(run)
-        if form is not None:
-            parts.append(f"### The published form\n\n{_markdown_table(form)}")
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:
@@ -107,6 +111,8 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         Column(heading="peak MiB of a PID", number=True),
         Column(heading="peak MiB in all", number=True),
         Column(heading="memory source"),
+        Column(heading="figures"),
+        Column(heading="numerics"),
         Column(heading="what ran"),
         Column(heading="launches ok", number=True),
         Column(heading="status"),
@@ -117,20 +123,39 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         rows.append(
             (
                 Cell(text=str(row["scenario"])),
-                Cell(text=number(speed, ",.1f"), bar=0.0 if _unknown(speed) else float(speed / highest)),
-                Cell(text=number(row["step_median_ms"], ",.1f")),
-                Cell(text=number(row["step_p95_ms"], ",.1f")),
-                Cell(text=number(row["relative_to_ddp"], ".2f")),
-                Cell(text=number(row["peak_pid_mib"], ",.0f")),
-                Cell(text=number(row["peak_total_mib"], ",.0f")),
+                Cell(
+                    text=number(speed, ",.1f"),
+                    small=plus_minus(row, "throughput_img_s"),
+                    bar=0.0 if _unknown(speed) else float(speed / highest),
+                ),
+                _figure(row, "step_median_ms", ",.1f"),
+                _figure(row, "step_p95_ms", ",.1f"),
+                _figure(row, "relative_to_ddp", ".2f"),
+                _figure(row, "peak_pid_mib", ",.0f"),
+                _figure(row, "peak_total_mib", ",.0f"),
                 Cell(text=number(row["memory_source"], "")),
+                _verdict(row["validity"], row["findings"]),
+                _verdict(row["parity"], ""),
                 Cell(text=row["what_ran"] or UNKNOWN),
                 Cell(text=f"{row['launches_ok']}/{row['launches']}"),
                 Cell(text=str(row["status"])),
             )
         )
     marked = None if best is None else list(table["scenario"]).index(best["scenario"])
-    return Table(columns=columns, rows=tuple(rows), notes=tuple(_why_unknown(run, table)), marked=marked)
+    notes = (*(f"{line}." for line in about_intervals(table)), *_why_unknown(run, table))
+    return Table(columns=columns, rows=tuple(rows), notes=notes, marked=marked)
+
+
+def _verdict(verdict: Any, why: Any) -> Cell:
+    """A verdict in its colour, with what it rests on below it."""
+    if _unknown(verdict):
+        return Cell(text=UNKNOWN)
+    return Cell(text=verdict, small="" if _unknown(why) else why, tone=TONES[verdict])
+
+
+def _figure(row: dict[Any, Any], name: str, form: str) -> Cell:
+    """A figure of the summary with its interval below it."""
+    return Cell(text=number(row[name], form), small=plus_minus(row, name))
 
 
 def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
@@ -256,23 +281,36 @@ def launches_table(run: Run) -> Table:
         Column(heading="wall (s)", number=True),
         Column(heading="first forward (s)", number=True),
         Column(heading="steps vs wall time (%)", number=True),
+        Column(heading="last third vs first (%)", number=True),
+        Column(heading="skew of ranks (%)", number=True),
+        Column(heading="outliers", number=True),
+        Column(heading="cores kept busy by others", number=True),
+        Column(heading="findings"),
         Column(heading="skipped steps", number=True),
         Column(heading="last loss", number=True),
         Column(heading="loss finite"),
         Column(heading="ranks alike"),
     )
     loss = losses(run.steps).set_index("launch")
-    rows = tuple(_launch_cells(launch, loss) for launch in run.document["launches"])
+    figures = per_launch(run.steps).set_index("launch")
+    found = findings(run.document, run.steps, run.device, parity(run.document, run.steps, run.numerics))
+    codes = found.groupby("launch")["code"].agg(", ".join)
+    rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document["launches"])
     notes = (
         "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
         "0.5 % in a sound launch. skipped steps: optimizer steps that the loss scaler left out of the measured window. "
-        "last loss: of the global batch.",
+        "last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median over "
+        "ranks; the rank that is slowest most often stands below. last loss: of the global batch.",
     )
     return Table(columns=columns, rows=rows, notes=notes)
 
 
-def _launch_cells(launch: dict[str, Any], loss: "pd.DataFrame") -> tuple[Cell, ...]:
+def _launch_cells(
+    launch: dict[str, Any], loss: "pd.DataFrame", figures: "pd.DataFrame", codes: "pd.Series"
+) -> tuple[Cell, ...]:
     checks = launch["checks"]
+    figure = figures.loc[launch["launch"]].to_dict() if launch["launch"] in figures.index else {}
+    slowest = figure.get("slowest_rank")
     error, sound = checks.get("conservation_error"), checks.get("conservation_ok", True)
     known = launch["launch"] in loss.index
     first_bad = loss["first_not_finite"].get(launch["launch"]) if known else None
@@ -288,6 +326,11 @@ def _launch_cells(launch: dict[str, Any], loss: "pd.DataFrame") -> tuple[Cell, .
         Cell(text=number(launch["wall_s"], ",.1f")),
         Cell(text=number(launch["first_forward_s"], ",.2f")),
         Cell(text=number(None if error is None else 100 * error, ".3f"), small="" if sound else "too much"),
+        Cell(text=_percent(figure.get("drift"), "+.1f")),
+        Cell(text=_percent(figure.get("skew"), ".1f"), small="" if _unknown(slowest) else f"rank {slowest:.0f}"),
+        Cell(text=number(figure.get("outliers"), ".0f")),
+        Cell(text=number(checks.get("foreign_cores"), ".2f")),
+        Cell(text=str(codes.get(launch["launch"], "")) or ("none" if launch["status"] == "ok" else UNKNOWN)),
         Cell(text=number(checks.get("skipped_steps"), "d")),
         Cell(text=number(loss["last_loss"].get(launch["launch"]), ".4g")),
         Cell(
@@ -301,6 +344,10 @@ def _launch_cells(launch: dict[str, Any], loss: "pd.DataFrame") -> tuple[Cell, .
     )
 
 
+def _percent(part: Any, form: str) -> str:
+    return UNKNOWN if _unknown(part) else format(100 * part, form)
+
+
 def number(value: Any, form: str) -> str:
     """A figure as text, or a dash where there is none."""
     return UNKNOWN if _unknown(value) else format(value, form)
@@ -311,21 +358,3 @@ def _unknown(value: Any) -> bool:
     import pandas as pd
 
     return bool(pd.isna(value)) or (isinstance(value, float) and math.isinf(value))
-
-
-def _markdown_table(table: Table) -> str:
-    headings = [f"{column.group} {column.heading}".strip() for column in table.columns]
-    lines = [
-        f"| {' | '.join(_inert(text) for text in headings)} |",
-        f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |",
-    ]
-    for row in table.rows:
-        cells = (_inert(f"{cell.text} ({cell.small})" if cell.small else cell.text) for cell in row)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"- {_inert(note)}" for note in table.notes)]).rstrip()
-
-
-def _inert(text: str) -> str:
-    """Text on one line that Markdown shows as it is: no table border, tag, entity, link, emphasis or code."""
-    flat = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", " ".join(text.split()))
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)  # within a word it is no emphasis

@@ -61,6 +61,29 @@ def seconds(text: str) -> float:
     return value
 
 
+def percentage(text: str) -> float:
+    """A percentage above 0 and below 100, such as ``1%``, as a fraction."""
+    try:
+        value = float(text.removesuffix("%")) / 100 if text.endswith("%") else 0.0
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage between 0% and 100%, such as 1%")
+    return value
+
+
+def span(text: str) -> float:
+    """A length of time with its unit, such as ``90s``, ``20m`` or ``2h``, in seconds."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    try:
+        value = float(text[:-1]) * units[text[-1:]]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 20m or 2h")
+    return value
+
+
 def check_apex(path: str | None) -> None:
     """Refuse an ``--apex`` that is no NVIDIA apex with both modules, and name what it is."""
     if path is None:

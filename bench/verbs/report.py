@@ -1,9 +1,8 @@
 """``python -m bench report``: turn runs into a page with tables and plots."""
 
-import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import OK
 from bench.store import find, read
@@ -42,34 +41,59 @@ def main(arguments: list[str]) -> int:
     files = report.write(runs, options.out)
     print(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
     if options.json:
-        print_json({"page": files[0], "files": files, "summary": _records(runs)})
+        print_json({"page": files[0], "files": files, **_for_programs(runs)})
     return OK
 
 
 def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
-    """The answer of each run with what limits it, and where the page is."""
+    """The answer of each run with what limits it, what to train with, what was found, and where the page is."""
+    from bench.analyse.advice import advice
     from bench.analyse.answer import answer, caveats
+    from bench.analyse.validity import grouped
     from bench.report.tables import summary_of
+    from bench.report.verdict_tables import found_in
 
     lines = []
     for run in runs:
         table = summary_of(run)
         lines += [f"{run.id}: {answer(run.document, table)}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
+        lines += ["  Recommendation:", *(f"  - {about}: {text}" for about, text in advice(run.document, table))]
+        found = grouped(found_in(run)).to_dict("records")
+        lines += ["  Findings:"] if found else []
+        lines += [f"  - {row['severity']}: {row['code']} in {row['scenarios']}; {row['remedy']}" for row in found]
     names = [os.path.relpath(path) for path in files]
     plots = sum(name.endswith(".svg") for name in names)
+    beside = ", ".join(os.path.basename(name) for name in names[1:] if name.endswith((".csv", ".md")))
     return "\n".join(
         [
             *lines,
             "",
             f"Page: {names[0]} (open it in a browser)",
-            f"Beside it: {', '.join(map(os.path.basename, names[1:3]))} and {plots} plots as SVG and PNG",
+            f"Beside it: {beside} and {plots} plots as SVG and PNG",
         ]
     )
 
 
-def _records(runs: "list[Run]") -> list[dict[str, object]]:
-    """The rows of the summaries as JSON values: what is unknown is null."""
+def _for_programs(runs: "list[Run]") -> dict[str, list[dict[str, Any]]]:
+    """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
+    from bench.analyse.advice import recommendations
+    from bench.analyse.questions import questions
+    from bench.analyse.verdicts import records
     from bench.report.tables import summary_of
+    from bench.report.verdict_tables import for_csv
 
-    return [row for run in runs for row in json.loads(summary_of(run).to_json(orient="records"))]
+    said: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ("summary", "recommendation", "validity", "parity", "communication", "questions")
+    }
+    for run in runs:
+        table, more = summary_of(run), for_csv(run)
+        said["summary"] += records(table)
+        said["recommendation"].append({"run": run.id, **recommendations(run.document, table)})
+        said["validity"] += records(more["findings"])
+        said["parity"] += records(more["parity"])
+        said["communication"] += records(more["communication"])
+        said["questions"] += [
+            {"run": run.id, "question": question, "answer": text} for question, text in questions(run)
+        ]
+    return said

@@ -4,13 +4,17 @@ import argparse
 import json
 import os
 import sys
+from typing import Any
 
 from bench import discover, foreign, machine
-from bench.console import Console, count, summary_table
+from bench.console import Console, count, duration, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
-from bench.verbs.options import Parser, check_apex, print_json, seconds, seed, whole_number
+from bench.precision import FEWEST_LAUNCHES
+from bench.verbs.options import Parser, check_apex, percentage, print_json, seconds, seed, span, whole_number
+
+DEFAULT_BUDGET_S = 1200.0
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -34,13 +38,15 @@ def main(arguments: list[str]) -> int:
     from bench import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console())
-    from bench.analyse.steps import summary
+    from bench.analyse.overview import overview
     from bench.store import read
 
     done = read(finished.path)
-    table = summary(done.document, done.steps, done.memory)
+    table = overview(done)
     people = sys.stderr if options.json else sys.stdout
-    print(f"\n{summary_table(table)}\n\n{_next_steps(request, scenarios, finished.path, finished.failed)}", file=people)
+    verdicts = _verdicts(done.document)
+    next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
+    print("", summary_table(table), "", *verdicts, "", next_steps, sep="\n", file=people)
     if options.json:
         rows = json.loads(table.to_json(orient="records"))
         print_json({"path": finished.path, **finished.document, "summary": rows})
@@ -95,6 +101,33 @@ def _parser() -> Parser:
     much.add_argument(
         "--sample-interval", type=seconds, metavar="S", help="between samples of memory (default: 0.25; longer if slow)"
     )
+    much.add_argument(
+        "--until-precision",
+        type=percentage,
+        metavar="1%",
+        help="add launches until every step time is known within this (half-width of its 95%% interval)",
+    )
+    much.add_argument(
+        "--budget",
+        type=span,
+        metavar="20m",
+        help=f"the most that --until-precision may take in all (default: {DEFAULT_BUDGET_S / 60:.0f}m)",
+    )
+    why = parser.add_argument_group("why")
+    why.add_argument(
+        "--diagnose",
+        action=argparse.BooleanOptionalAction,
+        help="a launch of each scenario that shows where the time goes (default: with standard and nightly)",
+    )
+    why.add_argument(
+        "--trace", action="store_true", help="keep a profile of each rank for Perfetto or Chrome (implies --diagnose)"
+    )
+    why.add_argument(
+        "--parity",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="hold losses and gradients against an fp32 reference (default: yes)",
+    )
     result = parser.add_argument_group("result")
     result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
     result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
@@ -127,6 +160,10 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     devices = machine.choose_gpus(options.gpus, gpus)
     foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
+    if options.budget is not None and options.until_precision is None:
+        raise RequestError("--budget", "it limits --until-precision, which is not asked for", "add it, such as 1%")
+    if options.trace and options.diagnose is False:
+        raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(
@@ -139,7 +176,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         global_batch=global_batch(options.global_batch, options.batch_per_rank, device, scenarios, replicas),
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
-        launches=options.launches or profile.launches,
+        launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
         profile=options.profile,
         impl=options.impl,
         apex_path=options.apex,
@@ -148,9 +185,41 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         fresh=options.fresh,
         stall_timeout_s=options.stall_timeout,
         label=options.label,
+        until_precision=options.until_precision,
+        budget_s=(options.budget or DEFAULT_BUDGET_S) if options.until_precision else None,
+        diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
+        trace=options.trace,
+        parity=options.parity,
         sample_interval_s=options.sample_interval,
         force=options.force,
     )
+
+
+def _verdicts(document: dict[str, Any]) -> list[str]:
+    """What the figures speak for, and what speaks against them."""
+    advice, precision = document["recommendation"], document["precision"]
+    lines = []
+    if advice["fastest"] is not None:
+        lean = (
+            "" if advice["leanest"] == advice["fastest"] else f"; within 5 % of it, least memory: {advice['leanest']}"
+        )
+        lines.append(f"Fastest that can be recommended: {advice['fastest']}{lean}")
+    if advice["not_told_apart"]:
+        names = ", ".join(advice["not_told_apart"])
+        lines.append(f"Perhaps as fast, for all that these launches can tell: {names}")
+    if advice["left_out"]:
+        why = ", ".join(f"{name} ({reason})" for name, reason in advice["left_out"].items())
+        lines.append(f"Not recommended: {why}")
+    if precision is not None:
+        wanted = f"±{100 * precision['target']:g} %"
+        lines.append(
+            {
+                "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
+                "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
+                "launches": f"{wanted} was not reached with the most launches that a scenario may have",
+            }[precision["stopped_by"]]
+        )
+    return lines
 
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
@@ -161,7 +230,7 @@ def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, faile
             f"{count(failed, 'launch', 'launches')} failed: what was printed is in {os.path.relpath(path)}/logs"
         )
     lines.append(f"Next: python -m bench report {os.path.basename(path)}")
-    if request.launches < 3:
+    if request.launches < FEWEST_LAUNCHES:
         again = f"python -m bench run --profile standard{_same_scenarios(scenarios)}"
         lines.append(f"One launch says nothing about chance; for figures to act on: {again}")
     return "\n".join(lines)

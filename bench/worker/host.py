@@ -41,6 +41,7 @@ class Rank:
     longest_gap_s: float = 0.0
     finished: bool = False
     exit_status: int | None = None
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,7 @@ def _start_fresh(
 
 def _supervise(launch: Launch, control: Channel) -> None:
     """Wait for the ranks, relaying what they say; end them all when one fails or makes no progress."""
+    own_cpu_s = time.process_time()
     while not launch.over:
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
         readable, _, _ = select.select([control, *open_channels], [], [], _patience_s(launch))
@@ -283,6 +285,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
         status=cause.kind if cause else "ok",
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
+        cpu_s=sum(rank.cpu_s for rank in launch.ranks) + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
     )
 
@@ -325,10 +328,11 @@ def _reap(launch: Launch) -> None:
     for rank in launch.ranks:
         if rank.exit_status is not None:
             continue
-        pid, status = os.waitpid(rank.pid, os.WNOHANG)
+        pid, status, used = os.wait4(rank.pid, os.WNOHANG)
         if pid == 0:
             continue
         rank.exit_status = os.waitstatus_to_exitcode(status)
+        rank.cpu_s = used.ru_utime + used.ru_stime
         where = f"rank {rank.number} in phase {rank.phase}, step {rank.step}"
         if rank.exit_status < 0:
             name = signal.Signals(-rank.exit_status).name

@@ -37,6 +37,12 @@ class Timings:
     loss: list[float] = field(default_factory=list)
     wall_ms: float = 0.0
 
+    def extend(self, later: "Timings") -> None:
+        """Append the steps of a window that came after this one."""
+        for name in ("start_ns", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "step_ms", "loss"):
+            getattr(self, name).extend(getattr(later, name))
+        self.wall_ms += later.wall_ms
+
 
 class Clock(Protocol):
     """Marks points of a window without waiting for the device; reads them afterwards.

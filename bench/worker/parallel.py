@@ -4,8 +4,9 @@
 wrapped module afterwards, by ``bench.worker.effective``.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -47,3 +48,26 @@ STRATEGIES: dict[str, Callable[[nn.Module, "RankJob"], nn.Module]] = {
     "ddp": distributed_data_parallel,
     "apex_ddp": apex_distributed_data_parallel,
 }
+
+
+def without_synchronisation(module: nn.Module) -> Callable[[], AbstractContextManager[Any]] | None:
+    """A context in which forward and backward leave each rank's own gradients; None where the strategy has none.
+
+    ``no_sync()`` of torch DDP and of the native flat-bucket all-reduce, or apex DDP's ``disable_allreduce()``.
+    """
+    wrapper: Any = module
+    if hasattr(wrapper, "no_sync"):
+        context: Callable[[], AbstractContextManager[Any]] = wrapper.no_sync
+        return context
+    if not hasattr(wrapper, "disable_allreduce"):
+        return None
+
+    @contextmanager
+    def disabled() -> Iterator[None]:
+        wrapper.disable_allreduce()
+        try:
+            yield
+        finally:
+            wrapper.enable_allreduce()
+
+    return disabled

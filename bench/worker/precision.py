@@ -118,6 +118,10 @@ class MasterWeightsSession(HalfSession):
         with torch.no_grad():
             torch._foreach_copy_(self.half_weights, self.masters)
 
+    def gradients(self) -> list[Tensor | None]:
+        masters = iter(self.masters)
+        return [next(masters).grad if p.dtype is self.job.half else p.grad for p in self.model.parameters()]
+
     def skipped_steps(self) -> Tensor | None:
         return self.scaling.skipped
 
@@ -150,6 +154,10 @@ class ApexSession(Session):
     def optimize(self) -> None:
         self.calls += 1
         self.optimizer.step()
+
+    def gradients(self) -> list[Tensor | None]:
+        # Where there are master weights, apex puts them in the places of the half ones.
+        return [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def skipped_steps(self) -> Tensor | None:
         return torch.tensor(float(self.calls - self.executed))

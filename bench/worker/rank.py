@@ -9,7 +9,8 @@ under bench's own worker host and under ``torchrun``:
 import json
 import os
 import resource
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,8 +22,11 @@ from bench.channel import Channel
 from bench.discover import load_module
 from bench.errors import BenchError
 from bench.records import Job
-from bench.worker import apex, data, effective, loop, memory_probe
+from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
 from bench.worker.session import RankJob, Session, session_for
+
+Report = Callable[..., Callable[[int], None]]
+"""``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``; what it returns is told of each step."""
 
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
@@ -68,12 +72,32 @@ def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> No
 
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
+    """Join, and do what the launch is for. Returns the rank's result as JSON values."""
     torch.set_num_threads(job.threads)
     device = _device(job, me)
     tell("phase", phase="rendezvous")
     if job.distributed:
         _join(job, me, device)
     tell("phase", phase="build")
+    rank_job = _resolve(job, me, device)
+    if job.purpose == "measure":
+        memory_probe.show(tell, device)
+    torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
+
+    def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
+        tell("phase", phase=phase)
+        return lambda step: tell("step", step=done + step, of=of)
+
+    purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference}
+    result = purposes[job.purpose](rank_job, report, born_ns)
+    _barrier()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return {"rank": me.rank, "pid": os.getpid(), **result}
+
+
+def _resolve(job: Job, me: Identity, device: torch.device) -> RankJob:
+    """The job as this rank sees it, with the implementations that were resolved for it."""
     precision_impl, parallel_impl, problem = apex.implementations(
         strategy=job.strategy,
         precision=job.precision,
@@ -85,7 +109,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         raise BenchError(problem)
     if "apex" in (precision_impl, parallel_impl):
         apex.add_to_path(job.apex_path)
-    rank_job = RankJob(
+    return RankJob(
         job=job,
         rank=me.rank,
         local_rank=me.local_rank,
@@ -94,44 +118,75 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         precision_impl=precision_impl,
         parallel_impl=parallel_impl,
     )
-    pool = _pool(job, me, device)
-    load = data.loader(pool, device)
-    session = _session(rank_job)
-    memory_probe.show(tell, device)
+
+
+def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+    """Warm up, measure, and read what ran off the live objects."""
+    steps, device = job.workload.warmup, job.device
+    load = data.loader(_pool(job), device)
+    session = _session(job)
+    initial = fingerprint.checksum(session.weights())
     watch = effective.ConvolutionWatch(session.model)
-    torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
-
-    def report(phase: str, done: int) -> Any:
-        tell("phase", phase=phase)
-        return lambda step: tell("step", step=done + step, of=job.steps)
-
-    warmup = loop.run_window(session, load, job.workload.warmup, device=device, on_step=report("warmup", 0))
+    warmup = loop.run_window(session, load, 1, device=device, on_step=report("warmup", 0))
+    gradient = fingerprint.sketch(session.gradients())
+    if steps > 1:
+        warmup.extend(loop.run_window(session, load, steps - 1, device=device, on_step=report("warmup", 1)))
     watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
-    measured = loop.run_window(session, load, job.iters, device=device, on_step=report("measure", job.workload.warmup))
-    tell("phase", phase="record")
-    ran = effective.read(session, watch)
-    wrong = effective.contradictions(ran, precision=job.precision, half=job.half, strategy=job.strategy)
-    if wrong:
-        raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
+    cpu_before = time.process_time()
+    measured = loop.run_window(session, load, job.job.iters, device=device, on_step=report("measure", steps))
+    cpu_s = time.process_time() - cpu_before
+    report("record")
     skipped = session.skipped_steps()
-    result = {
-        "rank": me.rank,
-        "pid": os.getpid(),
+    return {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
-        "effective": ran,
+        "cpu_s": cpu_s,
+        "effective": _what_ran(session, watch),
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
+        "skipped_warmup_steps": None if skipped_before is None else int(skipped_before.item()),
         "skipped_steps": None
         if skipped is None or skipped_before is None
         else int(skipped.item() - skipped_before.item()),
         "allocator": _allocator(device),
+        "gradient": gradient,
+        "initial_sha256": initial,
+        "final_sha256": fingerprint.checksum(session.weights()),
     }
+
+
+def _diagnose(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+    """Find out where the time goes; see ``bench.worker.diagnose``."""
+    load = data.loader(_pool(job), job.device)
+    session = _session(job)
+    watch = effective.ConvolutionWatch(session.model)
+    loop.run_window(session, load, job.workload.warmup, device=job.device, on_step=report("warmup"))
+    watch.stop()
+    ran = _what_ran(session, watch)
     _barrier()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    return result
+    found = diagnose.run(session, load, report)
+    report("record")
+    return {"effective": ran, **found}
+
+
+def _reference(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+    """Compute what every scenario is held against; see ``bench.worker.reference``."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return {
+        "passes": reference.run(job, report("measure", of=reference.steps(job))),
+        "unit_roundoff": reference.unit_roundoff(job.half),
+    }
+
+
+def _what_ran(session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:
+    """What ran, read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
+    job = session.job.job
+    ran = effective.read(session, watch)
+    wrong = effective.contradictions(ran, precision=job.precision, half=job.half, strategy=job.strategy)
+    if wrong:
+        raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
+    return ran
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
@@ -175,10 +230,11 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
 
-def _pool(job: Job, me: Identity, device: torch.device) -> list[data.Batch]:
+def _pool(job: RankJob) -> list[data.Batch]:
     """The batches of this process: its own replica's part, or all replicas' parts where one process drives them."""
-    mine = range(job.replicas) if job.processes == 1 else range(me.rank, me.rank + 1)
-    return data.batches(job.workload, job.replicas, mine, pin=device.type == "cuda")
+    replicas = job.job.replicas
+    mine = range(replicas) if job.job.processes == 1 else range(job.rank, job.rank + 1)
+    return data.batches(job.workload, replicas, mine, pin=job.device.type == "cuda")
 
 
 def _session(job: RankJob) -> Session:

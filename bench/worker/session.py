@@ -77,6 +77,8 @@ def model_names() -> list[str]:
 def build_model(workload: Workload) -> nn.Module:
     """The workload's model with random weights, on the CPU. Models with an auxiliary head are built without it."""
     options: dict[str, Any] = {"weights": None, "num_classes": workload.classes}
+    if workload.zero_init_residual:
+        options["zero_init_residual"] = True
     if workload.model in ("googlenet", "inception_v3"):
         options |= {"aux_logits": False, "init_weights": True}
     return torchvision.models.get_model(workload.model, **options)
@@ -117,6 +119,16 @@ class Session:
     def optimize(self) -> None:
         """One step of the optimizer."""
         self.optimizer.step()
+
+    def gradients(self) -> list[Tensor | None]:
+        """The last step's gradients, unscaled, in the order of the model's parameters. To be looked at after a step."""
+        return [parameter.grad for parameter in self.model.parameters()]
+
+    def weights(self) -> list[Tensor]:
+        """What the optimizer updates and what the model computes with: where there are master weights, both."""
+        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        ours = {id(parameter) for parameter in updated}
+        return updated + [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
 
     def skipped_steps(self) -> Tensor | None:
         """How many calls of :meth:`optimize` changed no weight because a gradient was not finite; None: cannot skip."""

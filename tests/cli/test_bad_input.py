@@ -83,6 +83,24 @@ CASES: dict[str, Case] = {
     "absurd number of launches": ((*CPU, "--launches", "99999999999"), ("error: --launches: ", "GiB")),
     "absurd batch": ((*CPU, "--global-batch", "1000000000"), ("error: --global-batch: ", "GiB")),
     "absurd images": ((*CPU, "--image-size", "1000000"), ("error: --image-size: ", "GiB")),
+    # until it is precise, and why it takes so long
+    "budget without unit": (
+        (*CPU, "--until-precision", "1%", "--budget", "5"),
+        ("error: --budget: '5'", "such as 90s, 20m or 2h"),
+    ),
+    **{
+        f"budget of {value}": ((*CPU, "--until-precision", "1%", "--budget", value), (f"--budget: '{value}'", "20m"))
+        for value in ("0m", "nanm", "infh", "m", "", "20 parsecs")
+    },
+    "negative budget": ((*CPU, "--until-precision", "1%", "--budget=-5m"), ("--budget: '-5m'", "20m")),
+    "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision", "add it, such as 1%")),
+    **{
+        f"precision of {value}": ((*CPU, "--until-precision", value), (f"--until-precision: '{value}'", "such as 1%"))
+        for value in ("1", "0%", "100%", "nan%", "inf%", "%", "")
+    },
+    "negative precision": ((*CPU, "--until-precision=-1%"), ("--until-precision: '-1%'", "such as 1%")),
+    "huge profile": ((*CPU, "--profile", "huge"), ("--profile", "'huge'", "nightly")),
+    "trace without its launch": ((*CPU, "--trace", "--no-diagnose"), ("--trace", "--no-diagnose", "choose one")),
     # where it goes
     "out is a file": (("run", "--device", "cpu", "--out", "{here}/file"), ("--out", "{here}/file", "not a folder")),
     "out is below a file": (("run", "--device", "cpu", "--out", "{here}/file/x"), ("--out", "{here}/file")),
@@ -254,6 +272,15 @@ def test_gpus_that_are_not_there_or_named_twice_are_refused(
     driver = Driver(library, here / "driver.txt")
     driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920", "device GPU-bbbb 0 1 0 Stand-in_B 42949672960")
     assert_refused(here, (("run", "--out", "{here}/out", *arguments), says), **driver.environment())
+
+
+def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: Path) -> None:
+    """CUDA_LAUNCH_BLOCKING, left over from a hunt for a bug, would slow every scenario and nobody would see why."""
+    driver = Driver(library, here / "driver.txt")
+    driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920")
+    environment = driver.environment() | {"CUDA_LAUNCH_BLOCKING": "1"}
+    asked = ("run", "--out", "{here}/out", "--scenario", "single")
+    assert_refused(here, (asked, ("CUDA_LAUNCH_BLOCKING", "unset")), **environment)
 
 
 # What bench does not do yet

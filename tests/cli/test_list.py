@@ -15,7 +15,7 @@ from bench.cli import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"]
-HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "jinja2"}
+HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "scipy", "pyarrow", "matplotlib", "rich", "jinja2"}
 CONTRACT = {
     "list": ["--json"],
     "run": [

@@ -61,6 +61,7 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert "native flat-bucket · gloo ×2 · native O2 bf16" in shown
     assert f"python -m bench report {document['run']}" in shown
     assert "--profile standard" in shown, "one launch says nothing about chance"
+    assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
 
 
 def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Path]) -> None:

@@ -4,12 +4,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
-from conftest import Executed
+from conftest import Executed, request_for
 
-from bench import machine
+from bench import discover, machine, pipeline, store
+from bench.analyse.communication import communication, data_parallel
+from bench.analyse.parity import SAME, WITHIN_HALF
+from bench.console import Console
 from bench.launch.local import WorkerHost
+from bench.store import Run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -142,3 +147,120 @@ def test_memory_through_nvml(tmp_path: Path, gpus: tuple[str, ...]) -> None:
     if used is None:
         pytest.skip(f"the driver shows no PID of this namespace: {reason or processes}")
     assert used >= 512
+
+
+def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]) -> None:
+    """The forward pass returns at once and keeps the GPU busy for tens of milliseconds: a clock that is read without
+    waiting for it would miss them."""
+    measured = on_gpu(
+        """
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="queues idle cycles", strategy="custom", one_process=True)
+
+        def setup(job):
+            import torch
+            from bench.worker.session import session_for
+            session = session_for(job, wrap=lambda model, job: model)
+            forward = session.forward
+            def queue(images, labels):
+                torch.cuda._sleep(60_000_000)
+                return forward(images, labels)
+            session.forward = queue
+            return session
+        """
+    ).results[0]["measured"]
+    assert pd.Series(measured["forward_ms"]).median() > 20, "60 million cycles at no more than 3 GHz"
+    assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.01)
+
+
+# Numerics, and where the time goes, of a whole run
+
+LEVELS = ("single", "ddp_o1", "ddp_o2", "ddp_o3")
+
+
+def whole_run(folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any) -> Run:
+    found = tuple(discover.load(*discover.resolve(name)) for name in scenarios)
+    small = {"image_size": 64, "global_batch": 16, "warmup": 3, "iters": 12, "impl": "native", "diagnose": True}
+    request = request_for(found, device="cuda", devices=devices, replicas=len(devices), **(small | changes))
+    finished = pipeline.run(request, found, out=str(folder), console=Console(quiet=True))
+    assert finished.failed == 0, finished.document["launches"]
+    return store.read(finished.path)
+
+
+@pytest.fixture(scope="module")
+def one_gpu(tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
+    """At a world size of one, with profiles kept."""
+    return whole_run(tmp_path_factory.mktemp("one"), ("ddp", *LEVELS), gpus[:1], trace=True)
+
+
+@pytest.mark.parametrize("scenario", LEVELS)
+def test_a_level_in_fp16_trains_the_same_model(one_gpu: Run, scenario: str) -> None:
+    """fp32 with TF32, or fp16; where the first loss scale was too high, the run says that it cannot tell."""
+    (found,) = [row for row in one_gpu.document["parity"] if row["scenario"] == scenario]
+    too_high = found["verdict"] is None and "the loss scaler skipped" in found["reason"]
+    assert found["verdict"] in (SAME, WITHIN_HALF) or too_high, found
+
+
+def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
+    rows = one_gpu.diagnostics
+    for scenario in ("ddp", "ddp_o1"):
+        mine = rows[rows["scenario"] == scenario]
+        assert mine[mine["look"] == "pairs"].groupby("synchronised").size().nunique() == 1
+        logged = mine[mine["look"] == "logger"]
+        assert (
+            len(logged) and (logged["compute_ms"] > 0).all() and (logged[["comm_ms", "overlap_ms"]] >= 0).all(axis=None)
+        )
+    table = communication(one_gpu.document, rows).set_index("scenario")
+    assert table.loc["single", "reason"] == "one process: there is nothing to synchronise"
+    for launch in one_gpu.document["diagnostics"]:
+        profile = launch["looks"][0]["profile"]
+        assert launch["status"] == "ok"
+        assert profile["categories"]["convolutions"] > 0
+        assert Path(profile["trace"]).is_file()
+    costs = {
+        launch["scenario"]: launch["looks"][0]["profile"]["categories"] for launch in one_gpu.document["diagnostics"]
+    }
+    assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
+
+
+def test_the_parts_of_dataparallel_on_two_gpus(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+    if len(gpus) < 2:
+        pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
+    run = whole_run(tmp_path, ("dp",), gpus[:2])
+    (row,) = data_parallel(run.diagnostics).to_dict("records")
+    assert all(row[f"{part}_ms"] > 0 for part in ("scatter", "replicate", "parallel_apply", "gather"))
+    assert row["parallel_apply_ms"] > row["gather_ms"], "computing takes longer than handing a few numbers over"
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Executed], level: str) -> None:
+    """After the step, when a launch's sketch is taken: those of fp32, but for rounding, and not 1,024 times."""
+    on_gpu(
+        f"""
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="compares gradients", strategy="custom", precision="{level}", one_process=True)
+
+        def setup(job):
+            import torch
+            from bench.worker.session import Session, session_for
+            session = session_for(job, wrap=lambda model, job: model)
+            plain = Session(job, wrap=lambda model, job: model)
+            session.scaler._init_scale = 1024.0
+            forward, backward, optimize, compared = session.forward, session.backward, session.optimize, []
+            def both(images, labels):
+                if not compared:
+                    plain.backward(plain.forward(images, labels))
+                return forward(images, labels)
+            def compare():
+                optimize()
+                if not compared:
+                    compared.append(1)
+                    mine, other = (torch.cat([g.flatten().double() for g in s.gradients()]) for s in (session, plain))
+                    error = float((mine - other).norm() / other.norm())
+                    assert 0 < error < 0.9, error
+            session.forward, session.optimize = both, compare
+            return session
+        """
+    )

@@ -28,7 +28,7 @@ def test_a_checker_is_content(repository: Path, command: list[str]) -> None:
 
 
 def test_the_command_line_answers_without_heavy_imports(repository: Path) -> None:
-    heavy = ("torch", "torchvision", "pandas", "matplotlib", "pyarrow", "rich", "pynvml", "apex")
+    heavy = ("torch", "torchvision", "pandas", "scipy", "matplotlib", "pyarrow", "rich", "pynvml", "apex")
     for arguments in (["--help"], ["list"], ["list", "--json"]):
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "bench", *arguments],

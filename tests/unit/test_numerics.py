@@ -41,7 +41,7 @@ WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
 """At 32 px the last stage of ResNet-18 has one pixel, and batch norm over a few values amplifies any rounding."""
 
 U_BF16 = 2.0**-9
-"""Unit roundoff of bfloat16 (8 significant bits, round to nearest)."""
+"""Standard deviation of the relative error of rounding to bfloat16: uniform within half a unit in the last place."""
 
 
 def half_bound(relus: int, u: float) -> float:

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, write_run
 
 from bench import report
 from bench.analyse import memory_timeline
@@ -28,211 +29,10 @@ from bench.analyse.answer import answer, caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
-from bench.report import figures, tables
-from bench.store import Run, RunWriter, read
+from bench.report import drawing, figures, tables
+from bench.store import Run, read
 
-HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
-PLOTS = ("step-times", "phases", "memory", "elapsed")
-SECOND_NS = 1_000_000_000
-WRAPPERS = {
-    "single": "torchvision.models.resnet.ResNet",
-    "dp": "torch.nn.parallel.data_parallel.DataParallel",
-    "ddp": "torch.nn.parallel.distributed.DistributedDataParallel",
-    "apex_ddp": "bench.worker.flat_bucket.FlatBucketDataParallel",
-}
-
-
-def effective(strategy: str, precision: str) -> dict[str, Any]:
-    """What ran, as a rank on the CPU reads it off."""
-    ranks = 2 if strategy.endswith("ddp") else 1
-    dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
-    return {
-        "wrapper": WRAPPERS[strategy],
-        "parallel_impl": "native" if strategy == "apex_ddp" else "torch",
-        "precision_impl": "torch" if precision == "O0" else "native",
-        "replicas": ranks,
-        "parameter_dtypes": dtype,
-        "gradient_dtypes": dtype,
-        "batch_norm_dtypes": {"float32": 2},
-        "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
-        "optimizer": "torch.optim.sgd.SGD",
-        "optimizer_fused": True,
-        "optimizer_dtypes": {"float32": 1000},
-        "scaler": None,
-        "backend": "gloo" if ranks > 1 else None,
-        "world_size": ranks,
-        "device": {"type": "cpu"},
-        "memory_format": "contiguous",
-        "tf32": None,
-        "threads": 1,
-        "versions": {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None},
-        "precision": precision,
-    }
-
-
-@dataclass
-class Launch:
-    """A launch to be written: per rank its steps (ms, the first is warm-up), its memory (MiB at every half second)."""
-
-    scenario: str
-    steps_ms: list[list[float]] = field(default_factory=list)
-    memory_mib: list[list[float | None]] = field(default_factory=list)
-    strategy: str = "ddp"
-    precision: str = "O0"
-    status: str = "ok"
-    reason: str | None = None
-    losses: list[float] | None = None
-    checks: dict[str, Any] = field(default_factory=dict)
-
-    def record(self, launch: int, repeat: int) -> dict[str, Any]:
-        ran = bool(self.steps_ms)
-        sound = {
-            "conservation_error": 0.0001,
-            "conservation_ok": True,
-            "ranks_differ": [],
-            "skipped_steps": 0,
-            "finite_loss": True,
-        }
-        return {
-            "launch": launch,
-            "scenario": self.scenario,
-            "repeat": repeat,
-            "strategy": self.strategy,
-            "precision": self.precision,
-            "processes": 2,
-            "replicas": 2,
-            "status": self.status,
-            "reason": self.reason,
-            "first_failed_rank": 1 if self.status == "error" else None,
-            "effective": effective(self.strategy, self.precision) if ran else None,
-            "checks": sound | self.checks if ran else {},
-            "ranks": [{"rank": rank, "pid": 100 * launch + rank} for rank in range(len(self.memory_mib))],
-            "wall_s": 3.0 if ran else None,
-            "first_forward_s": 1.5 if ran else None,
-        }
-
-    def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
-        rows = []
-        for rank, steps in enumerate(self.steps_ms):
-            start_ns = launch * 100 * SECOND_NS + SECOND_NS
-            for step, step_ms in enumerate(steps):
-                rows.append(
-                    {
-                        "launch": launch,
-                        "scenario": self.scenario,
-                        "repeat": repeat,
-                        "rank": rank,
-                        "step": step,
-                        "warmup": step == 0,
-                        "start_ns": start_ns,
-                        "data_ms": 0.0,
-                        "forward_ms": step_ms * 0.25,
-                        "backward_ms": step_ms * 0.5,
-                        "optimizer_ms": step_ms * 0.25,
-                        "step_ms": step_ms,
-                        "loss": 6.0 if self.losses is None else self.losses[step],
-                    }
-                )
-                start_ns += int(step_ms * 1e6)
-        return rows
-
-    def memory_rows(self, launch: int) -> list[dict[str, Any]]:
-        return [
-            {
-                "launch": launch,
-                "scenario": self.scenario,
-                "host": "host",
-                "t_ns": launch * 100 * SECOND_NS + tick * SECOND_NS // 2,
-                "pid": 100 * launch + rank,
-                "rank": rank,
-                "device": "cpu",
-                "used_mib": used,
-                "source": "unavailable" if used is None else "rss",
-                "reason": "it hid" if used is None else None,
-            }
-            for rank, samples in enumerate(self.memory_mib)
-            for tick, used in enumerate(samples)
-        ]
-
-
-def write_run(
-    out: Path,
-    launches: list[Launch],
-    *,
-    scenarios: list[str] | None = None,
-    complete: bool = True,
-    label: str | None = None,
-    replicas: int = 2,
-    host: str = "host",
-) -> Path:
-    """A run folder with these launches, on the CPU, global batch 8."""
-    repeats: Counter[str] = Counter()
-    names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
-    writer = RunWriter(
-        str(out),
-        {
-            "bench": "0.1.0",
-            "request": {
-                "scenarios": names,
-                "devices": [],
-                "warmup": 1,
-                "iters": 4,
-                "launches": max(1, len(launches) // max(1, len(names))),
-                "profile": "quick",
-                "impl": "auto",
-                "label": label,
-            },
-            "workload": {
-                "model": "resnet18",
-                "image_size": 32,
-                "global_batch": 8,
-                "replicas": replicas,
-                "device": "cpu",
-                "half": "bf16",
-                "warmup": 1,
-                "seed": 0,
-                "loss": "cross_entropy",
-                "optimizer": "sgd",
-                "learning_rate": 0.01,
-                "momentum": 0.9,
-                "weight_decay": 1e-4,
-                "data": "synthetic",
-                "hash": "0123456789abcdef0123",
-            },
-            "machine": {
-                "host": host,
-                "os": "Linux",
-                "cpu": f"A CPU of {host} $x_1$",
-                "cores_usable": 2,
-                "cores_online": 4,
-                "memory_gib": 8.0,
-                "gpus": [],
-                "environment": {"OMP_NUM_THREADS": "1"},
-            },
-            "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
-            "apex": {"kind": "absent", "version": None},
-            "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
-        },
-    )
-    for number, launch in enumerate(launches):
-        repeat = repeats[launch.scenario]
-        repeats[launch.scenario] += 1
-        writer.add(
-            launch.record(number, repeat), steps=launch.step_rows(number, repeat), memory=launch.memory_rows(number)
-        )
-    writer.finish(complete=complete, **({"end": {"utc": "2026-01-02T03:05:15Z"}} if complete else {}))
-    return Path(writer.path)
-
-
-DDP = Launch("ddp", [[90, 40, 20, 30, 60], [80, 20, 40, 30, 10]], [[100, 300], [100, 200]])
-"""Slowest rank of each measured step: 40, 40, 30, 60 ms; median 40, mean of 8 images: 200 img/s; 500 MiB in all."""
-
-FAST = Launch("ddp_o2", [[50, 10, 10, 20, 20]], [[100, 250]], precision="O2", losses=[6.0, 5.0, 4.0, math.nan, 3.0])
-APEX = Launch("apex_ddp", [[90, 50, 50, 50, 50]] * 2, [[None], [None]], strategy="apex_ddp")
-GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA</b> {HOSTILE}")
-BROKEN = Launch(
-    "ddp_o1", [[9, 1, 1, 1, 1]], memory_mib=[[50, 60], [50, 70]], status="error", reason="RuntimeError: boom"
-)
+PLOTS = ("trade-off", "losses", "step-times", "phases", "memory", "elapsed")
 
 
 @dataclass(frozen=True)
@@ -336,14 +136,14 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     assert len(svgs) == len(PLOTS)
     assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
     used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
-    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(figures.THEME)
+    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(drawing.THEME)
     assert html.count("--ddp-o0:") == 2  # a light and a dark one
-    assert len({light for light, _ in figures.THEME.values()}) == len(figures.THEME)
+    assert len({light for light, _ in drawing.THEME.values()}) == len(drawing.THEME)
 
 
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
     assert [Path(path).name for path in mixed.files] == [
-        *("index.html", "summary.csv", "summary.md"),
+        *("index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"),
         *(f"{name}.{kind}" for name in PLOTS for kind in ("svg", "png")),
     ]
     assert sorted(os.listdir(mixed.out)) == sorted(Path(path).name for path in mixed.files)
@@ -353,7 +153,12 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
         png = (mixed.out / f"{name}.png").read_bytes()
         assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.rstrip(b"\x00").endswith(b"IEND\xaeB`\x82")
         pixels = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]
-        assert pixels == [pytest.approx(size / 72 * figures.PNG_DPI, abs=1) for size in (width, height)]
+        assert pixels == [pytest.approx(size / 72 * drawing.PNG_DPI, abs=1) for size in (width, height)]
+
+
+def plot_of(run: Run, name: str) -> drawing.Plot:
+    (plot,) = [plot for plot in figures.plots(run) if plot.name == name]
+    return plot
 
 
 def svg_texts(svg: str) -> list[str]:
@@ -368,8 +173,9 @@ def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 3
+    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 4
     assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
+    assert "Without a known peak: apex_ddp." in page
 
 
 def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
@@ -383,6 +189,14 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
     (other,) = [node for node in root.iter() if node.attrib.get("id") == "dots-ddp_o2"]
     xs = [float(node.attrib["x"]) for node in other.iter() if node.tag.endswith("}use")]
     assert np.polyval([slope, offset], [10, 10, 20, 20]) == pytest.approx(xs, abs=1e-3)
+
+
+def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
+    launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
+    plot = plot_of(read(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
+    texts = svg_texts(plot.svg)
+    assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
+    assert "95 % interval over launches" in plot.caption
 
 
 def test_memory_plot_has_a_line_for_each_process_of_failed_launches_too(mixed: Written) -> None:
@@ -422,7 +236,8 @@ def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> 
     assert cells[-3:] == ["3", "no", "yes"]  # the last loss is a number again, and the launch still is not finite
     page = Page(mixed.text("index.html")).text
     assert "not finite from step 3 on" in page
-    assert "The fastest is ddp_o2 (whose loss is not finite) with 533.3 images a second" in page
+    assert "The fastest is ddp with 200.0 images a second" in page
+    assert "ddp_o2 was faster (533.3 images a second) and is not recommended: not finite." in page
 
 
 def read_back(*launches: Launch) -> Any:
@@ -444,7 +259,7 @@ def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
     by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
     assert by_name["apex_ddp"][5:8] == ["–", "–", "unavailable"]
     assert "Memory of apex_ddp is unknown, or a part of it: it hid." in table.notes
-    assert table.rows[table.marked or 0][0].text == "ddp_o2"
+    assert table.marked == 0, "ddp_o2 is faster, but its loss is not finite"
 
 
 def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
@@ -452,11 +267,34 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     assert "\nLabel: \\<script\\>alert('x')\\</script\\> \\& \"quoted\" \\| \\*pipe\\*\n" in text
     unescaped = re.compile(r"(?<!\\)\|")
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
-    assert len(blocks) == 2
+    headings = [block[0].split(" | ")[0] for block in blocks]
+    assert headings == ["| scenario", "| finding", "| scenario", "| scenario", "| scenario"]
+    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 5, 3]
     for block in blocks:
         assert len({len(unescaped.findall(line)) for line in block}) == 1
-        assert len(block) == 2 + 5
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
+
+
+def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
+    launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
+    run = read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
+    table = tables.summary_table(run, tables.summary_of(run))
+    ddp, alone = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
+    # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
+    assert [small for _, small in ddp] == ["±6.2%"] * 3 + ["", "±0.0%", "±0.0%"]
+    assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
+    assert [small for _, small in alone] == [""] * 6
+    assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
+    assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
+    assert "| ddp | 195.2 (±6.2%) | 41.0 (±6.2%) |" in report.render([run])["summary.md"].decode()
+    (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
+    assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
+
+
+def test_without_a_second_launch_the_summary_says_that_there_is_no_bar(mixed: Written) -> None:
+    table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
+    assert "no interval: one launch; with --launches 5 or --profile standard there is one." in table.notes
+    assert not any("±" in cell.text + cell.small for row in table.rows for cell in row)
 
 
 def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: Written) -> None:
@@ -511,7 +349,7 @@ def test_equal_runs_give_equal_files(mixed: Written) -> None:
 def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
     (row,) = spread(steps).to_dict("records")
-    assert (row["median_ms"], row["measured"]) == (2.5, 9)  # of 1.5, 2.5 and 3.5
+    assert (row["median_ms"], row["measured"]) == (pytest.approx((1.5 * 2.5 * 3.5) ** (1 / 3)), 9)
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 
 
@@ -534,10 +372,19 @@ def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str
 
 
 def test_answer_compares_the_fastest_with_ddp(tmp_path: Path) -> None:
-    said, _ = sentences([DDP, FAST], tmp_path)
+    said, _ = sentences([DDP, FINITE], tmp_path)
     assert said == (
         "The fastest is ddp_o2 with 533.3 images a second, 2.67 times the speed of ddp and 0.50 times its memory "
         "(peaks of 250 and 500 MiB over all processes)."
+    )
+
+
+def test_answer_shows_how_well_its_figures_are_known(tmp_path: Path) -> None:
+    ddp = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
+    fast = [Launch("ddp_o2", [[9, ms, ms]], [[100.0]], precision="O2") for ms in (20, 20, 20)]
+    said, _ = sentences([*ddp, *fast], tmp_path)
+    assert said.startswith(
+        "The fastest is ddp_o2 with 400.0 ±0.0% images a second, 2.05 (1.93 to 2.18) times the speed"
     )
 
 
@@ -545,8 +392,8 @@ def test_answer_compares_the_fastest_with_ddp(tmp_path: Path) -> None:
     ("launches", "expected"),
     [
         ([DDP], "The fastest is ddp with 200.0 images a second at a memory peak of 500 MiB in all;"),
-        ([FAST], "ddp gave no figures here, so nothing is relative to it."),
-        ([GONE, BROKEN], "No scenario of this run ended well, so there is nothing to compare."),
+        ([FINITE], "ddp gave no figures here, so nothing is relative to it."),
+        ([GONE, BROKEN], "No scenario of this run ended well and can be believed, so there is nothing to compare."),
         ([DDP, Launch("x", [[9, 8]])], "their memory cannot be compared, because a peak is unknown."),
         (
             [DDP, Launch("single", [[9, 8]], strategy="single")],
@@ -618,10 +465,11 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     document = json.loads(out)
     assert [row["run"] for row in document["summary"]] == [first.name, second.name, second.name]
     names = {f"{run.name}-{plot}.{kind}" for run in (first, second) for plot in PLOTS for kind in ("svg", "png")}
-    assert set(os.listdir(tmp_path / "out")) == {"mine.txt", "index.html", "summary.csv", "summary.md", *names}
-    assert {os.path.basename(path) for path in document["files"]} == names | {"index.html", "summary.csv", "summary.md"}
+    names |= {"index.html", "summary.csv", "summary.md", "findings.csv", "parity.csv"}
+    assert set(os.listdir(tmp_path / "out")) == {"mine.txt", *names}
+    assert {os.path.basename(path) for path in document["files"]} == names
     page = Page((tmp_path / "out" / "index.html").read_text())
-    assert page.tags["section"] == 2 and page.tags["svg"] == 8
+    assert page.tags["section"] == 2 and page.tags["svg"] == 2 * len(PLOTS)
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
@@ -750,7 +598,7 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * figures.DOTS_PER_SCENARIO - 1))]]
     run = read(str(write_run(tmp_path, [Launch("ddp", many)])))
-    plot = figures.plots(run)[0]
+    plot = plot_of(run, "step-times")
     assert figures.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * figures.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
     (row,) = tables.summary_of(run).to_dict("records")
@@ -762,7 +610,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
     st.floats(0.1, 8),
 )
 def test_labels_keep_their_order_and_distance(positions: list[float], gap: float) -> None:
-    placed = figures.spaced(positions, gap, 0.0, 100.0)
+    placed = drawing.spaced(positions, gap, 0.0, 100.0)
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     ascending = [placed[index] for index in order]
     assert all(b - a >= gap - 1e-6 for a, b in pairwise(ascending))

@@ -100,6 +100,21 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
+    """Those of fp32, but for rounding, and not as many times as the loss was scaled."""
+    plain, session = session_for(rank_job()), session_for(rank_job(level, half="fp16"))
+    session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
+    train(plain)
+    train(session)
+    assert int(session.skipped_steps() or 0) == 0
+    mine, other = (
+        torch.cat([gradient.flatten().double() for gradient in one.gradients() if gradient is not None])
+        for one in (session, plain)
+    )
+    assert 1e-4 < float((mine - other).norm() / other.norm()) < 0.9
+
+
 def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
     session = session_for(rank_job("O2"))
     before = [master.clone() for master in session.masters]  # type: ignore[attr-defined]

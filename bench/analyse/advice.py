@@ -1,0 +1,108 @@
+"""The recommendation of a run in words, with the figures that it rests on."""
+
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.answer import listed, of_several_replicas
+from bench.analyse.bars import plus_minus
+from bench.analyse.overview import LEAN_ENOUGH, recommendation
+
+Row = dict[Any, Any]
+
+Advice = tuple[str, str]
+"""What is advised about, and the advice."""
+
+
+def recommendations(document: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    """:func:`bench.analyse.overview.recommendation`, and the same of those that train on several replicas.
+
+    ``parallel``: null where that says nothing new: the fastest of all is one of them, or there is none.
+    """
+    found = recommendation(table)
+    several = of_several_replicas(document, table)
+    best = found["fastest"]
+    parallel = recommendation(several) if best is not None and best not in set(several["scenario"]) else None
+    return {**found, "parallel": parallel if parallel and parallel["fastest"] else None}
+
+
+def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
+    """What to train with, from an overview: pairs of a few words and a sentence. Never empty."""
+    found = recommendations(document, table)
+    rows = {row["scenario"]: row for row in table.to_dict("records")}
+    lines = _choice(found, rows, "")
+    if found["fastest"] is None:
+        lines.append(("Fastest", "None: no scenario of this run has figures that can be believed."))
+    if found["parallel"] is not None:
+        lines += _choice(found["parallel"], rows, f" on {document['workload']['replicas']} replicas")
+    if found["left_out"]:
+        lines.append(("Left out", _left_out(found["left_out"])))
+    return lines
+
+
+def recommended(document: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
+    """What each recommended scenario is recommended as: ``fastest``, ``leanest`` or both; for marks in a plot."""
+    found = recommendations(document, table)
+    marks: dict[str, str] = {}
+    for choice, where in ((found, ""), (found["parallel"] or {}, f" on {document['workload']['replicas']} replicas")):
+        fastest, leanest = choice.get("fastest"), choice.get("leanest")
+        if fastest is not None:
+            marks[fastest] = f"fastest{' and leanest' if leanest == fastest else ''}{where}"
+        if leanest is not None and leanest != fastest:
+            marks.setdefault(leanest, f"leanest{where}")
+    return marks
+
+
+def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Advice]:
+    if found["fastest"] is None:
+        return []
+    best = rows[found["fastest"]]
+    lines = [(f"Fastest{where}", f"{_figures(best)}.{_reserve(best)}")]
+    title = f"Leanest within {1 - LEAN_ENOUGH:.0%} of it"
+    if found["leanest"] is None:
+        lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
+    elif found["leanest"] == found["fastest"]:
+        others = "no other of those that are as fast is known to need less"
+        lines.append((title, f"{best['scenario']} itself: {others}."))
+    else:
+        lean = rows[found["leanest"]]
+        slower = 1 - lean["throughput_img_s"] / best["throughput_img_s"]
+        text = f"{_figures(lean)}: {slower:.1%} slower"
+        if not _unknown(best["peak_total_mib"]):
+            text += f", with {1 - lean['peak_total_mib'] / best['peak_total_mib']:.0%} less memory"
+        lines.append((title, f"{text}.{_reserve(lean)}"))
+    return lines
+
+
+def _figures(row: Row) -> str:
+    """``ddp_o2, 19.7 ±1.2% images a second at a peak of 2,544 ±0.3% MiB in all``."""
+    speed = " ".join(filter(None, (f"{row['throughput_img_s']:,.1f}", plus_minus(row, "throughput_img_s"))))
+    if _unknown(row["peak_total_mib"]):
+        return f"{row['scenario']}, {speed} images a second; its memory is unknown"
+    peak = " ".join(filter(None, (f"{row['peak_total_mib']:,.0f}", plus_minus(row, "peak_total_mib"))))
+    return f"{row['scenario']}, {speed} images a second at a peak of {peak} MiB in all"
+
+
+def _reserve(row: Row) -> str:
+    """What has to be known beside a recommendation."""
+    said = []
+    if _unknown(row["parity"]):
+        said.append("whether it trains the same model was not shown")
+    if row["validity"] == "warning":
+        said.append(f"take its figures with care ({row['findings']})")
+    if not said:
+        return ""
+    text = "; ".join(said)
+    return f" {text[0].upper()}{text[1:]}."
+
+
+def _left_out(why: dict[str, str]) -> str:
+    """Scenarios by the reason why not."""
+    names: dict[str, list[str]] = {}
+    for scenario, reason in why.items():
+        names.setdefault(reason, []).append(scenario)
+    return "; ".join(f"{listed(scenarios)} ({reason})" for reason, scenarios in names.items()) + "."
+
+
+def _unknown(value: Any) -> bool:
+    return bool(pd.isna(value))

@@ -1,0 +1,49 @@
+"""Error bars in words: what stands behind a figure in a table, and what is said where nothing does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.intervals import precision_percent
+
+ENDS = {
+    "throughput_img_s": "throughput_{}_img_s",
+    "step_median_ms": "step_{}_ms",
+    "step_p95_ms": "step_p95_{}_ms",
+    "relative_to_ddp": "relative_{}",
+    "peak_pid_mib": "peak_pid_{}_mib",
+    "peak_total_mib": "peak_total_{}_mib",
+}
+"""The figures of the summary that have an interval, and the columns of its ends, ``low`` and ``high``."""
+
+
+def plus_minus(row: Mapping[Any, Any], name: str) -> str:
+    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of a row of the summary.
+
+    Empty where the figure has no interval.
+    """
+    if name not in ENDS:
+        return ""
+    ends = (row[ENDS[name].format(end)] for end in ("low", "high"))
+    return bar(precision_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
+
+
+def bar(percent: float | None) -> str:
+    """``±1.3%``, or empty where nothing is known."""
+    if percent is None or pd.isna(percent):
+        return ""
+    return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 999.5 else "±>999%"
+
+
+def about_intervals(summary: pd.DataFrame) -> list[str]:
+    """What ± means below a summary, and which scenarios have none and why; nothing where there are no figures."""
+    measured = summary[summary["launches_ok"] > 0]
+    alone = measured.loc[measured["launches_ok"] == 1, "scenario"]
+    lines = []
+    if len(alone) < len(measured):
+        lines.append("±: from the figure to the farther end of its 95 % interval over launches")
+    if len(alone):
+        which = "" if len(alone) == len(measured) else f" for {', '.join(alone)}"
+        lines.append(f"no interval{which}: one launch; with --launches 5 or --profile standard there is one")
+    return lines

@@ -1,0 +1,124 @@
+"""What synchronisation costs, from diagnostic launches: exposed, overlapped, and what it slows down.
+
+Two methods that see different things. The *paired difference* is the backward pass with synchronisation less that
+without, of the slowest rank: all that synchronisation costs. torch DDP's *logger* gives the time from the end of the
+last gradient's computation to the end of the communication: what is exposed of it. Where communication takes cores or
+memory bandwidth from the computation that it overlaps, the first is larger than the second by what the computation is
+slowed down, which the logger shows too.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+PARTS = ("scatter", "replicate", "parallel_apply", "gather")
+
+COLUMNS = (
+    *("scenario", "method", "exposed_ms", "exposed_low_ms", "exposed_high_ms"),
+    *("cost_ms", "cost_low_ms", "cost_high_ms", "without_ms", "comm_ms", "overlap_ms"),
+    *("slowed_ms", "slowed_low_ms", "slowed_high_ms", "agree", "pairs", "reason"),
+)
+
+
+def communication(document: dict[str, Any], diagnostics: pd.DataFrame) -> pd.DataFrame:
+    """One row per diagnosed scenario. Means over the steps of one launch, with 95 % intervals of these (Student's t).
+
+    ``cost_ms``: the paired difference; ``without_ms``: the backward pass without synchronisation. ``exposed_ms``: by
+    the logger for torch DDP (on the rank that computed longest: more on the others is waiting for it), by the paired
+    difference elsewhere, as ``method`` says; null with a ``reason`` where there is neither. ``comm_ms, overlap_ms``:
+    communication and the part of it that overlaps (logger). ``slowed_ms``: by how much the computation of the backward
+    pass is longer with synchronisation. ``agree``: whether the intervals of exposed and cost overlap; null by one
+    method alone.
+    """
+    rows = []
+    for launch in document["diagnostics"]:
+        mine = diagnostics[diagnostics["scenario"] == launch["scenario"]]
+        row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch["scenario"]}
+        if launch["status"] != "ok":
+            row["reason"] = f"{launch['status']}: {launch['reason']}"
+        else:
+            row |= _paired(mine[mine["look"] == "pairs"])
+            row |= _logged(mine[mine["look"] == "logger"], row)
+            if row["method"] is None:
+                row["reason"] = launch["looks"][0]["pairs_reason"]
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _paired(rows: pd.DataFrame) -> dict[str, Any]:
+    if rows.empty:
+        return {}
+    slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()
+    without = slowest[False]
+    mean, low, high = mean_interval((slowest[True] - without).to_numpy())
+    return {
+        "method": "paired difference",
+        "exposed_ms": mean,
+        "exposed_low_ms": low,
+        "exposed_high_ms": high,
+        "cost_ms": mean,
+        "cost_low_ms": low,
+        "cost_high_ms": high,
+        "without_ms": float(without.mean()),
+        "pairs": len(slowest),
+    }
+
+
+def _logged(rows: pd.DataFrame, paired: dict[str, Any]) -> dict[str, Any]:
+    if rows.empty:
+        return {}
+    exposed = (rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min()
+    steps = rows.groupby("step")[["compute_ms", "comm_ms", "overlap_ms"]].max()
+    mean, low, high = mean_interval(exposed.to_numpy())
+    found: dict[str, Any] = {
+        "method": "DDP's logger",
+        "exposed_ms": mean,
+        "exposed_low_ms": low,
+        "exposed_high_ms": high,
+        "comm_ms": float(steps["comm_ms"].mean()),
+        "overlap_ms": float(steps["overlap_ms"].mean()),
+    }
+    if paired["cost_ms"] is not None:
+        slowed = mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy())
+        found |= dict(zip(("slowed_ms", "slowed_low_ms", "slowed_high_ms"), slowed, strict=True))
+        if None not in (low, high, paired["cost_low_ms"]):
+            found["agree"] = bool(low <= paired["cost_high_ms"] and paired["cost_low_ms"] <= high)
+    return found
+
+
+def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
+    """One row per scenario that has them: ``scenario, scatter_ms, replicate_ms, parallel_apply_ms, gather_ms``.
+
+    Medians over the steps of its diagnostic launch.
+    """
+    rows = diagnostics[diagnostics["look"] == "data_parallel"]
+    columns = [f"{part}_ms" for part in PARTS]
+    return rows.groupby("scenario", sort=False)[columns].median().reset_index()
+
+
+def spent(document: dict[str, Any]) -> pd.DataFrame:
+    """What the profiled steps are spent on: ``scenario``, a column per category and ``step_ms`` (ms a step, rank 0).
+
+    Self times of operators under the profiler, which makes every operator longer: for shares, not for speeds.
+    """
+    rows = [
+        {"scenario": launch["scenario"], **profile["categories"], "step_ms": profile["step_ms"]}
+        for launch in document["diagnostics"]
+        if launch["looks"]
+        for profile in (launch["looks"][0]["profile"],)
+    ]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["scenario", "step_ms"])
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float | None, float | None]:
+    """Mean and 95 % interval (Student's t) of independent values; no interval for a single one."""
+    from scipy import stats
+
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None, None
+    if np.ptp(values) == 0.0:
+        return mean, mean, mean
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    return mean, float(low), float(high)

@@ -1,0 +1,123 @@
+"""What is known about a figure when a few launches are all there is: the mean, and the interval that it lies in.
+
+The replicate is the launch. Times, speeds and peaks are positive and scatter by factors, so everything happens on
+logarithms: the figure is the geometric mean, and the interval is Student's t on the logarithms, which stays within the
+positive numbers and turns upside down with its figure (the interval of a speed is that of the time, inverted).
+
+This is no standard deviation: a deviation tells how far apart launches are and stays as large however many there are;
+the interval tells how well their mean is known, and shrinks with their number.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure over ``n`` launches in its own unit, and its interval; what cannot be known is None."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def precision_percent(self) -> float | None:
+        """See :func:`precision_percent`."""
+        return precision_percent(self.value, self.low, self.high)
+
+
+def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:
+    """The geometric mean of one figure per launch, with its interval at ``confidence``.
+
+    mean(log x) ± t · s(log x) / √n, with Student's t of n - 1 degrees of freedom (Student 1908), and e to the power of
+    that. One value has no interval, none has no mean; equal values give an interval of no width. Unknown ones (None,
+    NaN) are left out, and ``n`` counts the others; ValueError at zero, less, and infinity, which no logarithm can bear.
+    """
+    known = figures(values)
+    n = len(known)
+    if n == 0:
+        return Estimate(value=None, low=None, high=None, n=0)
+    value = geometric_mean(known)
+    if n == 1:
+        return Estimate(value=value, low=None, high=None, n=1)
+    if np.ptp(known) == 0.0:
+        return Estimate(value=value, low=value, high=value, n=n)
+    half = float(stats.t.ppf(0.5 + confidence / 2.0, n - 1) * np.std(np.log(known), ddof=1) / math.sqrt(n))
+    return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
+
+
+def precision_percent(value: float | None, low: float | None, high: float | None) -> float | None:
+    """How far the farther end of its interval is from a figure, in percent of it: what stands behind a ±.
+
+    On logarithms the upper end is the farther one. A figure that is not the middle of its interval, such as a maximum,
+    gets a ± that reaches over all of the interval. None where there is no interval.
+    """
+    if value is None or low is None or high is None:
+        return None
+    return 100.0 * max(high / value - 1.0, 1.0 - low / value, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """The geometric mean of one set of figures over that of another; what cannot be known is None.
+
+    ``low``, ``high``: its interval, from two launches on each side on. ``p``: that chance alone takes it as far from 1.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confidence: float = CONFIDENCE) -> Ratio:
+    """``new`` over ``base``, by Welch's t on the logarithms (Welch 1947): neither counts nor scatter need be equal.
+
+    Figures are read as by :func:`estimate`. Where all of each side are equal there is nothing to estimate a scatter
+    from: the interval has no width, and p is 1 where the sides are equal and 0 where they are not.
+    """
+    below, above = figures(base), figures(new)
+    if min(len(below), len(above)) == 0:
+        return Ratio(value=None, low=None, high=None, p=None)
+    value = geometric_mean(above) / geometric_mean(below)
+    if min(len(below), len(above)) == 1:
+        return Ratio(value=value, low=None, high=None, p=None)
+    log_below, log_above = np.log(below), np.log(above)
+    if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
+        return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))
+    with warnings.catch_warnings(), np.errstate(over="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # that the launches of one side are equal, which is no error
+        test = stats.ttest_ind(log_above, log_below, equal_var=False)
+        interval = test.confidence_interval(confidence)
+        low, high = np.exp(interval.low), np.exp(interval.high)
+    return Ratio(value=value, low=float(low), high=float(high), p=float(test.pvalue))
+
+
+def figures(values: Iterable[float | None]) -> NDArray[np.float64]:
+    """The known ones of some figures; ValueError where one is not positive and finite, and so has no logarithm."""
+    given = np.array([math.nan if value is None else value for value in values], dtype="float64")
+    known: NDArray[np.float64] = given[~np.isnan(given)]
+    wrong = known[(known <= 0.0) | np.isinf(known)]
+    if len(wrong):
+        raise ValueError(f"the figure of a launch must be positive and finite, and one is {wrong[0]:g}")
+    return known
+
+
+def geometric_mean(known: NDArray[np.float64]) -> float:
+    """Of at least one figure. Reckoned from their median, so that equal figures give exactly themselves."""
+    middle = float(np.median(known))
+    return middle * math.exp(float(np.mean(np.log(known / middle))))
+
+
+def _exp(exponent: float) -> float:
+    """e to this power; infinite where two launches that lie far apart say next to nothing."""
+    return math.exp(exponent) if exponent < 700.0 else math.inf

@@ -1,0 +1,77 @@
+"""One row per scenario with all that a choice needs: figures, whether to believe them, and the recommendation."""
+
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse import validity
+from bench.analyse.comparison import SLOWER, against_fastest
+from bench.analyse.launches import ok_rows
+from bench.analyse.parity import UNTRUE, by_scenario, parity
+from bench.analyse.steps import scenarios, summary
+from bench.store import Run
+
+LEAN_ENOUGH = 0.95
+"""What part of the fastest scenario's speed one that needs less memory must have."""
+
+
+def overview(run: Run) -> pd.DataFrame:
+    """The summary of a run (:func:`bench.analyse.steps.summary`) and five columns more.
+
+    ``parity``: as in :mod:`bench.analyse.parity`, the gravest of the launches. ``validity``: ``valid``, ``warning`` or
+    ``invalid``; null without a launch that is ``ok``. ``findings``: the codes of what was found, separated by commas.
+    ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
+    :func:`bench.analyse.comparison.against_fastest` on its step time, among those that can; null for the fastest.
+    """
+    table = summary(run.document, run.steps, run.memory)
+    numerics = parity(run.document, run.steps, run.numerics)
+    found = validity.findings(run.document, run.steps, run.device, numerics)
+    verdict = validity.by_scenario(found, scenarios(run.document))
+    parities = by_scenario(numerics).set_index("scenario")["verdict"]
+    codes = found.groupby("scenario")["code"].agg(lambda mine: ", ".join(dict.fromkeys(mine)))
+    measured = table["launches_ok"] > 0
+    table["parity"] = table["scenario"].map(parities).where(measured, None)
+    table["validity"] = table["scenario"].map(verdict).where(measured, None)
+    table["findings"] = table["scenario"].map(codes).where(measured, None)
+    table["why_not"] = [_why_not(row, found) for row in table.to_dict("records")]
+    steps = ok_rows(run.document, run.steps)
+    rivals = against_fastest(steps[steps["scenario"].isin(table.loc[table["why_not"].isna(), "scenario"])])
+    table["against_fastest"] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
+    return table
+
+
+def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
+    if row["status"] != "ok":
+        return str(row["status"])
+    if row["parity"] in UNTRUE:
+        return str(row["parity"])
+    if row["validity"] == "invalid":
+        grave = found[(found["scenario"] == row["scenario"]) & (found["severity"] == "invalid")]
+        return ", ".join(dict.fromkeys(grave["code"]))
+    return None
+
+
+def recommendation(table: pd.DataFrame) -> dict[str, Any]:
+    """What to train with, from an :func:`overview` or some rows of one.
+
+    ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
+    that is at least :data:`LEAN_ENOUGH` as fast; None where there is none. ``not_told_apart``: those that may be as
+    fast as the fastest for all that the launches can tell. ``left_out``: why not, by scenario.
+    """
+    good = table[table["why_not"].isna() & table["throughput_img_s"].notna()]
+    left_out = {row["scenario"]: row["why_not"] for row in table.to_dict("records") if pd.notna(row["why_not"])}
+    if good.empty:
+        return {"fastest": None, "leanest": None, "not_told_apart": [], "left_out": left_out}
+    fastest, *others = good.sort_values("throughput_img_s", ascending=False).to_dict("records")
+    near = [
+        row
+        for row in (fastest, *others)
+        if row["throughput_img_s"] >= LEAN_ENOUGH * fastest["throughput_img_s"] and pd.notna(row["peak_total_mib"])
+    ]
+    leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
+    return {
+        "fastest": fastest["scenario"],
+        "leanest": leanest["scenario"],
+        "not_told_apart": [row["scenario"] for row in others if row["against_fastest"] != SLOWER],
+        "left_out": left_out,
+    }

@@ -1,0 +1,208 @@
+"""Does a recipe still train the same model? Every launch against the chunk-accumulating fp32 reference.
+
+The bounds are derived from the run itself. The *twin* is the reference with its weights moved once by at most the unit
+roundoff u of half precision: how far it strays, in the gradient of the first step and in the loss of every step, is
+what one rounding a layer does to this model. A step in half rounds six times a layer (weight, convolution and batch
+norm, forward and backward); independent errors add up as a random walk, so :data:`ROUNDINGS` = 3, a little more than
+the square root of six, times the twin's distance is allowed. Errors enter linearly, or through units that an activation
+switches on or off as the square root (their number goes with u, and so does the square of the distance); for another u
+than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
+distance. In fp32 the gradient may differ by :data:`SAME_GRADIENT`, and the loss by the bound for fp32's u.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ROUNDINGS = 3.0
+SAME_GRADIENT = 1e-5
+U_FP32 = 2.0**-24
+UNIT_ROUNDOFF = {"float32": U_FP32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Half the distance from 1 to the next number (Higham, Accuracy and Stability of Numerical Algorithms, section 2.1)."""
+
+U_TF32 = 2.0**-11
+
+SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precision", "diverged", "not finite"
+UNTRUE = (DIVERGED, NOT_FINITE)
+"""Verdicts of a recipe that trains another model, or none."""
+
+COLUMNS = (
+    *("launch", "scenario", "verdict", "reason", "replicas"),
+    *("gradient_error", "gradient_bound", "gradient_alone", "loss_error", "loss_bound", "loss_step"),
+)
+
+
+def parity(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+    """One row per launch that is ``ok``.
+
+    ``verdict``: ``same``, ``within half precision``, ``diverged``, ``not finite``, or None where it cannot be said,
+    with a ``reason`` for every one but ``same``. ``gradient_error``: ||g - r|| / ||r|| of the first step's gradient g
+    (the worst rank's) and the reference's r, with its ``gradient_bound`` for the precision that ran; ``gradient_alone``
+    the same for a replica that forgets the others. ``loss_error``, ``loss_bound``: at the measured ``loss_step`` that
+    comes closest to its bound, or exceeds it most.
+    """
+    reference = _Reference.of(document, numerics)
+    sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
+    ranks = steps.groupby(["launch", "step"])["loss"].agg(["mean", "size", "count"])
+    losses = ranks["mean"].where(ranks["count"] == ranks["size"])  # unknown where that of one rank is not a number
+    rows = []
+    for launch in document["launches"]:
+        if launch["status"] == "ok":
+            mine = sketches[sketches["launch"] == launch["launch"]]
+            gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
+            loss = losses[launch["launch"]].to_numpy() if launch["launch"] in losses.index else np.empty(0)
+            known = dict.fromkeys(COLUMNS) | {"launch": launch["launch"], "scenario": launch["scenario"]}
+            rows.append(known | _judge(launch, gradients, loss, document["workload"]["warmup"], reference))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
+    """The gravest of each scenario's launches; :func:`parity`'s columns. Of equally grave ones the first."""
+    gravity = {NOT_FINITE: 0, DIVERGED: 1, None: 2, WITHIN_HALF: 3, SAME: 4}
+    order = launches["verdict"].map(lambda verdict: gravity[verdict if isinstance(verdict, str) else None])
+    ordered = launches.assign(gravity=order).sort_values(["gravity", "launch"], kind="stable")
+    return ordered.drop_duplicates("scenario").drop(columns="gravity").sort_values("launch").reset_index(drop=True)
+
+
+def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+    """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
+
+    ``scenario, launch, step``; ``loss``: of the global batch (mean over ranks); ``reference``: that of the reference of
+    as many replicas; ``bound``: by how much they may differ in the precision that ran. The last two are null where
+    there is no such reference.
+    """
+    reference = _Reference.of(document, numerics)
+    means = steps.groupby(["launch", "step"])["loss"].agg(lambda values: values.mean(skipna=False))
+    tables = []
+    for scenario in dict.fromkeys(document["request"]["scenarios"]):
+        good = (one for one in document["launches"] if one["scenario"] == scenario and one["status"] == "ok")
+        launch = next(good, None)
+        if launch is None or launch["launch"] not in means.index:
+            continue
+        loss = means[launch["launch"]]
+        table = pd.DataFrame(
+            {"scenario": scenario, "launch": launch["launch"], "step": loss.index, "loss": loss.values}
+        )
+        replicas = launch["effective"]["replicas"]
+        theirs, bounds = np.empty(0), np.empty(0)
+        if not isinstance(reference, str) and replicas in reference.counts:
+            theirs = reference.loss(replicas)
+            bounds = reference.loss_bounds(replicas, unit_roundoff(launch["effective"]))
+        tables.append(
+            table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
+        )
+    columns = ["scenario", "launch", "step", "loss", "reference", "bound"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+class _Reference:
+    """The passes of the reference, by number of replicas, and how far the twin strays."""
+
+    def __init__(self, rows: pd.DataFrame, unit: float) -> None:
+        self.unit = unit
+        self._values: dict[Any, np.ndarray] = {}
+        for key, group in rows.astype({"replicas": int}).groupby(["quantity", "replicas", "twin"]):
+            self._values[key] = group.sort_values("position")["value"].to_numpy()
+        self.counts = sorted({replicas for quantity, replicas, _ in self._values if quantity == "loss"})
+        most = self.counts[-1]
+        self.gradient_strays = distance(self.gradient(most, twin=True), self.gradient(most))
+        self.loss_strays = np.maximum.accumulate(np.abs(self.loss(most, twin=True) - self.loss(most)))
+
+    @classmethod
+    def of(cls, document: dict[str, Any], numerics: pd.DataFrame) -> "_Reference | str":
+        """The reference of a run, or why there is none that can be used."""
+        about = document["reference"]
+        if about is None:
+            return "the reference was not computed (--no-parity, or the run ended before it)"
+        if about["status"] != "ok":
+            return f"the reference failed ({about['status']}): {about['reason']}"
+        reference = cls(numerics[numerics["rank"].isna()], about["unit_roundoff"])
+        if not np.isfinite(reference.gradient_strays) or not np.isfinite(reference.loss_strays).all():
+            return "the reference itself is not finite, so nothing can be held against it"
+        return reference
+
+    def loss(self, replicas: int, *, twin: bool = False) -> np.ndarray:
+        return self._values["loss", replicas, twin]
+
+    def gradient(self, replicas: int, *, twin: bool = False) -> np.ndarray:
+        return self._values["gradient", replicas, twin]
+
+    def alone(self, replicas: int) -> float | None:
+        """How far the gradient of one replica by itself is from the average; None for one replica."""
+        values = self._values.get(("alone", replicas, False))
+        return None if values is None else distance(values, self.gradient(replicas))
+
+    def gradient_bound(self, unit: float) -> float:
+        return ROUNDINGS * self._scale(unit) * self.gradient_strays
+
+    def loss_bounds(self, replicas: int, unit: float) -> np.ndarray:
+        """For each step."""
+        rounding = self.unit * np.abs(self.loss(replicas))
+        bounds: np.ndarray = ROUNDINGS * self._scale(unit) * (self.loss_strays + rounding)
+        return bounds
+
+    def _scale(self, unit: float) -> float:
+        ratio = unit / self.unit
+        return max(ratio, math.sqrt(ratio))
+
+
+def _judge(
+    launch: dict[str, Any], gradients: list[np.ndarray], loss: np.ndarray, warmup: int, reference: "_Reference | str"
+) -> dict[str, Any]:
+    """The verdict on a launch and the figures that it rests on."""
+    checks = launch["checks"]
+    replicas = launch["effective"]["replicas"]
+    found: dict[str, Any] = {"replicas": replicas}
+    bad = np.flatnonzero(~np.isfinite(loss))
+    if len(bad):
+        return found | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
+    if checks.get("final_weights_alike") is False:
+        when = "before the first step" if not checks["initial_weights_alike"] else "after the last step"
+        return found | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
+    if isinstance(reference, str):
+        return found | {"reason": reference}
+    if replicas not in reference.counts or not gradients:
+        return found | {"reason": f"there is no reference of {replicas} replicas, or no gradient of this launch"}
+    unit = unit_roundoff(launch["effective"])
+    skipped = (checks["skipped_warmup_steps"] or 0) + (checks["skipped_steps"] or 0)
+    errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
+    error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
+    bound = reference.gradient_bound(unit)
+    known = np.isfinite(error)
+    if known:
+        found |= {"gradient_error": error, "gradient_bound": max(bound, SAME_GRADIENT)}
+    found["gradient_alone"] = reference.alone(replicas)
+    if skipped and not known:
+        return found | {"reason": f"the loss scaler skipped {skipped} steps, the first among them: nothing to compare"}
+    if not known:
+        return found | {"verdict": NOT_FINITE, "reason": "the gradient of the first step is not finite"}
+    differ = np.abs(loss - reference.loss(replicas)[: len(loss)])[warmup:]
+    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (unit, U_FP32))
+    worst = int(np.argmax(differ / half))
+    found |= {"loss_error": differ[worst], "loss_bound": half[worst], "loss_step": warmup + worst}
+    if error > max(bound, SAME_GRADIENT):
+        return found | {"verdict": DIVERGED, "reason": f"the gradient of the first step is {error:.2g} off"}
+    if skipped:
+        reason = f"by the gradient alone: the loss scaler skipped {skipped} steps, so losses belong to other weights"
+        return found | {"verdict": WITHIN_HALF, "reason": reason}
+    if differ[worst] > half[worst]:
+        first = warmup + int(np.argmax(differ > half))
+        return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
+    if error <= SAME_GRADIENT and (differ <= full).all():
+        return found | {"verdict": SAME}
+    return found | {"verdict": WITHIN_HALF, "reason": "within the bounds of half precision, but not of fp32"}
+
+
+def unit_roundoff(effective: dict[str, Any]) -> float:
+    """Of the coarsest type that was computed in. fp32 convolutions in TF32 have the significand of fp16."""
+    tf32 = effective["tf32"] is not None and effective["tf32"]["cudnn"]
+    units = [UNIT_ROUNDOFF[dtype] for dtype in effective["compute_dtypes"] if dtype in UNIT_ROUNDOFF]
+    return max([*units, U_TF32 if tf32 else U_FP32])
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """||ours - theirs|| / ||theirs||; of sketches that of the vectors, within a few percent. NaN stays NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -1,0 +1,206 @@
+"""The questions that the published comparison left open, answered from the figures of one run and nothing else.
+
+Each answer says what it rests on, and says so where the data cannot tell.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.communication import data_parallel, spent
+from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios
+from bench.analyse.launches import ok_rows
+from bench.analyse.memory import peak_by_process
+from bench.analyse.overview import overview, recommendation
+from bench.analyse.parity import parity
+from bench.analyse.steps import phases
+from bench.records import PHASES
+from bench.store import Run
+
+Row = dict[Any, Any]
+
+Answer = tuple[str, str]
+"""A question and its answer."""
+
+
+def questions(run: Run) -> list[Answer]:
+    """The questions that this run has figures for, with their answers."""
+    table = overview(run)
+    answers: list[Callable[[Run, pd.DataFrame], Answer | None]] = [
+        fastest,
+        dataparallel,
+        *(lambda run, table, pair=pair: mixed_precision(run, table, *pair) for pair in O1_PAIRS),
+        same_weights,
+        memory,
+    ]
+    return [found for answer in answers if (found := answer(run, table)) is not None]
+
+
+O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
+
+
+def fastest(run: Run, table: pd.DataFrame) -> Answer | None:
+    """Which scenario is fastest, and whether chance could have made it so."""
+    question = "Which is fastest, and by how much?"
+    best = recommendation(table)["fastest"]
+    if best is None:
+        return question, "No scenario of this run can be recommended, so none is called the fastest."
+    believable = table.loc[table["why_not"].isna(), "scenario"]
+    steps = ok_rows(run.document, run.steps)
+    rivals = against_fastest(steps[steps["scenario"].isin(believable)])
+    if rivals.empty:
+        return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
+    (second, *_) = rivals.sort_values("ratio").to_dict("records")
+    text = f"{best}. A step of the next, {second['scenario']}, takes {_times(second)} as long."
+    return question, f"{text} {_chance(second)}"
+
+
+def _times(row: Row) -> str:
+    """``1.34 times`` with the interval where there is one."""
+    text = f"{row['ratio']:.2f} times"
+    return text if pd.isna(row["low"]) else f"{text} (95 % interval {row['low']:.2f} to {row['high']:.2f})"
+
+
+def _chance(row: Row) -> str:
+    if row["verdict"] == TOO_FEW:
+        few = min(row["n_base"], row["n_new"])
+        return f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance."
+    if row["verdict"] == ALIKE:
+        return f"Chance alone does as much (p = {row['p_holm']:.2g} after Holm): this run cannot tell which is faster."
+    return f"Chance does not do as much (p = {row['p_holm']:.2g} after Holm over all pairs)."
+
+
+def dataparallel(run: Run, table: pd.DataFrame) -> Answer | None:
+    """Why DataParallel is slower than DDP, by shares of the difference."""
+    steps = ok_rows(run.document, run.steps)
+    if not {"dp", "ddp"} <= set(steps["scenario"]):
+        return None
+    question = "Why is DataParallel slower than DDP?"
+    if _effective(run, "dp")["replicas"] == 1:
+        where = "on the CPU" if run.document["workload"]["device"] == "cpu" else "on one GPU"
+        return question, (
+            f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
+            "Nothing was scattered, replicated or gathered."
+        )
+    times = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
+    more = times["dp"] - times["ddp"]
+    if more <= 0:
+        return question, f"It is not slower here: {times['dp']:.1f} ms a step against {times['ddp']:.1f} ms."
+    medians = {row["scenario"]: row for row in phases(steps).to_dict("records")}
+    apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
+    whole = sum(apart.values())
+    shares = ", ".join(f"{phase} {value:+.1f} ms ({value / whole:.0%})" for phase, value in apart.items())
+    text = f"Its step takes {more:.1f} ms longer. By phase (medians, whose sum is {whole:.1f} ms): {shares}."
+    parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
+    if "dp" not in parts:
+        return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."
+    part = parts["dp"]
+    return question, (
+        f"{text} In its forward pass, with the devices idle in between, replicating the weights takes "
+        f"{part['replicate_ms']:.1f} ms, scattering the input {part['scatter_ms']:.1f} ms, gathering the output "
+        f"{part['gather_ms']:.1f} ms, and computing {part['parallel_apply_ms']:.1f} ms."
+    )
+
+
+def mixed_precision(run: Run, table: pd.DataFrame, half: str, full: str) -> Answer | None:
+    """Whether O1 is slower than no AMP, and what it spends time on that the other does not."""
+    steps = ok_rows(run.document, run.steps)
+    if not {half, full} <= set(steps["scenario"]):
+        return None
+    question = f"Is O1 slower than no AMP ({half} against {full})?"
+    (pair,) = between_scenarios(steps[steps["scenario"].isin([half, full])], full).to_dict("records")
+    slower = pair["ratio"] > 1
+    sure = pair["verdict"] not in (TOO_FEW, ALIKE)
+    opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
+    text = f"{opening}: its step takes {_times(pair)} as long. {_chance(pair)}"
+    costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
+    if not {half, full} <= set(costs):
+        return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."
+    mine = costs[half]
+    apart = {name: value - costs[full][name] for name, value in mine.items()}
+    extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
+    return question, (
+        f"{text} Under the profiler a step of {half} spends {mine['casts']:.1f} ms on casts and "
+        f"{mine['loss scaling']:.1f} ms on loss scaling; against {full} it differs by {_listed(extra) or 'nothing'}."
+    )
+
+
+def same_weights(run: Run, table: pd.DataFrame) -> Answer | None:
+    """How the replicas come to hold the same weights, shown by the checksums of every rank."""
+    shared = [
+        launch
+        for launch in run.document["launches"]
+        if launch["status"] == "ok" and launch["processes"] > 1 and "final_weights_alike" in launch["checks"]
+    ]
+    if not shared:
+        return None
+    question = "How do the replicas come to hold the same weights?"
+    alike = [launch for launch in shared if launch["checks"]["final_weights_alike"]]
+    started = [launch for launch in shared if launch["checks"]["initial_weights_alike"]]
+    names = list(dict.fromkeys(launch["scenario"] for launch in alike))
+    text = (
+        f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
+        "of every rank before the first step), and every step adds the same to them."
+    )
+    numerics = parity(run.document, run.steps, run.numerics)
+    known = numerics[numerics["gradient_alone"].notna() & numerics["gradient_error"].notna()]
+    if len(known):
+        (row, *_) = known.to_dict("records")
+        text += (
+            f" By itself the gradient of one replica is {row['gradient_alone']:.0%} away from the average; after the "
+            f"all-reduce that of every rank of {row['scenario']} is {row['gradient_error']:.1g} away from what one "
+            "process computes that has all the images."
+        )
+    if alike:
+        checksum = alike[0]["ranks"][0]["final_sha256"][:12]
+        text += (
+            f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of {len(shared)} "
+            f"launches ({_listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0]['launch']})."
+        )
+    lost = list(dict.fromkeys(launch["scenario"] for launch in shared if launch not in alike))
+    if lost:
+        text += f" In {_listed(lost)} they do not: the ranks train different models."
+    return question, text
+
+
+def memory(run: Run, table: pd.DataFrame) -> Answer | None:
+    """Which process, and which device, holds more."""
+    good = ok_rows(run.document, run.memory)
+    peaks = peak_by_process(good)
+    if peaks.empty:
+        return None
+    question = "Who holds more memory?"
+    measured = table[table["peak_total_mib"].notna()]
+    ordered = measured.sort_values("peak_total_mib").to_dict("records")
+    least, most = ordered[0], ordered[-1]
+    parts = [
+        f"{most['scenario']} has the highest peak of all processes together ({most['peak_total_mib']:,.0f} MiB), "
+        f"{least['scenario']} the lowest ({least['peak_total_mib']:,.0f} MiB)."
+    ]
+    for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
+        first = peaks[peaks["scenario"] == scenario]
+        first = first[first["launch"] == first["launch"].min()]
+        held = [f"{row['peak_mib']:,.0f} MiB{_where(run, row['device'])}" for row in first.to_dict("records")]
+        processes = first["pid"].nunique()
+        kind = "one process" if processes == 1 else f"{processes} processes"
+        parts.append(f"{scenario}: {kind}, {_listed(held)}.")
+    return question, " ".join(parts)
+
+
+def _where(run: Run, device: str) -> str:
+    index = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}.get(device)
+    return "" if index is None else f" on GPU {index}"
+
+
+def _effective(run: Run, scenario: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(
+        launch["effective"]
+        for launch in run.document["launches"]
+        if launch["scenario"] == scenario and launch["status"] == "ok"
+    )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "" if not names else names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

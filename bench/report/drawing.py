@@ -1,0 +1,394 @@
+"""What every plot is drawn with: colours, a sheet with title and source, axes, labels, legends, and the finished files.
+
+Drawn object by object on matplotlib's Agg and SVG canvases: nothing here needs a display, and equal figures give equal
+files. Colours come from :data:`THEME`, so that a page can give the inline SVG those of a dark one (:func:`inline`).
+"""
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse.answer import failures
+from bench.analyse.labels import what_ran
+from bench.analyse.launches import shown
+from bench.store import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Artist = Any
+"""A figure, axes or text of matplotlib, which comes without types."""
+
+THEME: dict[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#14181d"),
+    "ink": ("#1b2129", "#e8ebef"),
+    "muted": ("#5c6672", "#9da7b3"),
+    "grid": ("#e2e6ea", "#2b323a"),
+    "shade": ("#eef1f4", "#20262d"),
+    "single": ("#6a737d", "#a0a9b4"),
+    "dp": ("#c2570c", "#f0924a"),
+    "ddp-o0": ("#123f8c", "#4b82e0"),
+    "ddp-o1": ("#2f6bcf", "#74a3f0"),
+    "ddp-o2": ("#5f97e8", "#9cc0f8"),
+    "ddp-o3": ("#90b9f1", "#c6dcfd"),
+    "apex_ddp-o0": ("#0a5748", "#1f9c84"),
+    "apex_ddp-o1": ("#12866f", "#46bda4"),
+    "apex_ddp-o2": ("#3fae97", "#7dd6c1"),
+    "apex_ddp-o3": ("#7bcbb8", "#b3ecdd"),
+    "custom-o0": ("#7d1f66", "#bd4fa1"),
+    "custom-o1": ("#a63e8b", "#d47abd"),
+    "custom-o2": ("#c76cb0", "#e4a1d3"),
+    "custom-o3": ("#df9fcf", "#f3c9e8"),
+    "data": ("#d9a514", "#e3b93f"),
+    "forward": ("#8a93c9", "#7c86c4"),
+    "backward": ("#5a4a9c", "#a99be8"),
+    "optimizer": ("#b8607c", "#d9819d"),
+    "casts": ("#c8443a", "#ee7f74"),
+    "loss-scaling": ("#e08a4f", "#f2ac7c"),
+    "convolutions": ("#4c78b0", "#6d9bd6"),
+    "batch-norm": ("#79a8cf", "#a6cdee"),
+    "gradients-of-replicas": ("#54457f", "#8f7fc4"),
+    "other": ("#87919b", "#94a0ac"),
+    "good": ("#1a7f4b", "#5cc98f"),
+    "doubt": ("#9a6700", "#dfb04a"),
+    "bad": ("#b42318", "#ff8f85"),
+    "line-0": ("#1f5fbf", "#6aa5f5"),
+    "line-1": ("#d1600f", "#f39a52"),
+    "line-2": ("#2d8a4e", "#62c583"),
+    "line-3": ("#a8329a", "#dd7fd1"),
+    "line-4": ("#7a6a10", "#cdb945"),
+    "line-5": ("#0f8fa3", "#55c8da"),
+    "line-6": ("#b3263c", "#f07f8f"),
+    "line-7": ("#4f5d6e", "#aebacb"),
+}
+"""By name the colour on a light page and on a dark one. A family of scenarios has one hue, lighter with the level."""
+
+WIDTH_IN = 9.2
+EDGE_IN = 0.14
+TITLE_IN = 0.72
+SOURCE_IN = 0.34
+ROW_IN = 0.5
+POINT_IN = 0.07
+"""Half the side of the square around a point that labels keep clear of."""
+
+PNG_DPI = 200
+LABEL_LIMIT = 54
+"""Letters of a label of a plot; a longer one is cut."""
+
+RC = {
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bench",
+    "text.parse_math": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A plot as two files' content. ``name``: their stem. ``caption``: what to know about it, and what is left out."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A scenario in a plot: its name, what really ran, its colour."""
+
+    scenario: str
+    label: str
+    colour: str
+
+
+def colour_of(launch: dict[str, Any]) -> str:
+    """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
+    strategy = launch["strategy"]
+    return strategy if strategy in ("single", "dp") else f"{strategy}-{launch['precision'].lower()}"
+
+
+def inline(svg: str, prefix: str) -> str:
+    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 role="img">', body, count=1)
+    body = re.sub(r'\bid="', f'id="{prefix}-', body)
+    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
+    names = {light: name for name, (light, _) in THEME.items()}
+
+    def as_variable(match: re.Match[str]) -> str:
+        name = names.get(match[2])
+        return f"{match[1]}var(--{name})" if name else match[0]
+
+    return re.sub(r"\b((?:fill|stroke): )(#[0-9a-f]{6})\b", as_variable, body)
+
+
+def spaced(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions for labels, in the given order: as near to ``positions`` as neighbours at least ``gap`` apart can be.
+
+    Between ``low`` and ``high`` where they fit in.
+    """
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    placed: list[list[float]] = []  # clusters: their centre, and how many labels stand in them
+    for index in order:
+        placed.append([positions[index], 1])
+        while True:
+            for cluster in placed:
+                half = (cluster[1] - 1) * gap / 2
+                cluster[0] = max(low + half, min(high - half, cluster[0]))
+            if len(placed) < 2:
+                break
+            (first, n), (second, m) = placed[-2:]
+            if second - first >= gap * (n + m) / 2 - 1e-9:
+                break
+            placed[-2:] = [[(first * n + second * m) / (n + m), n + m]]
+    flat = [centre + (k - (count - 1) / 2) * gap for centre, count in placed for k in range(int(count))]
+    result = [0.0] * len(positions)
+    for index, value in zip(order, flat, strict=True):
+        result[index] = value
+    return result
+
+
+def beside(
+    points: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], width: float, height: float
+) -> list[tuple[float, float]]:
+    """Lower left corners of labels of these sizes beside their points, in an area of ``width`` by ``height``.
+
+    One after the other: the nearest place around its point where a label covers neither a point nor another label, nor
+    leaves the area. Where there is none, the last one that was tried.
+    """
+    taken = [(x - POINT_IN, y - POINT_IN, x + POINT_IN, y + POINT_IN) for x, y in points]
+    corners = []
+    for (x, y), (wide, high) in zip(points, sizes, strict=True):
+        corner = (x, y)
+        for corner in _around(x, y, wide, high):
+            box = (corner[0], corner[1], corner[0] + wide, corner[1] + high)
+            inside = box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= height
+            if inside and not any(_overlap(box, other) for other in taken):
+                break
+        taken.append((corner[0], corner[1], corner[0] + wide, corner[1] + high))
+        corners.append(corner)
+    return corners
+
+
+def _around(x: float, y: float, wide: float, high: float) -> Iterator[tuple[float, float]]:
+    """Corners of a label around a point, the nearest first; at each distance first at the right, then at the left."""
+    for ring in range(60):
+        far = 0.13 + 0.05 * ring
+        for turn in (0, 8, 2, -2, 6, -6, 1, -1, 7, -7, 4, -4, 3, -3, 5, -5):
+            across, up = math.cos(turn * math.pi / 8), math.sin(turn * math.pi / 8)
+            yield x + far * across + wide * (across - 1) / 2, y + far * up + high * (up - 1) / 2
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def rows_of(run: Run, steps: "pd.DataFrame") -> list[Row]:
+    """The scenarios that have steps, with what really ran."""
+    return [
+        Row(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        for name, launch in shown(run.document, steps).items()
+    ]
+
+
+def plain(text: str) -> str:
+    """Text from outside on one line, without what no font can draw."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= LABEL_LIMIT else text[: LABEL_LIMIT - 1] + "…"
+
+
+def light(name: str) -> str:
+    return THEME[name][0]
+
+
+def sheet(run: Run, title: str, *, height_in: float) -> Artist:
+    """A figure with its title, on what it was measured, and its source."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in), facecolor=light("paper"))
+    FigureCanvasAgg(figure)
+    x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
+    figure.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
+    what = textwrap.shorten(plain(measured_on(run.document)), 116, placeholder=" …")
+    figure.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
+    request = run.document["request"]
+    launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
+    much = f"{launches} of {request['warmup']} + {request['iters']} steps per scenario"
+    source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
+    figure.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
+    return figure
+
+
+def measured_on(document: dict[str, Any]) -> str:
+    """Model, batch and device in a line, for under a title."""
+    return f"{model_and_batch(document)} · {device(document)}"
+
+
+def model_and_batch(document: dict[str, Any]) -> str:
+    """What is trained, in a few words."""
+    workload = document["workload"]
+    return f"{workload['model']}, {workload['image_size']} px, global batch {workload['global_batch']}"
+
+
+def device(document: dict[str, Any]) -> str:
+    """What it is trained on, in a few words."""
+    workload, machine = document["workload"], document["machine"]
+    count = workload["replicas"]
+    if workload["device"] == "cpu":
+        return f"{count} CPU rank{'s' if count > 1 else ''} on {machine['cpu']}, {machine['cores_usable']} cores"
+    names = [gpu["name"] for gpu in machine["gpus"] if gpu["uuid"] in document["request"]["devices"]]
+    return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
+
+
+def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows: Sequence[Row]) -> Plot:
+    """The files of a figure; the caption tells which scenarios have no row in it."""
+    left_out = failures(run.document, [row.scenario for row in rows])
+    if left_out:
+        caption += f" Without figures and left out: {left_out}."
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return Plot(name=name, title=title, caption=caption, svg=svg.getvalue(), png=png.getvalue())
+
+
+def axes_at(figure: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:
+    total = figure.get_figheight()
+    axes = figure.add_axes((left_in / WIDTH_IN, bottom_in / total, width_in / WIDTH_IN, height_in / total))
+    axes.set_facecolor("none")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(light("muted"))
+    axes.tick_params(colors=light("muted"), labelcolor=light("muted"), labelsize=8)
+    axes.xaxis.label.set_color(light("ink"))
+    axes.yaxis.label.set_color(light("ink"))
+    return axes
+
+
+def rows_height_in(rows: int) -> float:
+    return TITLE_IN + 0.3 + rows * ROW_IN + 0.5 + SOURCE_IN
+
+
+def row_axes(figure: Artist, rows: Sequence[Row], *, right_in: float) -> Artist:
+    """Axes with a row for each scenario from the top down; at the left its name and, smaller, what really ran."""
+    names = max(text_width_in(figure, short(row.scenario), 9, bold=True) for row in rows)
+    left_in = max(names, *(text_width_in(figure, row.label, 7.2) for row in rows)) + EDGE_IN + 0.14
+    height_in = len(rows) * ROW_IN
+    axes = axes_at(figure, left_in, 0.5 + SOURCE_IN, WIDTH_IN - left_in - right_in, height_in)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
+    for position, row in enumerate(rows):
+        place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(
+            short(row.scenario), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place
+        )
+        axes.texts[-1].set_color(light("ink"))
+        axes.annotate(row.label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+    return axes
+
+
+def right_label(axes: Artist, position: int, first: str, second: str) -> None:
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "left"}
+    axes.annotate(first, (1, position), (8, 1.5), va="bottom", fontsize=8.5, color=light("ink"), **place)
+    axes.annotate(second, (1, position), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+
+
+def dashes(row: Row) -> Any:
+    """A family's kind of line, so that its hue is not the only sign of it."""
+    kinds = {"single": (0, (1, 1)), "dp": (0, (4, 1, 1, 1)), "apex_ddp": (0, (3.2, 1)), "custom": (0, (1.5, 1))}
+    return kinds.get(row.colour.split("-")[0], "-")
+
+
+def end_labels(
+    axes: Artist, rows: Sequence[Row], ends: dict[str, float], height_in: float, texts: dict[str, str]
+) -> None:
+    """At the right of the axes each line's name, what ran and its last value, moved apart where lines end together.
+
+    ``ends``: where the lines end, from 0 at the bottom of the axes to 1 at the top. ``texts``: the values.
+    """
+    positions = [ends[row.scenario] for row in rows]
+    heights = spaced(positions, 0.34 / height_in, 0.15 / height_in, 1 - 0.1 / height_in)
+    across = axes.transAxes
+    for row, height in zip(rows, heights, strict=True):
+        end = ends[row.scenario]
+        axes.plot([1, 1.03], [end, height], transform=across, color=light("muted"), linewidth=0.7, clip_on=False)
+        sample = axes.plot([1.03, 1.075], [height, height], transform=across, color=light(row.colour), clip_on=False)
+        sample[0].set(linewidth=2.4, linestyle=dashes(row))
+        place = {"xycoords": across, "textcoords": "offset points"}
+        text = f"{short(row.scenario)}  {texts[row.scenario]}"
+        axes.annotate(text, (1.075, height), (6, 0), va="bottom", fontsize=8.5, color=light("ink"), **place)
+        axes.annotate(row.label, (1.075, height), (6, -1), va="top", fontsize=7, color=light("muted"), **place)
+
+
+def text_width_in(figure: Artist, text: str, size: float, *, bold: bool = False) -> float:
+    """How wide a text will be, in inches."""
+    probe = figure.text(0, 0, text, fontsize=size, fontweight="bold" if bold else "normal")
+    width = probe.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi
+    probe.remove()
+    return float(width)
+
+
+def handle(kind: str, colour: str) -> Artist:
+    """A handle for a legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    ink, own, paper = light("ink"), light(colour), light("paper")
+    if kind == "box":
+        return Patch(facecolor=own, alpha=0.35)
+    if kind == "line":
+        return Line2D([], [], color=own, linewidth=0.9, linestyle=(0, (2, 2)))
+    if kind == "box-full":
+        return Patch(facecolor=own)
+    if kind == "shade":
+        return Patch(facecolor=own, edgecolor=light("muted"), linewidth=0.4)
+    marks: dict[str, dict[str, Any]] = {
+        "point": {"marker": "o", "markersize": 6, "color": own},
+        "hollow": {"marker": "o", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
+        "ring": {"marker": "o", "markersize": 11, "color": ink, "markerfacecolor": "none", "markeredgewidth": 1.3},
+        "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
+        "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
+        "triangle": {"marker": "^", "markersize": 4, "color": ink, "markerfacecolor": "none", "markeredgewidth": 0.8},
+        "diamond": {"marker": "D", "markersize": 4.6, "color": ink, "markerfacecolor": paper, "markeredgewidth": 1.1},
+    }
+    return Line2D([], [], linestyle="none", **marks[kind])
+
+
+def legend_row(figure: Artist, keys: Sequence[tuple[Artist, str]]) -> None:
+    """A row of keys under the title."""
+    height = figure.get_figheight()
+    legend = figure.legend(
+        [handle for handle, _ in keys],
+        [text for _, text in keys],
+        loc="upper left",
+        bbox_to_anchor=((EDGE_IN - 0.04) / WIDTH_IN, 1 - (TITLE_IN - 0.1) / height),
+        ncols=len(keys),
+        frameon=False,
+        fontsize=8,
+        borderaxespad=0,
+        handlelength=1.4,
+        columnspacing=1.6,
+    )
+    for text in legend.get_texts():
+        text.set_color(light("ink"))
+
+
+def locator(most: int, *, integer: bool = False) -> Artist:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10] if not integer else [1, 2, 5, 10])

@@ -1,0 +1,303 @@
+"""The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
+
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse.advice import recommended
+from bench.analyse.communication import spent
+from bench.analyse.labels import what_ran
+from bench.analyse.overview import overview
+from bench.analyse.parity import loss_curves
+from bench.report.drawing import (
+    EDGE_IN,
+    SOURCE_IN,
+    TITLE_IN,
+    WIDTH_IN,
+    Artist,
+    Plot,
+    Row,
+    axes_at,
+    beside,
+    colour_of,
+    dashes,
+    end_labels,
+    finished,
+    handle,
+    legend_row,
+    light,
+    locator,
+    row_axes,
+    rows_height_in,
+    rows_of,
+    sheet,
+    short,
+    text_width_in,
+)
+from bench.store import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME_SIZE, NOTE_SIZE = 8.5, 7.0
+SPENT = {
+    "convolutions": "convolutions",
+    "batch norm": "batch-norm",
+    "casts": "casts",
+    "loss scaling": "loss-scaling",
+    "gradients of replicas": "gradients-of-replicas",
+    "optimizer": "optimizer",
+    "input": "data",
+    "other": "other",
+}
+"""Categories of the profiler in the order of their bars, and their names in the theme."""
+
+
+def trade_off(run: Run) -> Plot | None:
+    """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
+    table = overview(run)
+    known = table[table["throughput_img_s"].notna() & table["peak_total_mib"].notna()]
+    if known.empty:
+        return None
+    title = "Speed against memory"
+    height_in = 4.2
+    figure = sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
+    left_in = 0.78
+    width_in = WIDTH_IN - left_in - EDGE_IN - 0.1
+    axes = axes_at(figure, left_in, 0.52 + SOURCE_IN, width_in, height_in)
+    rows = known.to_dict("records")
+    ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
+    axes.set_xlim(*_around(known[ends].astype(float).to_numpy(), 0.16))
+    ends = ["throughput_img_s", "throughput_low_img_s", "throughput_high_img_s"]
+    low, high = _around(known[ends].astype(float).to_numpy(), 0.12)
+    axes.set_ylim(max(0.0, low), high)
+    axes.grid(True, color=light("grid"), linewidth=0.7)
+    axes.xaxis.set_major_locator(locator(8))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
+    axes.set_ylabel("images a second; higher is faster")
+    colours = {launch["scenario"]: light(colour_of(launch)) for launch in run.document["launches"]}
+    marks = recommended(run.document, table)
+    for row in rows:
+        _point(axes, row, colours[row["scenario"]], marked=row["scenario"] in marks)
+    notes = {row["scenario"]: _note(row, marks) for row in rows}
+    _point_labels(figure, axes, rows, notes, width_in, height_in)
+    keys = [(handle("point", "ddp-o1"), "scenario"), (handle("ring", "ink"), "recommended")]
+    if known["why_not"].notna().any():
+        keys.append((handle("hollow", "ddp-o1"), "left out of the recommendation"))
+    legend_row(figure, keys)
+    return finished(run, figure, "trade-off", title, _about_trade_off(known, table), [_bare(row) for row in rows])
+
+
+def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame") -> str:
+    if (known["launches_ok"] > 1).any():
+        caption = (
+            "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
+            "largest. A scenario with one launch has none."
+        )
+    else:
+        caption = "One launch of each scenario, so there are no error bars: points this near may change places."
+    caption += " Neither axis begins at 0."
+    without = table.loc[table["throughput_img_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
+    return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
+
+
+def _bare(row: dict[Any, Any]) -> Row:
+    return Row(scenario=row["scenario"], label="", colour="ink")
+
+
+def _around(values: Any, part: float) -> tuple[float, float]:
+    """Limits of an axis that holds all ``values`` (NaN apart) with a margin of ``part`` of their range."""
+    import numpy as np
+
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    margin = part * (high - low) or 0.1 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def _point(axes: Artist, row: dict[Any, Any], colour: str, *, marked: bool) -> None:
+    import pandas as pd
+
+    x, y = row["peak_total_mib"], row["throughput_img_s"]
+    speeds = (row["throughput_low_img_s"], row["throughput_high_img_s"])
+    peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
+    for name, ends, across, up, cap in (("speed", speeds, (x, x), speeds, "_"), ("peak", peaks, peaks, (y, y), "|")):
+        if pd.notna(ends[0]):
+            axes.plot(across, up, color=colour, alpha=0.75, marker=cap, markersize=5, linewidth=1.1)
+            axes.lines[-1].set_gid(f"{name}-bar-{row['scenario']}")
+    hollow = pd.notna(row["why_not"])
+    axes.plot([x], [y], marker="o", markersize=7, linestyle="none", color=colour, markeredgewidth=1.4, zorder=3)
+    axes.lines[-1].set(markerfacecolor=light("paper") if hollow else colour, gid=f"point-{row['scenario']}")
+    if marked:
+        axes.plot([x], [y], marker="o", markersize=12.5, linestyle="none", markerfacecolor="none", zorder=3)
+        axes.lines[-1].set(markeredgecolor=light("ink"), markeredgewidth=1.3)
+
+
+def _note(row: dict[Any, Any], marks: dict[str, str]) -> str:
+    """What stands below the name of a point."""
+    import pandas as pd
+
+    return short(str(row["why_not"]) if pd.notna(row["why_not"]) else marks.get(row["scenario"], ""))
+
+
+def _point_labels(
+    figure: Artist, axes: Artist, rows: list[dict[Any, Any]], notes: dict[str, str], width_in: float, height_in: float
+) -> None:
+    """The name of each point beside it, clear of all others, with a line to it where it stands apart."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    points = [
+        (
+            (row["peak_total_mib"] - left) / (right - left) * width_in,
+            (row["throughput_img_s"] - low) / (high - low) * height_in,
+        )
+        for row in rows
+    ]
+    sizes = []
+    for row in rows:
+        note = notes[row["scenario"]]
+        wide = text_width_in(figure, short(row["scenario"]), NAME_SIZE, bold=True)
+        sizes.append((max(wide, text_width_in(figure, note, NOTE_SIZE)) + 0.04, 0.27 if note else 0.15))
+    for row, point, size, corner in zip(rows, points, sizes, beside(points, sizes, width_in, height_in), strict=True):
+        note = notes[row["scenario"]]
+        at_left = corner[0] + size[0] <= point[0]
+        place = {"xycoords": "axes fraction", "ha": "right" if at_left else "left", "va": "baseline", "zorder": 4}
+        x = (corner[0] + (size[0] - 0.02 if at_left else 0.02)) / width_in
+        top = corner[1] + size[1]
+        name = axes.annotate(short(row["scenario"]), (x, (top - 0.12) / height_in), fontsize=NAME_SIZE, **place)
+        name.set(color=light("ink"), fontweight="bold" if note else "normal")
+        if note:
+            axes.annotate(note, (x, (top - 0.235) / height_in), fontsize=NOTE_SIZE, color=light("muted"), **place)
+        nearest = [min(max(point[i], corner[i]), corner[i] + size[i]) for i in (0, 1)]
+        if (nearest[0] - point[0]) ** 2 + (nearest[1] - point[1]) ** 2 > 0.18**2:
+            ends = [
+                [place_in[i] / whole for place_in in (point, nearest)] for i, whole in ((0, width_in), (1, height_in))
+            ]
+            axes.plot(*ends, transform=axes.transAxes, color=light("muted"), linewidth=0.6, zorder=2)
+
+
+def losses(run: Run) -> Plot | None:
+    """The losses of every scenario, and by how much of its bound each is off the reference."""
+    import numpy as np
+
+    curves = loss_curves(run.document, run.steps, run.numerics)
+    curves = curves[np.isfinite(curves["loss"].astype(float))]
+    if curves.empty:
+        return None
+    rows = [row for row in rows_of(run, run.steps) if row.scenario in set(curves["scenario"])]
+    held = curves[curves["bound"].notna()]
+    title = "Losses against the fp32 reference" if len(held) else "Losses"
+    upper_in, between_in = 2.2, 0.62
+    lower_in = max(2.2, 0.36 * len(rows) + 0.2)
+    panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)
+    figure = sheet(run, title, height_in=TITLE_IN + 0.3 + panels_in + 0.52 + SOURCE_IN)
+    label_in = max(text_width_in(figure, short(row.scenario) + "  +0,000.00", 8.5) for row in rows)
+    label_in = max(label_in, *(text_width_in(figure, row.label, 7.0) for row in rows)) + 0.62
+    width_in = WIDTH_IN - 0.78 - label_in - EDGE_IN
+    bottom_in = 0.52 + SOURCE_IN
+    upper = axes_at(figure, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
+    _loss_lines(upper, rows, curves, run.document["workload"]["warmup"])
+    keys = [(handle("shade", "shade"), "warm-up steps")]
+    caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
+    if len(held):
+        widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
+        band = held[held["scenario"] == widest]
+        upper.plot(band["step"], band["reference"], color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
+        edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
+        upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
+        keys.append((handle("line", "ink"), f"reference for {short(widest)}"))
+        keys.append((handle("box", "muted"), "how far it may be from that"))
+        lower = axes_at(figure, 0.78, bottom_in, width_in, lower_in)
+        _parts_of_bound(lower, [row for row in rows if row.scenario in set(held["scenario"])], held, lower_in)
+        lower.set_xlim(upper.get_xlim())
+        lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
+        caption += (
+            " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
+            "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
+        )
+    legend_row(figure, keys)
+    return finished(run, figure, "losses", title, caption, rows)
+
+
+def _loss_lines(axes: Artist, rows: list[Row], curves: "pd.DataFrame", warmup: int) -> None:
+    for row in rows:
+        mine = curves[curves["scenario"] == row.scenario]
+        axes.plot(mine["step"], mine["loss"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
+    axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
+    axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
+    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
+    axes.xaxis.set_major_locator(locator(9, integer=True))
+    axes.yaxis.set_major_locator(locator(5))
+    axes.set_xlabel("step (counted from 0)")
+    axes.set_ylabel("loss")
+
+
+def _parts_of_bound(axes: Artist, rows: list[Row], held: "pd.DataFrame", height_in: float) -> None:
+    """The difference from the reference over the bound; the band from -1 to 1 is what is allowed."""
+    parts = held.assign(part=(held["loss"] - held["reference"]) / held["bound"])
+    furthest = float(parts["part"].abs().max())
+    if furthest > 20:
+        axes.set_yscale("symlog", linthresh=1.0)
+    reach = max(1.25, furthest * (1.15 if furthest <= 20 else 2.0))
+    axes.set_ylim(-reach, reach)
+    axes.axhspan(-1, 1, color=light("muted"), alpha=0.18, linewidth=0, zorder=0.5)
+    axes.axhline(0, color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
+    ends = {}
+    for row in rows:
+        mine = parts[parts["scenario"] == row.scenario]
+        axes.plot(mine["step"], mine["part"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
+        ends[row.scenario] = float(mine["part"].iloc[-1])
+    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
+    axes.xaxis.set_major_locator(locator(9, integer=True))
+    axes.set_xlabel("step (counted from 0)")
+    axes.set_ylabel("difference ÷ bound")
+    last = max(held["step"])
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = {name: float(to_axes.transform((last, end))[1]) for name, end in ends.items()}
+    end_labels(axes, rows, places, height_in, {name: _signed(end) for name, end in ends.items()})
+
+
+def _signed(value: float) -> str:
+    return "0.00" if abs(value) < 0.005 else f"{value:+,.2f}"
+
+
+def time_spent(run: Run) -> Plot | None:
+    """What the operators of a profiled step are spent on, one bar per scenario."""
+    table = spent(run.document)
+    if table.empty:
+        return None
+    table = table.set_index("scenario")
+    launches = {launch["scenario"]: launch for launch in run.document["diagnostics"] if launch["looks"]}
+    rows = rows_for(launches)
+    categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
+    longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
+    title = "What the time of a step is spent on"
+    figure = sheet(run, title, height_in=rows_height_in(len(rows)))
+    axes = row_axes(figure, rows, right_in=0.35)
+    for position, row in enumerate(rows):
+        start = 0.0
+        for name in categories:
+            width = float(table[name][row.scenario])
+            axes.barh(position, width, left=start, height=0.56, color=light(SPENT[name]), linewidth=0)
+            if width > 0.06 * longest:
+                text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
+                text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
+            start += width
+        axes.plot([table["step_ms"][row.scenario]], [position], marker="D", markersize=4.6, linestyle="none")
+        axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+    axes.set_xlim(0, longest * 1.03)
+    axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
+    keys = [(handle("box-full", SPENT[name]), name) for name in categories]
+    legend_row(figure, [*keys, (handle("diamond", "ink"), "the profiled step")])
+    caption = (
+        "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
+        "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
+    )
+    return finished(run, figure, "time-spent", title, caption, rows)
+
+
+def rows_for(launches: dict[str, dict[str, Any]]) -> list[Row]:
+    """A row for each of these launches by scenario."""
+    return [
+        Row(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        for name, launch in launches.items()
+    ]

@@ -1,0 +1,210 @@
+"""The verdicts of bench on runs whose truth is known, because they were made up.
+
+    python benchmarks/statistics_simulation.py
+
+What `bench` says about two ways to train is worth what it says where there is nothing to find (A/A) and where there is
+something (5 % planted). Neither can be asked of a GPU, where the truth is what is looked for; so the steps are drawn,
+and everything after that is what a real run goes through: rows of steps.parquet, per_launch, compare, estimate.
+
+A launch has a level of its own (1 % apart from others), its steps resemble their neighbours (AR(1)), two ranks take
+turns in being the slower one, a step in a hundred takes twice as long, and the warm-up steps take three times as long.
+Beside the verdicts of bench stand those of two habits on the same runs: to pool the steps of all launches in a t test,
+and to resample the launches (percentile bootstrap), which is right for many of them and not for five.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import paired
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import signal, stats
+
+from bench.analyse.comparison import FASTER, SLOWER, compare
+from bench.analyse.intervals import estimate
+from bench.analyse.steps import headline, per_launch
+
+SEED = 20261121
+LAUNCHES = 5
+BETWEEN_LAUNCHES = 0.01
+BETWEEN_STEPS = 0.02
+NEIGHBOURS = 0.8
+"""Noise of a launch's level and of a step, standard deviations of logarithms; correlation of a step with the next."""
+
+RANKS, WARMUP, MEASURED = 2, 5, 100
+STEP_MS = 100.0
+PLANTED = 0.05
+RESAMPLES = 1000
+
+FALSE_AT_MOST = 0.07
+FOUND_AT_LEAST = 0.95
+COVERED = (0.93, 0.97)
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often, of all comparisons; and how often an interval held what it is said to hold."""
+
+    comparisons: int
+    false: float
+    found: float
+    covered_time: float
+    covered_ratio: float
+    pooled_false: float
+    bootstrap_false: float
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    started = time.monotonic()
+    rates = simulate(options.comparisons, np.random.default_rng(options.seed))
+    wall_s = time.monotonic() - started
+    lines = table(rates)
+    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
+    return paired.finish(
+        "statistics_simulation",
+        [],
+        checks(rates),
+        notes=[f"{rates.comparisons} comparisons of {LAUNCHES} launches against {LAUNCHES}, {wall_s:.0f} s"],
+        as_json=options.json,
+        rates={name: getattr(rates, name) for name in Rates.__slots__},
+        seed=options.seed,
+        wall_s=wall_s,
+    )
+
+
+def arguments() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    made.add_argument("--comparisons", type=int, default=1000, metavar="N", help="of either kind (default: 1000)")
+    made.add_argument("--seed", type=int, default=SEED, help=f"of the simulated runs (default: {SEED})")
+    return made
+
+
+def simulate(comparisons: int, random: np.random.Generator) -> Rates:
+    """Draw runs of two scenarios, A/A and with the planted difference, and count what is said about them."""
+    base = steps_of(comparisons, random, 1.0)
+    same = steps_of(comparisons, random, 1.0)
+    slower = steps_of(comparisons, random, 1.0 + PLANTED)
+    a, b, c = (medians(steps) for steps in (base, same, slower))
+    alike = [compare(x, y) for x, y in zip(a, b, strict=True)]
+    planted = [compare(x, y) for x, y in zip(a, c, strict=True)]
+    truth = float(np.exp(np.log(np.concatenate([a, b])).mean()))  # of very many launches
+    times = [estimate(x) for x in np.concatenate([a, b])]
+    return Rates(
+        comparisons=comparisons,
+        false=share(one.verdict in (FASTER, SLOWER) for one in alike),
+        found=share(one.verdict == SLOWER for one in planted),
+        covered_time=share(holds(one.low, truth, one.high) for one in times),
+        covered_ratio=share(
+            [
+                *(holds(one.low, 1.0, one.high) for one in alike),
+                *(holds(one.low, 1.0 + PLANTED, one.high) for one in planted),
+            ]
+        ),
+        pooled_false=share(pooled(base, same) < 0.05),
+        bootstrap_false=share(resampled(a, b, random)),
+    )
+
+
+def steps_of(comparisons: int, random: np.random.Generator, factor: float) -> pd.DataFrame:
+    """Rows of steps.parquet (what figures are made of) of all launches of one scenario in all comparisons."""
+    launches, steps = comparisons * LAUNCHES, WARMUP + MEASURED
+    level = BETWEEN_LAUNCHES * random.standard_normal((launches, 1, 1))
+    times = STEP_MS * factor * np.exp(level + autocorrelated(random, (launches, RANKS, steps)))
+    times[:, :, :WARMUP] *= 3.0
+    times[random.random(times.shape) < 0.01] *= 2.0
+    launch, rank, step = (index.ravel() for index in np.indices(times.shape))
+    return pd.DataFrame(
+        {
+            "launch": launch,
+            "scenario": "ddp",
+            "repeat": launch % LAUNCHES,
+            "rank": rank,
+            "step": step,
+            "warmup": step < WARMUP,
+            "data_ms": 0.0,
+            "step_ms": times.ravel(),
+        }
+    )
+
+
+def autocorrelated(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """AR(1) along the last axis, stationary from its first value on, of standard deviation BETWEEN_STEPS."""
+    shocks = random.standard_normal(shape)
+    shocks[..., 1:] *= np.sqrt(1.0 - NEIGHBOURS**2)
+    noise: Array = BETWEEN_STEPS * signal.lfilter([1.0], [1.0, -NEIGHBOURS], shocks, axis=-1)
+    return noise
+
+
+def medians(steps: pd.DataFrame) -> Array:
+    """The figure of each launch, one row for each comparison."""
+    found: Array = per_launch(steps)["median_ms"].to_numpy().reshape(-1, LAUNCHES)
+    return found
+
+
+def pooled(base: pd.DataFrame, new: pd.DataFrame) -> Array:
+    """p of each comparison if every measured step were a replicate."""
+    one, other = (
+        np.log(headline(steps[~steps["warmup"]])["step_ms"].to_numpy()).reshape(-1, LAUNCHES * MEASURED)
+        for steps in (base, new)
+    )
+    p: Array = stats.ttest_ind(one, other, axis=1, equal_var=False).pvalue
+    return p
+
+
+def resampled(base: Array, new: Array, random: np.random.Generator) -> NDArray[np.bool_]:
+    """Whether 1 is outside the percentile bootstrap's 95 % interval of the ratio, for each comparison."""
+    outside = []
+    for one, other in zip(np.log(base), np.log(new), strict=True):
+        draws = random.integers(LAUNCHES, size=(2, RESAMPLES, LAUNCHES))
+        ratios = other[draws[0]].mean(axis=1) - one[draws[1]].mean(axis=1)
+        low, high = np.quantile(ratios, [0.025, 0.975])
+        outside.append(not low <= 0.0 <= high)
+    return np.array(outside)
+
+
+def holds(low: float | None, truth: float, high: float | None) -> bool:
+    return low is not None and high is not None and low <= truth <= high
+
+
+def share(events: Iterable[bool]) -> float:
+    """The part of them that is true."""
+    return float(np.mean(list(events)))
+
+
+def table(rates: Rates) -> list[str]:
+    """The rates for people, with what two common habits do on the same runs."""
+    low, high = COVERED
+    rows = [
+        ("A/A called different", rates.false, f"at most {FALSE_AT_MOST:.0%}"),
+        (f"{PLANTED:.0%} slower, found", rates.found, f"at least {FOUND_AT_LEAST:.0%}"),
+        ("95 % interval of a time holds it", rates.covered_time, f"{low:.0%} to {high:.0%}"),
+        ("95 % interval of a ratio holds it", rates.covered_ratio, f"{low:.0%} to {high:.0%}"),
+        ("A/A called different, steps pooled", rates.pooled_false, "for contrast"),
+        ("A/A called different, percentile bootstrap", rates.bootstrap_false, "for contrast"),
+    ]
+    width = max(len(name) for name, _, _ in rows)
+    return [f"{name:<{width}}  {100 * rate:5.1f} %  {bound}" for name, rate, bound in rows]
+
+
+def checks(rates: Rates) -> list[paired.Check]:
+    low, high = COVERED
+    return [
+        paired.Check(f"no difference is called one in at most {FALSE_AT_MOST:.0%}", rates.false <= FALSE_AT_MOST),
+        paired.Check(f"{PLANTED:.0%} are found in at least {FOUND_AT_LEAST:.0%}", rates.found >= FOUND_AT_LEAST),
+        paired.Check(f"the interval of a time holds it in {low:.0%} to {high:.0%}", low <= rates.covered_time <= high),
+        paired.Check(
+            f"the interval of a ratio holds it in {low:.0%} to {high:.0%}", low <= rates.covered_ratio <= high
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

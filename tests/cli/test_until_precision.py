@@ -1,0 +1,92 @@
+"""``--until-precision`` on real launches: they end when the answer is precise, or when the time for it is spent."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SMALL = ("--device", "cpu", "--nproc", "2", "--model", "resnet18", "--image-size", "32", "--no-parity")
+SHORT = ("--warmup", "1", "--iters", "3")
+
+CALM = '''
+"""A step of 100 ms that other work on the machine hardly changes: it sleeps, and computes next to nothing."""
+import time
+
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="sleeps", strategy="custom")
+
+
+def setup(job):
+    from torch import nn
+    from bench.worker.session import session_for
+
+    def tiny(model, job):
+        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    session = session_for(job, wrap=tiny)
+    forward = session.forward
+
+    def calm(images, labels):
+        time.sleep(0.1)
+        return forward(images[:2], labels[:2] % 64)
+
+    session.forward = calm
+    return session
+'''
+
+
+def measured(repository: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """run.json, and what people saw."""
+    scenario, out = folder / "calm.py", folder / "out"
+    scenario.write_text(CALM)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "bench",
+            "run",
+            *SMALL,
+            *SHORT,
+            "--scenario",
+            str(scenario),
+            "--out",
+            str(out),
+            *arguments,
+        ],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = out.iterdir()
+    return json.loads((path / "run.json").read_text()), done.stdout + done.stderr
+
+
+def test_it_ends_when_the_answer_is_precise_enough(repository: Path, tmp_path: Path) -> None:
+    document, shown = measured(repository, tmp_path, "--until-precision", "50%", "--budget", "2m")
+    outcome = document["precision"]
+    assert outcome["stopped_by"] == "precision", outcome
+    state = outcome["scenarios"]["calm"]
+    assert state["reached"] and 0 < state["half_width"] <= outcome["target"] == 0.5
+    assert state["launches"] == len(document["launches"]) >= 3
+    assert [launch["repeat"] for launch in document["launches"]] == list(range(state["launches"]))
+    assert "imprecise" not in {finding["code"] for finding in document["validity"]}
+    assert "more until every median is known within ±50 % or 2 min 0 s are spent" in shown
+
+
+def test_it_ends_when_the_budget_is_spent_and_says_so(repository: Path, tmp_path: Path) -> None:
+    document, shown = measured(repository, tmp_path, "--until-precision", "0.01%", "--budget", "8s")
+    outcome = document["precision"]
+    assert outcome["stopped_by"] == "budget", outcome
+    assert outcome["budget_s"] == 8.0 and outcome["target"] == 0.0001
+    assert outcome["scenarios"]["calm"]["reached"] is False
+    spent = sum(launch["wall_s"] for launch in document["launches"])
+    (last, *_) = reversed(document["launches"])
+    assert spent - last["wall_s"] <= 8.0, "no launch was begun after the budget was spent"
+    (finding,) = [finding for finding in document["validity"] if finding["code"] == "imprecise"]
+    assert "±0.01%" in finding["text"] and "--budget" in finding["remedy"]
+    assert finding["scenario"] == "calm" and finding["launch"] is None
+    assert "±0.01 % or 8 s are spent" in shown

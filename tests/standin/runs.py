@@ -1,0 +1,222 @@
+"""Runs that were written by hand, so that what a report has to say of them is known."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.store import RunWriter
+
+HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
+SECOND_NS = 1_000_000_000
+WRAPPERS = {
+    "single": "torchvision.models.resnet.ResNet",
+    "dp": "torch.nn.parallel.data_parallel.DataParallel",
+    "ddp": "torch.nn.parallel.distributed.DistributedDataParallel",
+    "apex_ddp": "bench.worker.flat_bucket.FlatBucketDataParallel",
+}
+
+
+def effective(strategy: str, precision: str) -> dict[str, Any]:
+    """What ran, as a rank on the CPU reads it off."""
+    ranks = 2 if strategy.endswith("ddp") else 1
+    dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
+    return {
+        "wrapper": WRAPPERS[strategy],
+        "parallel_impl": "native" if strategy == "apex_ddp" else "torch",
+        "precision_impl": "torch" if precision == "O0" else "native",
+        "replicas": ranks,
+        "parameter_dtypes": dtype,
+        "gradient_dtypes": dtype,
+        "batch_norm_dtypes": {"float32": 2},
+        "compute_dtypes": ["float32" if precision == "O0" else "bfloat16"],
+        "optimizer": "torch.optim.sgd.SGD",
+        "optimizer_fused": True,
+        "optimizer_dtypes": {"float32": 1000},
+        "scaler": None,
+        "backend": "gloo" if ranks > 1 else None,
+        "world_size": ranks,
+        "device": {"type": "cpu"},
+        "memory_format": "contiguous",
+        "tf32": None,
+        "threads": 1,
+        "affinity": 2,
+        "versions": {"torch": "2.9.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": None},
+        "precision": precision,
+    }
+
+
+@dataclass
+class Launch:
+    """A launch to be written: per rank its steps (ms, the first is warm-up), its memory (MiB at every half second)."""
+
+    scenario: str
+    steps_ms: list[list[float]] = field(default_factory=list)
+    memory_mib: list[list[float | None]] = field(default_factory=list)
+    strategy: str = "ddp"
+    precision: str = "O0"
+    status: str = "ok"
+    reason: str | None = None
+    losses: list[float] | None = None
+    checks: dict[str, Any] = field(default_factory=dict)
+
+    def record(self, launch: int, repeat: int) -> dict[str, Any]:
+        ran = bool(self.steps_ms)
+        sound = {
+            "conservation_error": 0.0001,
+            "conservation_ok": True,
+            "ranks_differ": [],
+            "skipped_steps": 0,
+            "skipped_warmup_steps": 0,
+            "finite_loss": True,
+            "initial_weights_alike": True,
+            "final_weights_alike": True,
+        }
+        return {
+            "launch": launch,
+            "scenario": self.scenario,
+            "repeat": repeat,
+            "strategy": self.strategy,
+            "precision": self.precision,
+            "processes": 2,
+            "replicas": 2,
+            "status": self.status,
+            "reason": self.reason,
+            "first_failed_rank": 1 if self.status == "error" else None,
+            "effective": effective(self.strategy, self.precision) if ran else None,
+            "checks": sound | self.checks if ran else {},
+            "ranks": [
+                {"rank": rank, "pid": 100 * launch + rank, "initial_sha256": "a" * 64, "final_sha256": "b" * 64}
+                for rank in range(max(len(self.memory_mib), len(self.steps_ms)))
+            ],
+            "wall_s": 3.0 if ran else None,
+            "first_forward_s": 1.5 if ran else None,
+        }
+
+    def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
+        rows = []
+        for rank, steps in enumerate(self.steps_ms):
+            start_ns = launch * 100 * SECOND_NS + SECOND_NS
+            for step, step_ms in enumerate(steps):
+                rows.append(
+                    {
+                        "launch": launch,
+                        "scenario": self.scenario,
+                        "repeat": repeat,
+                        "rank": rank,
+                        "step": step,
+                        "warmup": step == 0,
+                        "start_ns": start_ns,
+                        "data_ms": 0.0,
+                        "forward_ms": step_ms * 0.25,
+                        "backward_ms": step_ms * 0.5,
+                        "optimizer_ms": step_ms * 0.25,
+                        "step_ms": step_ms,
+                        "loss": 6.0 if self.losses is None else self.losses[step],
+                    }
+                )
+                start_ns += int(step_ms * 1e6)
+        return rows
+
+    def memory_rows(self, launch: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "launch": launch,
+                "scenario": self.scenario,
+                "host": "host",
+                "t_ns": launch * 100 * SECOND_NS + tick * SECOND_NS // 2,
+                "pid": 100 * launch + rank,
+                "rank": rank,
+                "device": "cpu",
+                "used_mib": used,
+                "source": "unavailable" if used is None else "rss",
+                "reason": "it hid" if used is None else None,
+            }
+            for rank, samples in enumerate(self.memory_mib)
+            for tick, used in enumerate(samples)
+        ]
+
+
+def write_run(
+    out: Path,
+    launches: list[Launch],
+    *,
+    scenarios: list[str] | None = None,
+    complete: bool = True,
+    label: str | None = None,
+    replicas: int = 2,
+    host: str = "host",
+    also: Callable[[RunWriter], None] = lambda writer: None,
+) -> Path:
+    """A run folder with these launches, on the CPU, global batch 8. ``also`` writes what is no measured launch."""
+    repeats: Counter[str] = Counter()
+    names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
+    writer = RunWriter(
+        str(out),
+        {
+            "bench": "0.1.0",
+            "request": {
+                "scenarios": names,
+                "devices": [],
+                "warmup": 1,
+                "iters": 4,
+                "launches": max(1, len(launches) // max(1, len(names))),
+                "profile": "quick",
+                "impl": "auto",
+                "label": label,
+            },
+            "workload": {
+                "model": "resnet18",
+                "image_size": 32,
+                "global_batch": 8,
+                "replicas": replicas,
+                "device": "cpu",
+                "half": "bf16",
+                "warmup": 1,
+                "seed": 0,
+                "loss": "cross_entropy",
+                "optimizer": "sgd",
+                "learning_rate": 0.01,
+                "momentum": 0.9,
+                "weight_decay": 1e-4,
+                "data": "synthetic",
+                "hash": "0123456789abcdef0123",
+            },
+            "machine": {
+                "host": host,
+                "os": "Linux",
+                "cpu": f"A CPU of {host} $x_1$",
+                "cores_usable": 2,
+                "cores_online": 4,
+                "memory_gib": 8.0,
+                "gpus": [],
+                "environment": {"OMP_NUM_THREADS": "1"},
+            },
+            "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
+            "apex": {"kind": "absent", "version": None},
+            "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
+        },
+    )
+    for number, launch in enumerate(launches):
+        repeat = repeats[launch.scenario]
+        repeats[launch.scenario] += 1
+        writer.add(
+            launch.record(number, repeat), steps=launch.step_rows(number, repeat), memory=launch.memory_rows(number)
+        )
+    also(writer)
+    writer.finish(complete=complete, **({"end": {"utc": "2026-01-02T03:05:15Z"}} if complete else {}))
+    return Path(writer.path)
+
+
+DDP = Launch("ddp", [[90, 40, 20, 30, 60], [80, 20, 40, 30, 10]], [[100, 300], [100, 200]])
+"""Slowest rank of each measured step: 40, 40, 30, 60 ms; median 40, mean of 8 images: 200 img/s; 500 MiB in all."""
+
+FAST = Launch("ddp_o2", [[50, 10, 10, 20, 20]], [[100, 250]], precision="O2", losses=[6.0, 5.0, 4.0, math.nan, 3.0])
+FINITE = replace(FAST, losses=None)
+APEX = Launch("apex_ddp", [[90, 50, 50, 50, 50]] * 2, [[None], [None]], strategy="apex_ddp")
+GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA</b> {HOSTILE}")
+BROKEN = Launch(
+    "ddp_o1", [[9, 1, 1, 1, 1]], memory_mib=[[50, 60], [50, 70]], status="error", reason="RuntimeError: boom"
+)

@@ -1,0 +1,272 @@
+"""Where the time goes: diagnostic launches, what is kept of them, and that none of it enters a figure."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from conftest import request_for
+from torch import nn
+
+from bench import discover, pipeline, store
+from bench.analyse.communication import communication, mean_interval
+from bench.analyse.overview import overview
+from bench.console import Console
+from bench.records import DIAGNOSTIC_COLUMNS, PHASES
+from bench.store import Run
+from bench.worker import diagnose
+
+OPAQUE = """
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="averages, and has no way not to", strategy="custom", needs=("distributed",))
+
+
+def setup(job):
+    import torch.distributed as dist
+    from bench.worker.session import session_for
+
+    session = session_for(job, wrap=lambda model, job: model)
+    backward = session.backward
+
+    def average(loss):
+        backward(loss)
+        for parameter in session.model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= job.world_size
+
+    session.backward = average
+    return session
+"""
+
+SCENARIOS = ("ddp", "apex_ddp", "single", "opaque")
+ITERS = 4
+PAIRS = 4
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("diagnose")
+    (folder / "opaque.py").write_text(OPAQUE)
+    names = [*SCENARIOS[:-1], str(folder / "opaque.py")]
+    found = tuple(discover.load(*discover.resolve(name)) for name in names)
+    request = request_for(found, warmup=1, iters=ITERS, global_batch=4, parity=False, diagnose=True, trace=True)
+    finished = pipeline.run(request, found, out=str(folder / "out"), console=Console(quiet=True))
+    assert finished.failed == 0, finished.document["launches"]
+    return store.read(finished.path)
+
+
+def look(run: Run, scenario: str, name: str) -> pd.DataFrame:
+    rows = run.diagnostics
+    return rows[(rows["scenario"] == scenario) & (rows["look"] == name)]
+
+
+def about(run: Run, scenario: str) -> dict[str, Any]:
+    """What rank 0 said of its looks."""
+    (launch,) = [launch for launch in run.document["diagnostics"] if launch["scenario"] == scenario]
+    assert launch["status"] == "ok", launch["reason"]
+    looks: dict[str, Any] = launch["looks"][0]
+    return looks
+
+
+@pytest.mark.parametrize("scenario", ["ddp", "apex_ddp"])
+def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenario: str) -> None:
+    rows = look(run, scenario, "pairs")
+    for rank in (0, 1):
+        mine = rows[rows["rank"] == rank].sort_values("step")
+        assert mine["synchronised"].tolist() == [True, False, False, True] * (PAIRS // 2)
+        assert mine["pair"].tolist() == [step // 2 for step in range(2 * PAIRS)]
+        assert (mine[[f"{phase}_ms" for phase in PHASES]] >= 0).all(axis=None)
+    assert about(run, scenario)["pairs_reason"] is None
+
+
+def test_the_logger_of_ddp_has_a_row_a_step_and_no_more_overlap_than_communication(run: Run) -> None:
+    rows = look(run, "ddp", "logger")
+    assert rows.groupby("rank").size().to_dict() == {0: PAIRS, 1: PAIRS}
+    assert (rows["compute_ms"] > 0).all() and (rows["comm_ms"] > 0).all()
+    assert (rows["overlap_ms"] >= 0).all() and (rows["overlap_ms"] <= rows["comm_ms"]).all()
+
+
+def test_by_pairs_alone_where_there_is_no_logger(run: Run) -> None:
+    assert look(run, "apex_ddp", "logger").empty
+    assert "FlatBucketDataParallel is not torch DDP" in about(run, "apex_ddp")["logger_reason"]
+    table = communication(run.document, run.diagnostics).set_index("scenario")
+    assert table.loc["apex_ddp", "method"] == "paired difference"
+    assert table.loc["apex_ddp", "exposed_ms"] == table.loc["apex_ddp", "cost_ms"]
+    assert table.loc["apex_ddp", "agree"] is None and pd.isna(table.loc["apex_ddp", "comm_ms"])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "reason"),
+    [
+        ("single", "one process: there is nothing to synchronise"),
+        ("opaque", "ResNet has no no_sync() or its like, so there is nothing to compare with"),
+    ],
+)
+def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, reason: str) -> None:
+    assert about(run, scenario)["pairs_reason"] == reason
+    row = communication(run.document, run.diagnostics).set_index("scenario").loc[scenario]
+    assert row["reason"] == reason
+    figures = [name for name in row.index if name.endswith("_ms")]
+    assert row[[*figures, "method", "agree", "pairs"]].isna().all()
+
+
+def test_logger_and_paired_difference_agree_or_the_row_says_by_what_they_differ(run: Run) -> None:
+    """Two ranks on few cores: the all-reduce takes time from the computation that it overlaps, and the logger, which
+    counts what comes after the computation, does not see that."""
+    row = communication(run.document, run.diagnostics).set_index("scenario").loc["ddp"]
+    assert row["method"] == "DDP's logger" and row["agree"] in (True, False)
+    overlap = row["exposed_low_ms"] <= row["cost_high_ms"] and row["cost_low_ms"] <= row["exposed_high_ms"]
+    assert row["agree"] == overlap
+    if not row["agree"]:
+        low = row["exposed_low_ms"] + row["slowed_low_ms"]
+        high = row["exposed_high_ms"] + row["slowed_high_ms"]
+        assert low <= row["cost_high_ms"] and row["cost_low_ms"] <= high, row
+
+
+def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
+    measured = {launch["launch"] for launch in run.document["launches"]}
+    diagnostic = {launch["launch"] for launch in run.document["diagnostics"]}
+    assert len(measured) == len(diagnostic) == len(SCENARIOS) and not measured & diagnostic
+    assert set(run.steps["launch"]) == measured == set(run.memory["launch"])
+    assert set(run.diagnostics["launch"]) <= diagnostic
+    assert (overview(run)["launches"] == 1).all()
+    assert run.steps.groupby("launch")["step"].nunique().eq(1 + ITERS).all()
+    for finding in run.document["validity"]:
+        assert finding["launch"] is None or finding["launch"] in measured
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_trace_of_every_rank_opens_and_has_the_phases_in_it(run: Run, scenario: str) -> None:
+    ranks = 1 if scenario == "single" else 2
+    files = sorted((Path(run.path) / "traces").glob(f"{scenario}-rank*.json.gz"))
+    assert [file.name for file in files] == [f"{scenario}-rank{rank}.json.gz" for rank in range(ranks)]
+    for file in files:
+        with gzip.open(file, "rt", encoding="utf-8") as text:
+            events = json.load(text)["traceEvents"]
+        phases = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
+        assert {phase: phases[phase] for phase in PHASES} == dict.fromkeys(PHASES, diagnose.PROFILED_STEPS)
+        assert all(event["dur"] > 0 for event in events if event["name"] in PHASES and event.get("ph") == "X")
+        assert f"traces/{file.name}" in run.document["files"], "sealed with the rest"
+
+
+def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
+    for scenario in SCENARIOS:
+        profile = about(run, scenario)["profile"]
+        assert set(profile["categories"]) == {*diagnose.CATEGORIES, "other"}
+        assert all(value >= 0 for value in profile["categories"].values())
+        assert profile["categories"]["convolutions"] > 0 and profile["categories"]["optimizer"] > 0
+
+
+# DataParallel's parts, with a module that has them
+
+
+class Replicating(nn.Module):
+    """What DataParallel calls in its forward pass, in its order."""
+
+    def scatter(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def replicate(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def parallel_apply(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x - 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gather(self.parallel_apply(self.replicate(self.scatter(x))))
+
+
+def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part takes the time between two reads of the clock; afterwards the module is as it was."""
+    now = iter(range(0, 10**12, 2_000_000))
+    monkeypatch.setattr(diagnose.time, "perf_counter_ns", lambda: next(now))
+    module, x = Replicating(), torch.tensor(2.0)
+    expected = module(x)
+    rows: list[dict[str, float]] = []
+    with diagnose.timed_parts(module, rows):  # type: ignore[arg-type]
+        for _ in range(3):
+            rows.append({})
+            assert module(x) == expected
+    assert rows == [dict.fromkeys(("scatter_ms", "replicate_ms", "parallel_apply_ms", "gather_ms"), 2.0)] * 3
+    assert set(rows[0]) <= set(DIAGNOSTIC_COLUMNS)
+    assert not {"scatter", "gather"} & set(vars(module)), "the wrappers are gone"
+    with pytest.raises(ValueError, match="planted"), diagnose.timed_parts(module, rows):  # type: ignore[arg-type]
+        raise ValueError("planted")
+    assert not {"scatter", "gather"} & set(vars(module)), "after an error, too"
+
+
+# From rows made by hand to figures
+
+
+def pair_rows(synchronised: list[list[float]], without: list[list[float]]) -> list[dict[str, Any]]:
+    """Backward times (ms) by rank and pair."""
+    rows = []
+    for rank, (yes, no) in enumerate(zip(synchronised, without, strict=True)):
+        for pair, (a, b) in enumerate(zip(yes, no, strict=True)):
+            head = {"scenario": "ddp", "rank": rank, "look": "pairs", "pair": pair}
+            rows += [head | {"synchronised": True, "backward_ms": a}, head | {"synchronised": False, "backward_ms": b}]
+    return rows
+
+
+def logger_rows(*ranks: list[tuple[float, float, float]]) -> list[dict[str, Any]]:
+    """Computation, communication and overlap (ms) by rank and step."""
+    return [
+        {"scenario": "ddp", "rank": rank, "look": "logger", "step": step}
+        | dict(zip(("compute_ms", "comm_ms", "overlap_ms"), values, strict=True))
+        for rank, steps in enumerate(ranks)
+        for step, values in enumerate(steps)
+    ]
+
+
+def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None = None) -> Any:
+    launch = {"scenario": "ddp", "status": status, "reason": reason, "looks": [{"pairs_reason": None}]}
+    table = pd.DataFrame(rows, columns=list(DIAGNOSTIC_COLUMNS))
+    (row,) = communication({"diagnostics": [launch]}, table).to_dict("records")
+    return row
+
+
+def test_what_synchronisation_costs_is_the_slowest_rank_with_less_the_slowest_without() -> None:
+    row = figures(pair_rows([[30.0, 32.0, 31.0], [29.0, 35.0, 30.0]], [[20.0, 20.0, 20.0], [24.0, 21.0, 19.0]]))
+    differences = [30.0 - 24.0, 35.0 - 21.0, 31.0 - 20.0]
+    assert row["cost_ms"] == row["exposed_ms"] == pytest.approx(sum(differences) / 3)
+    assert row["without_ms"] == pytest.approx((24 + 21 + 20) / 3)
+    assert row["pairs"] == 3 and row["method"] == "paired difference" and row["agree"] is None
+
+
+def test_exposed_is_communication_less_overlap_of_the_rank_that_waited_least() -> None:
+    steps = [(20.0, 15.0, 12.0), (20.0, 16.0, 12.0)], [(16.0, 19.0, 12.0), (16.0, 19.0, 12.0)]
+    row = figures([*pair_rows([[23.5, 24.0]], [[20.0, 20.0]]), *logger_rows(*steps)])
+    assert row["exposed_ms"] == pytest.approx((3 + 4) / 2), "rank 1 has 7 ms, of which it waited 3 for rank 0"
+    assert row["agree"] is True and row["method"] == "DDP's logger"
+    assert (row["comm_ms"], row["overlap_ms"]) == (19.0, 12.0)
+    assert row["slowed_ms"] == pytest.approx(0.0)
+
+
+def test_computation_that_communication_slows_down_explains_what_the_logger_does_not_see() -> None:
+    """Backward: 20 ms alone, 34 with the all-reduce, of which the logger calls 4 exposed: the other 10 are slowness."""
+    slowed = [(30.0, 14.0, 10.0), (30.1, 14.0, 10.1), (29.9, 14.0, 9.9)]
+    row = figures([*pair_rows([[34.0, 34.1, 33.9]], [[20.0, 20.0, 20.0]]), *logger_rows(slowed)])
+    assert row["agree"] is False
+    assert row["slowed_ms"] == pytest.approx(10.0)
+    assert row["exposed_ms"] + row["slowed_ms"] == pytest.approx(row["cost_ms"])
+
+
+def test_a_diagnostic_launch_that_failed_has_its_reason_and_no_figures() -> None:
+    row = figures([], status="timeout", reason="no progress")
+    assert row["reason"] == "timeout: no progress"
+    assert row["exposed_ms"] is None and row["method"] is None
+
+
+def test_one_pair_has_a_figure_and_no_interval() -> None:
+    row = figures(pair_rows([[30.0]], [[20.0]]))
+    assert row["cost_ms"] == 10.0 and row["cost_low_ms"] is None and row["agree"] is None
+    mean, low, high = mean_interval(pd.Series([1.0, 2.0, 3.0]).to_numpy())
+    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)

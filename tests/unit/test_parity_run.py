@@ -1,0 +1,157 @@
+"""A run tells recipes that train the same model from those that do not: from real launches to the recommendation.
+
+One run of two ranks: three recipes that are in order, and some that are broken, each in one way.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import request_for
+
+from bench import discover, pipeline, store
+from bench.analyse.overview import overview
+from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
+from bench.console import Console
+from bench.store import Run
+
+WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
+"""As in test_numerics.py."""
+
+WARMUP, ITERS = 1, 4
+
+SOURCE = """
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="broken", strategy="custom", precision="{level}", needs=("distributed",))
+
+
+def setup(job):
+    from dataclasses import replace
+    from torch import nn
+    from bench.worker import parallel
+    from bench.worker.session import session_for
+
+    wrap = parallel.{wrap}
+    {before}
+    session = session_for(job, wrap=wrap)
+    forward, optimize, calls = session.forward, session.optimize, []
+    {fault}
+    return session
+"""
+
+HONEST = {"level": "O0", "wrap": "distributed_data_parallel", "before": "pass", "fault": "pass"}
+
+NAN_LATER = """def poisoned(images, labels):
+        calls.append(1)
+        loss = forward(images, labels)
+        return loss * float("nan") if len(calls) == 4 else loss
+    session.forward = poisoned"""
+
+STRANGER = """wrap = lambda model, job: nn.parallel.DistributedDataParallel(model, init_sync=False)
+    other = replace(job.workload, seed=job.workload.seed + job.rank)
+    job = replace(job, job=replace(job.job, workload=other))"""
+
+IDLE = "session.optimize = lambda: None"
+
+BROKEN: dict[str, dict[str, str]] = {
+    "forgetful": {"wrap": "single"},
+    "stranger": {"before": STRANGER},
+    "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
+    "idle": {"fault": IDLE},
+    "idle_half": {"fault": IDLE, "level": "O1"},
+    "poisoned": {"fault": NAN_LATER},
+    "lazy": {"fault": "session.forward = lambda images, labels: forward(images[:2], labels[:2])"},
+}
+NAMED = ("ddp", "ddp_o1", "ddp_o2")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("parity")
+    names = list(NAMED)
+    for name, changes in BROKEN.items():
+        file = folder / f"{name}.py"
+        file.write_text(SOURCE.format(**(HONEST | changes)))
+        names.append(str(file))
+    found = tuple(discover.load(*discover.resolve(name)) for name in names)
+    request = request_for(found, warmup=WARMUP, iters=ITERS, **WELL_CONDITIONED)
+    finished = pipeline.run(request, found, out=str(folder / "out"), console=Console(quiet=True))
+    assert finished.failed == 0, "a launch that trains another model has ended all the same"
+    return store.read(finished.path)
+
+
+def row(run: Run, scenario: str) -> dict[str, object]:
+    (found,) = [row for row in run.document["parity"] if row["scenario"] == scenario]
+    return dict(found)
+
+
+@pytest.mark.parametrize(("scenario", "verdict"), [("ddp", SAME), ("ddp_o1", WITHIN_HALF), ("ddp_o2", WITHIN_HALF)])
+def test_a_recipe_in_order_is_called_so_with_its_error_and_its_bound(run: Run, scenario: str, verdict: str) -> None:
+    found = row(run, scenario)
+    assert found["verdict"] == verdict, found
+    assert 0 < float(str(found["gradient_error"])) < float(str(found["gradient_bound"]))
+    assert 0 <= float(str(found["loss_error"])) < float(str(found["loss_bound"]))
+    assert found["replicas"] == 2
+    assert float(str(found["gradient_alone"])) > float(str(found["gradient_bound"])), "averaging makes a difference"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "verdict", "reason"),
+    [
+        ("forgetful", DIVERGED, "the ranks hold different parameters after the last step"),
+        ("stranger", DIVERGED, "the ranks hold different parameters before the first step"),
+        ("timid", DIVERGED, "the loss leaves its bound at step"),
+        ("idle", DIVERGED, "the loss leaves its bound at step"),
+        ("idle_half", DIVERGED, "the loss leaves its bound at step"),
+        ("lazy", DIVERGED, "the gradient of the first step is"),
+        ("poisoned", NOT_FINITE, "the loss of step 3 is not finite"),
+    ],
+)
+def test_a_broken_recipe_is_told_from_the_others_and_why(run: Run, scenario: str, verdict: str, reason: str) -> None:
+    found = row(run, scenario)
+    assert found["verdict"] == verdict, found
+    assert reason in str(found["reason"])
+    (finding,) = [f for f in run.document["validity"] if f["scenario"] == scenario and f["code"] == verdict]
+    assert finding["severity"] == "invalid" and finding["text"] == found["reason"]
+
+
+def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: Run) -> None:
+    table = overview(run).set_index("scenario")
+    assert table.loc["lazy", "throughput_img_s"] == table["throughput_img_s"].max(), "it does an eighth of the work"
+    chosen = run.document["recommendation"]
+    assert chosen["fastest"] in NAMED and chosen["leanest"] in NAMED
+    for scenario in BROKEN:
+        assert chosen["left_out"][scenario] == row(run, scenario)["verdict"]
+        assert table.loc[scenario, "validity"] == "invalid"
+
+
+def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
+    losses = run.steps[run.steps["scenario"] == "poisoned"].groupby("step")["loss"].first()
+    assert losses[:3].map(math.isfinite).all() and losses[3:].isna().all()
+    (launch,) = [launch for launch in run.document["launches"] if launch["scenario"] == "poisoned"]
+    assert (launch["status"], launch["checks"]["finite_loss"]) == ("ok", False)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    json.loads((Path(run.path) / "run.json").read_text(), parse_constant=refuse)
+
+
+def test_the_reference_is_no_launch(run: Run) -> None:
+    assert run.document["reference"]["status"] == "ok"
+    assert run.document["reference"]["replica_counts"] == [2]
+    assert len(run.document["launches"]) == len(NAMED) + len(BROKEN)
+    assert set(run.steps["scenario"]) == {*NAMED, *BROKEN}
+    assert run.numerics.loc[run.numerics["rank"].isna(), "quantity"].isin(["loss", "gradient", "alone"]).all()
+
+
+def test_the_reference_starts_from_the_loss_that_ddp_starts_from(run: Run) -> None:
+    """Two paths to one number: the chunks of one process, and the mean over the ranks of a launch."""
+    ours = run.steps[run.steps["scenario"] == "ddp"].groupby("step")["loss"].mean()
+    rows = run.numerics[(run.numerics["quantity"] == "loss") & (run.numerics["twin"] == False)]  # noqa: E712
+    theirs = pd.Series(rows["value"].to_numpy(), index=rows["position"].to_numpy())
+    assert len(theirs) == WARMUP + ITERS
+    assert ours.to_numpy() == pytest.approx(theirs.to_numpy(), rel=1e-4)

@@ -1,0 +1,172 @@
+"""Faults planted in real launches show where they were planted, in the right size and with the right name.
+
+All of them are in one run of two ranks: steps sleep for most of their time, so that other work on the machine changes
+little, and compute a single convolution, averaged by torch DDP over gloo.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import request_for
+
+from bench import discover, pipeline, store
+from bench.analyse import steps as analysis
+from bench.analyse.overview import overview
+from bench.console import Console
+from bench.store import Run
+
+WARMUP, ITERS = 3, 45
+
+SOURCE = """
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="planted", strategy="custom", needs=("distributed",))
+
+
+def setup(job):
+    import time
+    import torch
+    from torch import nn
+    from bench.worker import loop
+    from bench.worker.parallel import distributed_data_parallel
+    from bench.worker.session import session_for
+
+    alone = {alone}
+
+    def small(model, job):
+        module = nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return module if alone else distributed_data_parallel(module, job)
+
+    session = session_for(job, wrap=small)
+    forward, chain = session.forward, loop._chain
+    done = {{"load": 0, "forward": 0}}
+
+    def planted_forward(images, labels):
+        step = done["forward"]
+        done["forward"] += 1
+        time.sleep({forward})
+        return forward(images, labels % 64)
+
+    def planted_chain(session, load, *rest):
+        def planted_load():
+            step = done["load"]
+            done["load"] += 1
+            time.sleep({load})
+            return load()
+        chain(session, planted_load, *rest)
+        time.sleep({after})
+
+    session.forward, loop._chain = planted_forward, planted_chain
+    {more}
+    return session
+"""
+"""``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``job.rank``; ``after``: at the end."""
+
+HONEST = {"forward": "0.01", "load": "0", "after": "0", "alone": "False", "more": "pass"}
+
+PLANTED: dict[str, dict[str, str]] = {
+    "plain": {},
+    "slow_loader": {"load": "0.02"},
+    "slow_rank": {"load": "0.01 * job.rank"},
+    "slow_start": {"forward": f"0.02 if step < {WARMUP + ITERS // 3} else 0.01"},
+    "uneven": {"alone": "True", "forward": "0.01 + 0.01 * job.rank"},
+    "greedy": {"more": "torch.set_num_threads(torch.get_num_threads() + job.rank)"},
+    "hidden": {"after": "0.05"},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("planted")
+    found = []
+    for name, changes in PLANTED.items():
+        file = folder / f"{name}.py"
+        file.write_text(SOURCE.format(**(HONEST | changes)))
+        found.append(discover.load(*discover.resolve(str(file))))
+    request = request_for(tuple(found), warmup=WARMUP, iters=ITERS, global_batch=2, parity=False)
+    finished = pipeline.run(request, tuple(found), out=str(folder / "out"), console=Console(quiet=True))
+    assert finished.failed == 0, finished.document["launches"]
+    return store.read(finished.path)
+
+
+def medians(run: Run, scenario: str, rank: int) -> pd.Series:
+    """Of the phases and the step of one rank (ms)."""
+    mine = run.steps[(run.steps["scenario"] == scenario) & (run.steps["rank"] == rank) & ~run.steps["warmup"]]
+    columns = [name for name in mine.columns if name.endswith("_ms")]
+    return mine[columns].median()
+
+
+def headline_ms(run: Run, scenario: str) -> float:
+    launches = analysis.per_launch(run.steps).set_index("scenario")
+    return float(launches.loc[scenario, "median_ms"])
+
+
+def codes(run: Run, scenario: str) -> dict[str, str]:
+    """The findings about the launch of a scenario, with their severity, as they stand in run.json."""
+    about = [finding for finding in run.document["validity"] if finding["scenario"] == scenario]
+    return {finding["code"]: finding["severity"] for finding in about if finding["launch"] is not None}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, rank: int) -> None:
+    more = medians(run, "slow_loader", rank) - medians(run, "plain", rank)
+    assert more["data_ms"] == pytest.approx(20, abs=2)
+    assert more["step_ms"] == pytest.approx(20, abs=2)
+    assert more["forward_ms"] == pytest.approx(0, abs=2) and more["optimizer_ms"] == pytest.approx(0, abs=2)
+    assert headline_ms(run, "slow_loader") - headline_ms(run, "plain") == pytest.approx(20, abs=2)
+
+
+def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run) -> None:
+    assert headline_ms(run, "slow_rank") - headline_ms(run, "plain") == pytest.approx(10, abs=2)
+    slow, waiting = (medians(run, "slow_rank", rank) - medians(run, "plain", rank) for rank in (1, 0))
+    assert slow["data_ms"] == pytest.approx(10, abs=2) and slow["backward_ms"] == pytest.approx(0, abs=2)
+    assert waiting["data_ms"] == pytest.approx(0, abs=2), "it is not its own data that rank 0 waits for"
+    assert waiting["backward_ms"] == pytest.approx(10, abs=2), "it waits where gradients are averaged"
+
+
+def test_input_that_is_waited_for_is_found(run: Run) -> None:
+    assert codes(run, "slow_loader")["input-bound"] == "warning"
+    assert "input-bound" not in codes(run, "plain")
+
+
+def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run) -> None:
+    assert codes(run, "slow_start")["unsteady"] == "warning"
+    (finding,) = [
+        finding
+        for finding in run.document["validity"]
+        if finding["scenario"] == "slow_start" and finding["code"] == "unsteady"
+    ]
+    assert "faster than its first" in finding["text"] and "--warmup" in finding["remedy"]
+    drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
+    assert drift == pytest.approx(-0.5, abs=0.15)
+
+
+def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
+    assert codes(run, "uneven")["skew"] == "warning"
+    texts = [f["text"] for f in run.document["validity"] if f["scenario"] == "uneven" and f["code"] == "skew"]
+    assert "rank 1 is slowest most often" in texts[0]
+
+
+def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(run: Run) -> None:
+    assert codes(run, "greedy")["unequal"] == "invalid"
+    assert "unequal" not in codes(run, "plain")
+    table = overview(run).set_index("scenario")
+    assert table.loc["greedy", "validity"] == "invalid" and "unequal" in table.loc["greedy", "why_not"]
+
+
+def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
+    assert codes(run, "hidden")["phases"] == "invalid"
+    (launch,) = [launch for launch in run.document["launches"] if launch["scenario"] == "hidden"]
+    window_ms = run.steps[(run.steps["scenario"] == "hidden") & ~run.steps["warmup"]].groupby("rank")["step_ms"].sum()
+    assert launch["checks"]["conservation_error"] == pytest.approx(50 / (window_ms.min() + 50), rel=0.2)
+    assert {"greedy", "hidden"} <= set(run.document["recommendation"]["left_out"])
+
+
+def test_without_a_reference_no_verdict_on_numerics_is_given_and_the_reason_is(run: Run) -> None:
+    assert run.document["reference"] is None
+    assert len(run.document["parity"]) == len(PLANTED)
+    for row in run.document["parity"]:
+        if row["scenario"] != "uneven":  # its ranks hold different weights, which needs no reference to be seen
+            assert row["verdict"] is None and "--no-parity" in row["reason"]
+    assert not (Path(run.path) / "numerics.parquet").exists() or run.numerics["rank"].notna().all()

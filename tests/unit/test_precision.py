@@ -1,0 +1,129 @@
+"""Launches until the answer is precise enough: when they are added, when they end, and what is said of it."""
+
+import math
+
+import pytest
+from scipy import stats
+
+from bench.precision import FEWEST_LAUNCHES, MOST_LAUNCHES, Precision
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def precision(target: float = 0.05, budget_s: float = 100.0) -> tuple[Precision, Clock]:
+    clock = Clock()
+    return Precision(target, budget_s, clock=clock), clock
+
+
+def add(to: Precision, clock: Clock, scenario: str, *medians_ms: float | None, wall_s: float = 1.0) -> None:
+    """Launches of ``wall_s`` each, one after the other."""
+    for median_ms in medians_ms:
+        clock.now += wall_s
+        to.add(scenario, median_ms, wall_s)
+
+
+def half_width(*medians_ms: float) -> float:
+    """Written down again: Student's t on the logarithms, upper side."""
+    logs = [math.log(value) for value in medians_ms]
+    mean = sum(logs) / len(logs)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))
+    return math.exp(float(stats.t.ppf(0.975, len(logs) - 1)) * deviation / math.sqrt(len(logs))) - 1
+
+
+def test_launches_are_added_until_the_half_width_is_there_and_no_further() -> None:
+    wanted, clock = precision(target=0.02)
+    medians = [100.0, 103.0, 98.0, 101.0, 99.0, 102.0, 100.0, 101.0, 99.0, 100.0]
+    enough = next(n for n in range(FEWEST_LAUNCHES, len(medians)) if half_width(*medians[:n]) <= 0.02)
+    assert enough > FEWEST_LAUNCHES, "otherwise this shows nothing"
+    for launches, median_ms in enumerate(medians[:enough]):
+        assert wanted.lacking(["ddp"]) == ["ddp"], launches
+        add(wanted, clock, "ddp", median_ms)
+    assert wanted.half_width("ddp") == pytest.approx(half_width(*medians[:enough]))
+    assert wanted.lacking(["ddp"]) == []
+
+
+@pytest.mark.parametrize("launches", range(FEWEST_LAUNCHES))
+def test_fewer_than_three_launches_are_never_precise_however_alike(launches: int) -> None:
+    wanted, clock = precision(target=0.5)
+    add(wanted, clock, "ddp", *[100.0] * launches)
+    assert wanted.lacking(["ddp"]) == ["ddp"]
+    assert wanted.outcome(["ddp"])["scenarios"]["ddp"]["reached"] is False, "nobody stops here and calls it precise"
+    add(wanted, clock, "ddp", *[100.0] * (FEWEST_LAUNCHES - launches))
+    assert wanted.lacking(["ddp"]) == []
+
+
+def test_only_the_scenario_that_scatters_gets_more() -> None:
+    wanted, clock = precision()
+    add(wanted, clock, "single", 10.0, 10.1, 9.9)
+    add(wanted, clock, "ddp", 10.0, 14.0, 9.0)
+    assert wanted.lacking(["single", "ddp", "not yet measured"]) == ["ddp", "not yet measured"]
+
+
+def test_a_launch_that_would_end_after_the_budget_is_not_begun_and_that_is_said() -> None:
+    wanted, clock = precision(target=0.001, budget_s=10.0)
+    add(wanted, clock, "ddp", 100.0, 110.0, 90.0, wall_s=2.5)
+    assert wanted.spent_s == 7.5
+    assert wanted.affords("ddp"), "7.5 s and another 2.5 s are the budget itself"
+    assert not wanted.refused
+    clock.now += 0.1
+    assert not wanted.affords("ddp")
+    assert wanted.affords("of unknown length"), "nothing is known against it, and time is left"
+    assert wanted.outcome(["ddp"])["stopped_by"] == "budget"
+
+
+def test_the_length_that_is_expected_is_the_mean_of_the_launches_before() -> None:
+    wanted, clock = precision(budget_s=10.0)
+    add(wanted, clock, "ddp", 100.0, wall_s=1.0)
+    add(wanted, clock, "ddp", 110.0, wall_s=4.0)
+    clock.now += 2.4
+    assert wanted.affords("ddp"), "7.4 s are spent, and 2.5 s are to be expected"
+    clock.now += 0.2
+    assert not wanted.affords("ddp")
+
+
+def test_a_scenario_that_failed_gets_no_more_and_does_not_stand_for_imprecision() -> None:
+    wanted, clock = precision()
+    add(wanted, clock, "single", 10.0, 10.1, 9.9)
+    add(wanted, clock, "ddp", 10.0, None)
+    assert wanted.lacking(["single", "ddp"]) == []
+    outcome = wanted.outcome(["single", "ddp"])
+    assert outcome["stopped_by"] == "precision"
+    assert outcome["scenarios"]["ddp"] == {"launches": 1, "half_width": None, "reached": False}
+
+
+def test_there_is_a_most_that_a_scenario_may_have() -> None:
+    wanted, clock = precision(target=0.0001, budget_s=1e9)
+    add(wanted, clock, "ddp", *[100.0 + launch % 7 for launch in range(MOST_LAUNCHES - 1)])
+    assert wanted.lacking(["ddp"]) == ["ddp"]
+    add(wanted, clock, "ddp", 100.0)
+    assert wanted.lacking(["ddp"]) == []
+    assert wanted.outcome(["ddp"])["stopped_by"] == "launches"
+
+
+def test_what_stands_in_the_record() -> None:
+    wanted, clock = precision(target=0.05, budget_s=60.0)
+    add(wanted, clock, "single", 10.0, 10.1, 9.9, wall_s=2.0)
+    add(wanted, clock, "ddp", 10.0, 14.0, 9.0, wall_s=3.0)
+    assert wanted.affords("ddp")
+    assert wanted.outcome(["single", "ddp"]) == {
+        "target": 0.05,
+        "budget_s": 60.0,
+        "spent_s": 15.0,
+        "stopped_by": "launches",
+        "scenarios": {
+            "single": {"launches": 3, "half_width": pytest.approx(half_width(10.0, 10.1, 9.9)), "reached": True},
+            "ddp": {"launches": 3, "half_width": pytest.approx(half_width(10.0, 14.0, 9.0)), "reached": False},
+        },
+    }
+    clock.now += 60.0
+    assert not wanted.affords("ddp")
+    assert wanted.outcome(["single", "ddp"])["stopped_by"] == "budget"
+    assert wanted.outcome(["single"])["stopped_by"] == "precision", "the budget is no reason where all are precise"

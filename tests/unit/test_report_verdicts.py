@@ -1,0 +1,441 @@
+"""What a report says of runs beside their speeds: recommendation, findings, numerics, and where the time goes."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, effective, write_run
+from test_report import Page, plot_of, svg_texts
+
+from bench import report
+from bench.analyse import validity
+from bench.analyse.advice import advice, recommended
+from bench.analyse.parity import loss_curves
+from bench.cli import main
+from bench.report import drawing, figures, tables, verdict_tables
+from bench.store import Run, RunWriter, read
+
+STEPS = 5
+CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
+SINGLE = Launch("single", [[20, 10, 10, 10, 10]], [[100.0]], strategy="single")
+OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
+"""Its loss leaves the bound of bf16, which is 0.1 (three times the twin's 0.01 and the rounding of 6), at step 3."""
+
+
+def with_reference(*gradients: tuple[int, str, float]) -> Callable[[RunWriter], None]:
+    """A reference of one and of two replicas whose loss is 6 and whose gradient is (1, 0); its twin is 0.01 off both.
+
+    ``gradients``: launch, scenario and the second element of what its rank 0 found.
+    """
+
+    def write(writer: RunWriter) -> None:
+        rows = []
+        for replicas, twin, gradient, loss in ((1, False, 0.0, 6.0), (2, False, 0.0, 6.0), (2, True, 0.01, 6.01)):
+            of = {"launch": 99, "scenario": "reference", "rank": None, "replicas": replicas, "twin": twin}
+            rows += [{**of, "quantity": "loss", "position": step, "value": loss} for step in range(STEPS)]
+            rows += [{**of, "quantity": "gradient", "position": at, "value": (1.0, gradient)[at]} for at in (0, 1)]
+        of = {"launch": 99, "scenario": "reference", "rank": None, "replicas": 2, "twin": False, "quantity": "alone"}
+        rows += [{**of, "position": at, "value": (1.0, 1.5)[at]} for at in (0, 1)]
+        for launch, scenario, second in gradients:
+            mine = {"launch": launch, "scenario": scenario, "rank": 0, "replicas": None, "twin": None}
+            rows += [{**mine, "quantity": "gradient", "position": at, "value": (1.0, second)[at]} for at in (0, 1)]
+        about = {"launch": 99, "replica_counts": [1, 2], "status": "ok", "reason": None, "half": "bf16"}
+        writer.add_reference({**about, "unit_roundoff": 2.0**-8}, numerics=rows)
+
+    return write
+
+
+def diagnosed(writer: RunWriter) -> None:
+    """Diagnostic launches: ddp, whose two figures do not agree; apex_ddp by pairs alone; and one that failed."""
+    cost = (30.0, 31.0, 30.0, 29.0)
+    for launch, scenario, strategy in ((90, "ddp", "ddp"), (91, "apex_ddp", "apex_ddp")):
+        rows = []
+        for pair, more in enumerate(cost):
+            for synchronised in (True, False):
+                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": pair}
+                backward = 100.0 + more * synchronised
+                rows.append({**about, "pair": pair, "synchronised": synchronised, "backward_ms": backward})
+        for step in range(4) if strategy == "ddp" else ():
+            about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "logger", "step": step}
+            rows.append({**about, "compute_ms": 120.0 + step % 2, "comm_ms": 55.0 + step % 2, "overlap_ms": 50.0})
+        profile = {"steps": 3, "step_ms": 40.0, "categories": CATEGORIES, "trace": None}
+        record = {
+            "launch": launch,
+            "scenario": scenario,
+            "strategy": strategy,
+            "precision": "O0",
+            "status": "ok",
+            "reason": None,
+            "effective": effective(strategy, "O0"),
+            "looks": [{"pairs_reason": None, "profile": profile}],
+        }
+        writer.add_diagnostic(record, diagnostics=rows)
+    gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
+    writer.add_diagnostic({**gone, "effective": None, "looks": []})
+    traces = Path(writer.path) / "traces"
+    traces.mkdir()
+    (traces / "ddp-rank0.json.gz").write_bytes(b"trace")
+
+
+def everything(writer: RunWriter) -> None:
+    with_reference((0, "ddp", 1e-7), (1, "ddp_o2", 0.012), (2, "apex_ddp", 1e-7))(writer)
+    diagnosed(writer)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a reference, diagnostic launches, a scenario that diverged and one that failed."""
+    folder = tmp_path_factory.mktemp("whole")
+    launches = [DDP, OFF, APEX, GONE]
+    return read(str(write_run(folder, launches, label=HOSTILE, also=everything)))
+
+
+def page_of(run: Run) -> str:
+    return Page(report.render([run])["index.html"].decode()).text
+
+
+def table_of(run: Run) -> "pd.DataFrame":
+    return tables.summary_of(run)
+
+
+def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Run) -> None:
+    said = dict(advice(whole.document, table_of(whole)))
+    assert said["Fastest"].startswith(
+        "ddp, 200.0 images a second at a peak of 500 MiB in all. Take its figures with care"
+    )
+    assert said["Leanest within 5% of it"].startswith("ddp itself")
+    assert said["Left out"] == "ddp_o2 (diverged); dp (unsupported)."
+    assert recommended(whole.document, table_of(whole)) == {"ddp": "fastest and leanest"}
+
+
+def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) -> None:
+    fast = [Launch("ddp", [[9, ms, ms]], [[200.0]]) for ms in (40, 41, 42)]
+    lean = [Launch("ddp_o2", [[9, ms, ms]], [[150.0]], precision="O2") for ms in (41, 42, 43)]
+    slow = [Launch("ddp_o3", [[9, ms, ms]], [[50.0]], precision="O3") for ms in (81, 82, 83)]
+    run = read(str(write_run(tmp_path, [*fast, *lean, *slow])))
+    said = dict(advice(run.document, table_of(run)))
+    assert said["Fastest"].startswith("ddp, 195.2 ±6.2% images a second at a peak of 200 ±0.0% MiB in all.")
+    assert (
+        "ddp_o2, 190.5 ±6.1% images a second at a peak of 150 ±0.0% MiB in all: 2.4% slower, with 25% less memory."
+        in (said["Leanest within 5% of it"])
+    )
+    assert "whether it trains the same model was not shown" in said["Fastest"].lower()
+    assert "Left out" not in said
+    assert recommended(run.document, table_of(run)) == {"ddp": "fastest", "ddp_o2": "leanest"}
+
+
+def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:
+    run = read(str(write_run(tmp_path, [SINGLE, DDP])))
+    said = [about for about, _ in advice(run.document, table_of(run))]
+    assert said == ["Fastest", "Leanest within 5% of it", "Fastest on 2 replicas", "Leanest within 5% of it"]
+    assert recommended(run.document, table_of(run))["ddp"] == "fastest and leanest on 2 replicas"
+
+
+def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
+    nothing = read(str(write_run(tmp_path / "nothing", [GONE])))
+    assert advice(nothing.document, table_of(nothing)) == [
+        ("Fastest", "None: no scenario of this run has figures that can be believed."),
+        ("Left out", "dp (unsupported)."),
+    ]
+    blind = read(str(write_run(tmp_path / "blind", [APEX])))
+    said = dict(advice(blind.document, table_of(blind)))
+    assert "its memory is unknown" in said["Fastest"]
+    assert said["Leanest within 5% of it"].startswith("Unknown")
+
+
+def test_findings_that_ask_for_the_same_share_a_row() -> None:
+    def finding(launch: int | None, scenario: str, code: str, severity: str, text: str) -> dict[str, Any]:
+        about = {"launch": launch, "scenario": scenario, "code": code, "severity": severity}
+        return {**about, "text": text, "remedy": f"cure {code}"}
+
+    many = [finding(n, f"s{n % 10}", "unsteady", "warning", f"{n} %") for n in range(70)]
+    found = pd.DataFrame(
+        [
+            *many,
+            finding(None, "s1", "few launches", "warning", "1 launch"),
+            *(finding(n, "s3", "throttled", "invalid", "hot") for n in (13, 3)),
+        ]
+    )
+    rows = validity.grouped(found.astype({"launch": "Int64"})).to_dict("records")
+    assert [(row["code"], row["severity"], row["count"]) for row in rows] == [
+        ("throttled", "invalid", 2),
+        ("unsteady", "warning", 70),
+        ("few launches", "warning", 1),
+    ]
+    hot, unsteady, few = rows
+    assert (hot["where"], hot["what"], hot["remedy"]) == ("s3 (3, 13)", "hot", "cure throttled")
+    assert unsteady["where"].startswith("s0 (0, 10, 20, 30, 40, 50, 60), s1 (1, 11,")
+    assert unsteady["what"] == "s0, launch 0: 0 %"
+    assert (few["scenarios"], few["where"]) == ("s1", "s1")
+    assert validity.grouped(found.iloc[:0]).empty
+
+
+def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> None:
+    names = [
+        "single",
+        "dp",
+        *(f"{family}{level}" for family in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")),
+    ]
+    steps = [[9.0, *(10.0 + (step * 7) % 5 for step in range(20))]] * 2
+    run = read(str(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names])))
+    table = verdict_tables.findings_table(run)
+    assert table is not None and len(table.rows) <= 6
+    assert len(tables.launches_table(run).rows) == 70
+    assert len(report.render([run])["index.html"]) < 1_500_000
+
+
+def test_summary_shows_verdicts_with_their_codes(whole: Run) -> None:
+    table = tables.summary_table(whole, table_of(whole))
+    at = [column.heading for column in table.columns].index("figures")
+    cells = {row[0].text: row[at : at + 2] for row in table.rows}
+    assert [(cell.text, cell.tone) for cell in cells["ddp"]] == [("warning", "doubt"), ("same", "good")]
+    assert [(cell.text, cell.tone) for cell in cells["ddp_o2"]] == [("invalid", "bad"), ("diverged", "bad")]
+    assert "diverged" in cells["ddp_o2"][0].small and "few launches" in cells["ddp"][0].small
+    assert [cell.text for cell in cells["dp"]] == ["–", "–"]
+
+
+def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
+    steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
+    run = read(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
+    table = tables.launches_table(run)
+    at = [column.heading for column in table.columns].index("last third vs first (%)")
+    assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
+    assert table.rows[0][at + 1].small == "rank 0"
+    assert "unsteady" in table.rows[0][at + 4].text and "load" in table.rows[0][at + 4].text
+    assert {cell.text for cell in table.rows[1][at : at + 5]} == {"–"}
+
+
+def test_parity_shows_errors_with_their_bounds(whole: Run) -> None:
+    table = verdict_tables.parity_table(whole)
+    assert table is not None
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    # ddp: gradient 1e-7 off; a replica alone 1.5. Bound of fp32: 3 x 0.01 x sqrt(2**-24 / 2**-8) = 0.00012.
+    assert rows["ddp"] == ["same", "0", "1e-07", "0.00012", "1.5", "0", "0.00039", "1", "yes → yes"]
+    # ddp_o2 at step 3 is 1 off; allowed: 3 x (0.01 + 6 / 256) = 0.1.
+    assert rows["ddp_o2"][:1] + rows["ddp_o2"][5:8] == ["diverged", "1", "0.1", "3"]
+    assert "dp" not in rows
+    notes = " ".join(table.notes)
+    assert "unit roundoff of bf16" in notes and "√6" in notes and "SHA-256" in notes
+
+
+def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
+    lost = replace(DDP, checks={"final_weights_alike": False})
+    run = read(str(write_run(tmp_path, [lost, FAST, APEX])))
+    table = verdict_tables.parity_table(run)
+    assert table is not None
+    verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
+    assert verdicts["ddp"] == ("diverged", "the ranks hold different parameters after the last step")
+    assert verdicts["ddp_o2"][0] == "not finite"
+    assert verdicts["apex_ddp"][0] == "not shown" and "--no-parity" in verdicts["apex_ddp"][1]
+    assert "--no-parity" in table.notes[0]
+    assert table.rows[0][-1].text == "yes → no"
+
+
+def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Run) -> None:
+    curves = loss_curves(whole.document, whole.steps, whole.numerics)
+    off = curves[(curves["scenario"] == "ddp_o2") & (curves["step"] == 3)].iloc[0]
+    assert (off["loss"], off["reference"]) == (7.0, 6.0)
+    assert off["bound"] == pytest.approx(3 * (0.01 + 6 / 256))
+    plot = plot_of(whole, "losses")
+    assert plot.title == "Losses against the fp32 reference"
+    assert {"difference ÷ bound", "reference for ddp_o2", "ddp_o2  0.00"} <= set(svg_texts(plot.svg))
+
+
+def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
+    broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
+    run = read(str(write_run(tmp_path / "one", [DDP, broken])))
+    plot = plot_of(run, "losses")
+    assert plot.title == "Losses" and "difference ÷ bound" not in svg_texts(plot.svg)
+    assert "ddp_o2 (no figures)" in plot.caption
+    only = read(str(write_run(tmp_path / "none", [broken])))
+    assert "losses" not in [plot.name for plot in figures.plots(only)]
+    assert "not finite" in page_of(only)
+
+
+def test_losses_far_beyond_their_bound_are_drawn_too(tmp_path: Path) -> None:
+    far = replace(FINITE, losses=[6.0, 6.0, 1e9, 1e30, 1e30])
+    run = read(str(write_run(tmp_path, [far], also=with_reference((0, "ddp_o2", 0.0)))))
+    assert "difference ÷ bound" in svg_texts(plot_of(run, "losses").svg)
+
+
+def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Run) -> None:
+    plot = plot_of(whole, "trade-off")
+    texts = svg_texts(plot.svg)
+    assert {"ddp", "fastest and leanest", "ddp_o2", "diverged", "left out of the recommendation"} <= set(texts)
+    assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
+
+
+def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
+    launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
+    plot = plot_of(read(str(write_run(tmp_path, launches))), "trade-off")
+    assert "95 % intervals over launches" in plot.caption
+    alone = plot_of(read(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
+    for bar in ("speed-bar-ddp", "peak-bar-ddp"):
+        assert f'id="{bar}"' in plot.svg and f'id="{bar}"' not in alone.svg
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.2, 8), st.floats(0.2, 4)), min_size=1, max_size=10),
+    st.sampled_from([(0.8, 0.15), (1.4, 0.27)]),
+)
+def test_labels_of_points_do_not_collide(points: list[tuple[float, float]], size: tuple[float, float]) -> None:
+    corners = drawing.beside(points, [size] * len(points), 8.2, 4.2)
+    boxes = [(x, y, x + size[0], y + size[1]) for x, y in corners]
+    for number, one in enumerate(boxes):
+        assert one[0] >= 0 and one[1] >= 0 and one[2] <= 8.2 and one[3] <= 4.2
+        for other in boxes[:number]:
+            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        for x, y in points:
+            assert not (one[0] < x < one[2] and one[1] < y < one[3])
+
+
+def test_where_the_time_goes_explains_two_figures_that_differ(whole: Run) -> None:
+    table = verdict_tables.communication_table(whole)
+    assert table is not None
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    assert rows["ddp"] == ["5.5", "DDP's logger", "30.0", "100.0", "55.5", "50.0", "20.5", "no", "4"]
+    assert rows["apex_ddp"] == ["30.0", "paired difference", "30.0", "100.0", "–", "–", "–", "–", "4"]
+    assert table.rows[2][2].small == f"error: {HOSTILE}"
+    (words,) = verdict_tables.communication_words(whole)
+    assert words.startswith("ddp: synchronising costs 30.0 ms (28.7 to 31.3) a step, while 5.5 ms (4.6 to 6.4) of")
+    assert "30.0 = 5.5 exposed + 20.5 slower computation + 4.0 rest; the rest is larger than" in words
+    spent = verdict_tables.spent_table(whole)
+    assert spent is not None
+    assert [cell.text for cell in spent.rows[0]] == ["ddp", "4.0", "0.0", "20.0", "6.0", "30.0", "40.0"]
+    assert [cell.small for cell in spent.rows[0][1:4]] == ["13.3%", "", "66.7%"]
+    assert {"convolutions", "casts", "the profiled step"} <= set(svg_texts(plot_of(whole, "time-spent").svg))
+
+
+def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
+    def write(writer: RunWriter) -> None:
+        parts = {"scatter_ms": 1.0, "replicate_ms": 5.0, "parallel_apply_ms": 20.0, "gather_ms": 0.5}
+        row = {"launch": 90, "scenario": "dp", "rank": 0, "look": "data_parallel", "step": 0, **parts}
+        look = {"pairs_reason": "one process", "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
+        about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
+        writer.add_diagnostic({**about, "effective": effective("dp", "O0"), "looks": [look]}, diagnostics=[row])
+
+    run = read(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
+    table = verdict_tables.data_parallel_table(run)
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
+    assert "replicate ms" in page_of(run)
+
+
+def test_page_and_markdown_have_every_section(whole: Run) -> None:
+    files = report.render([whole])
+    page = Page(files["index.html"].decode())
+    for heading in (
+        *("Recommendation", "What was found, and what to do about it", "Questions and answers"),
+        *("Does it still train the same model?", "Where the time goes", "How the steps scatter"),
+        *("Which is fastest, and by how much?", "How do the replicas come to hold the same weights?"),
+    ):
+        assert heading in page.texts
+    assert "traces/ddp-rank0.json.gz" in page.texts
+    assert f"error: {HOSTILE}" in page.text
+    text = files["summary.md"].decode()
+    for heading in (
+        "### What was found",
+        "### Does it still train the same model?",
+        "#### Which is fastest, and by how much?",
+    ):
+        assert f"\n{heading}\n" in text
+    assert "- **Left out**: ddp_o2 (diverged); dp (unsupported)." in text
+    assert "<script>" not in text and "synchronising costs 30.0 ms" in text
+
+
+def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Run) -> None:
+    files = report.render([whole])
+    rows = {
+        name: list(csv.DictReader(StringIO(files[f"{name}.csv"].decode()))) for name in verdict_tables.for_csv(whole)
+    }
+    assert [row["verdict"] for row in rows["parity"]] == ["same", "diverged", "same"]
+    assert float(rows["communication"][0]["cost_ms"]) == 30.0
+    assert rows["time-spent"][0]["convolutions"] == "20.0"
+    assert {row["run"] for table in rows.values() for row in table} == {whole.id}
+
+
+@pytest.mark.parametrize(
+    ("launches", "complete", "expected"),
+    [
+        ([GONE, BROKEN], True, "Nothing: no launch ended well."),
+        ([DDP], False, "--diagnose"),
+        ([DDP, DDP, DDP], True, "95 % intervals over launches"),
+        (
+            [DDP, replace(FINITE, scenario="ddp_o1")],
+            True,
+            "What its time is spent on was not looked at: --diagnose shows it.",
+        ),
+        ([DDP], True, "ddp is the only scenario with figures that count"),
+        ([SINGLE], True, "single is the only scenario with figures that count"),
+        ([APEX], True, "was not computed (--no-parity, or the run ended before it)"),
+    ],
+    ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "one process", "no memory"],
+)
+def test_a_run_that_lacks_something_has_a_page_that_says_so(
+    launches: list[Launch], complete: bool, expected: str, tmp_path: Path
+) -> None:
+    run = read(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
+    text = page_of(run)
+    assert expected in text
+    assert "python -m bench run --diagnose shows what communication costs" in text
+    assert "NaN" not in text and "nan" not in text.split()
+
+
+def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [DDP, FINITE])
+    document = json.loads((folder / "run.json").read_text())
+    for key in ("diagnostics", "reference", "precision", "validity", "parity"):
+        del document[key]
+    for launch in document["launches"]:
+        for check in ("skipped_warmup_steps", "initial_weights_alike", "final_weights_alike"):
+            del launch["checks"][check]
+        for rank in launch["ranks"]:
+            del rank["initial_sha256"], rank["final_sha256"]
+    document["schema_version"] = 1
+    (folder / "run.json").write_text(json.dumps(document))
+    text = page_of(read(str(folder)))
+    assert "Leanest within 5% of it" in text and "not shown" in text
+
+
+def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
+    def write(writer: RunWriter) -> None:
+        writer.add_reference(
+            {"launch": 9, "status": "oom", "reason": HOSTILE, "unit_roundoff": 2.0**-8, "half": "bf16"}
+        )
+
+    run = read(str(write_run(tmp_path, [DDP], also=write)))
+    assert f"The fp32 reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)
+
+
+def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "results", [DDP, OFF, APEX, GONE], also=everything)
+    folders = ["--out", str(tmp_path / "out"), "--results", str(tmp_path / "results")]
+    assert main(["report", *folders]) == 0
+    said = capsys.readouterr().out
+    assert "  - Left out: ddp_o2 (diverged); dp (unsupported)." in said
+    assert said.count("invalid: diverged in ddp_o2; ") == 1
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 7 plots" in said
+    assert main(["report", *folders, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (choice,) = document["recommendation"]
+    assert choice == {
+        "run": run.name,
+        "fastest": "ddp",
+        "leanest": "ddp",
+        "parallel": None,
+        "left_out": {"ddp_o2": "diverged", "dp": "unsupported"},
+    }
+    assert [row["verdict"] for row in document["parity"]] == ["same", "diverged", "same"]
+    assert {row["code"] for row in document["validity"]} >= {"diverged", "few launches"}
+    assert document["communication"][0]["agree"] is False
+    assert document["questions"][0]["question"] == "Which is fastest, and by how much?"
+    assert {row["run"] for name in document if name not in ("page", "files") for row in document[name]} == {run.name}

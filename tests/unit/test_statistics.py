@@ -1,0 +1,504 @@
+"""Intervals and verdicts against values computed by hand, and against runs whose truth is known because it was made."""
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.analyse.bars import about_intervals, plus_minus
+from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, holm
+from bench.analyse.comparison import pairwise as all_pairs
+from bench.analyse.intervals import estimate, precision_percent, ratio_of
+from bench.analyse.memory import peaks
+from bench.analyse.steps import headline, outliers, per_launch, summary
+from bench.console import summary_table
+
+T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
+"""Quantiles of Student's t by degrees of freedom, from a printed table."""
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Iterator[None]:
+    """A figure that comes with a warning is no figure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def steps_of(*launches: tuple[str, list[list[float]]], warmup: int = 0, data_ms: float = 0.0) -> pd.DataFrame:
+    """Rows of steps.parquet: of each launch its scenario, and one list of step times (ms) per rank."""
+    rows = [
+        {
+            "launch": launch,
+            "scenario": scenario,
+            "repeat": [name for name, _ in launches[:launch]].count(scenario),
+            "rank": rank,
+            "step": step,
+            "warmup": step < warmup,
+            "data_ms": data_ms,
+            "step_ms": step_ms,
+        }
+        for launch, (scenario, ranks) in enumerate(launches)
+        for rank, times in enumerate(ranks)
+        for step, step_ms in enumerate(times)
+    ]
+    return pd.DataFrame(rows)
+
+
+def launches_of(scenario: str, medians: list[float]) -> list[tuple[str, list[list[float]]]]:
+    """Launches of one rank with these medians."""
+    return [(scenario, [[median] * 3]) for median in medians]
+
+
+def one_launch(*ranks: list[float], **options: Any) -> Any:
+    """The figures of a launch."""
+    return per_launch(steps_of(("ddp", list(ranks)), **options)).iloc[0]
+
+
+# Intervals
+
+
+def test_an_interval_is_student_t_on_the_logarithms() -> None:
+    """Logarithms 0, 1 and 2: mean 1, deviation 1, so the half-width is t / sqrt(3)."""
+    found = estimate([1.0, math.e, math.e**2])
+    half = T_975[2] / math.sqrt(3)
+    assert found.value == pytest.approx(math.e)
+    assert (found.low, found.high) == (
+        pytest.approx(math.exp(1 - half), rel=1e-3),
+        pytest.approx(math.exp(1 + half), rel=1e-3),
+    )
+    assert found.n == 3
+    assert found.precision_percent == pytest.approx(100 * math.expm1(half), rel=1e-3)
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_an_interval_shrinks_with_the_launches_and_a_deviation_does_not(repeats: int) -> None:
+    """The same two values over and over: their deviation stays near 0.01, the interval follows t / sqrt(n)."""
+    n = 2 * repeats
+    found = estimate([math.exp(-0.01), math.exp(0.01)] * repeats)
+    deviation = 0.01 * math.sqrt(n / (n - 1))
+    assert found.value == pytest.approx(1.0)
+    assert found.high is not None
+    assert math.log(found.high) == pytest.approx(T_975[n - 1] * deviation / math.sqrt(n), rel=1e-3)
+
+
+def test_more_launches_of_equal_scatter_are_known_better() -> None:
+    widths = []
+    for n in (3, 5, 10, 30):
+        found = estimate([math.exp(0.01 * (-1) ** k) for k in range(n)])
+        assert found.low is not None and found.high is not None
+        widths.append(found.high / found.low)
+    assert all(more < fewer for fewer, more in pairwise(widths))
+
+
+def test_what_cannot_be_known_is_none() -> None:
+    none, one, two = estimate([]), estimate([7.0]), estimate([7.0, None, 7.0, math.nan])
+    assert (none.value, none.low, none.high, none.n) == (None, None, None, 0)
+    assert (one.value, one.low, one.high, one.n) == (7.0, None, None, 1)
+    assert (two.value, two.low, two.high, two.n) == (7.0, 7.0, 7.0, 2)
+    assert (none.precision_percent, one.precision_percent, two.precision_percent) == (None, None, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, -math.inf])
+def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        estimate([1.0, wrong])
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        compare([1.0, 2.0, 3.0], [1.0, wrong])
+
+
+def test_plus_minus_reaches_over_the_interval_of_a_maximum_too() -> None:
+    assert precision_percent(100.0, 98.0, 103.0) == pytest.approx(3.0)
+    assert precision_percent(104.0, 98.8, 102.0) == pytest.approx(5.0)
+    assert precision_percent(100.0, None, 103.0) is None
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=8), st.floats(1e-3, 1e3))
+def test_an_interval_holds_its_figure_and_knows_no_units(values: list[float], factor: float) -> None:
+    found, scaled = estimate(values), estimate([value * factor for value in values])
+    assert found.value is not None and found.low is not None and found.high is not None and scaled.value is not None
+    assert found.low <= found.value <= found.high
+    assert min(values) * (1 - 1e-9) <= found.value <= max(values) * (1 + 1e-9)
+    assert scaled.value == pytest.approx(found.value * factor)
+
+
+# Verdicts
+
+
+def test_a_comparison_is_welch_on_the_logarithms() -> None:
+    """Logarithms 0, 1, 2 and 3, 5, 7: errors 1/3 and 4/3, so t = 4 / sqrt(5/3) with 50/17 degrees of freedom."""
+    found = compare([1.0, math.e, math.e**2], [math.e**3, math.e**5, math.e**7])
+    assert found.ratio == pytest.approx(math.e**4)
+    degrees = (5 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 2)
+    assert degrees == pytest.approx(50 / 17)
+    assert found.p == pytest.approx(student_tail(4 / math.sqrt(5 / 3), degrees), abs=1e-6)
+    assert found.low is not None and found.high is not None and found.p is not None
+    assert found.low < 1 < found.high and 0.05 < found.p < 0.10, "the interval and the verdict agree"
+    assert found.verdict == "no difference found"
+
+
+def student_tail(t: float, degrees: float) -> float:
+    """Two-sided p by adding up the density of Student's t, so as not to ask the library that is under test."""
+    x = np.linspace(-t, t, 2_000_001)
+    density = (1 + x**2 / degrees) ** (-(degrees + 1) / 2)
+    scale = math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
+    return 1.0 - scale * float(np.trapezoid(density, x))
+
+
+SIX = [99.0, 100.0, 101.0, 100.5, 99.5, 100.2]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        (SIX, [value * 1.1 for value in SIX], "slower"),
+        (SIX, [value / 1.1 for value in SIX], "faster"),
+        (SIX, SIX, "no difference found"),
+        (SIX[:5], [value * 1.1 for value in SIX[:4]], "slower"),
+        (SIX[:5], SIX[1:5], "no difference found"),
+        (SIX[:3], [value * 1.1 for value in SIX[:3]], "slower"),
+        (SIX[:2], [value * 2 for value in SIX], "too few launches"),
+        (SIX, [1.0, 1.0], "too few launches"),
+        ([1.0], [9.0], "too few launches"),
+        ([], SIX, "too few launches"),
+    ],
+)
+def test_verdicts_of_unequal_and_of_tiny_samples(base: list[float], new: list[float], verdict: str) -> None:
+    found = compare(base, new)
+    assert found.verdict == verdict
+    assert (found.n_base, found.n_new) == (len(base), len(new))
+    assert (found.p is None) == (verdict == "too few launches")
+    assert (found.ratio is None) == (not base or not new)
+    assert (found.low is None) == (min(len(base), len(new)) < 2)
+
+
+def test_one_against_one_has_a_ratio_and_nothing_else() -> None:
+    found = compare([10.0], [12.0])
+    assert (found.ratio, found.low, found.high, found.p) == (pytest.approx(1.2), None, None, None)
+
+
+def test_unequal_numbers_of_equal_launches_are_no_difference() -> None:
+    """The same values, once more often: a comparison that goes by counts would see one."""
+    found = compare(SIX, SIX * 5)
+    assert (found.ratio, found.verdict) == (pytest.approx(1.0), "no difference found")
+
+
+def test_launches_without_any_scatter() -> None:
+    same, other = compare([4.0] * 3, [4.0] * 4), compare([4.0] * 3, [5.0] * 3)
+    assert (same.ratio, same.low, same.high, same.p, same.verdict) == (1.0, 1.0, 1.0, 1.0, "no difference found")
+    assert (other.ratio, other.low, other.high, other.p, other.verdict) == (1.25, 1.25, 1.25, 0.0, "slower")
+    one_side = compare([4.0] * 3, [5.0, 5.1, 4.9])
+    assert one_side.verdict == "slower" and one_side.p is not None and 0 < one_side.p < 0.05
+
+
+@given(*[st.lists(st.floats(1.0, 1e4), min_size=2, max_size=6)] * 2)
+def test_turned_round_a_ratio_is_inverted_and_p_stays(base: list[float], new: list[float]) -> None:
+    found, back = ratio_of(base, new), ratio_of(new, base)
+    assert found.value is not None and back.value is not None
+    assert found.value * back.value == pytest.approx(1.0)
+    assert found.p == pytest.approx(back.p, abs=1e-9)
+    assert found.low is not None and found.high is not None
+    assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
+
+
+def test_holm_by_hand() -> None:
+    """Of four: 0.01 * 4 and 0.005 * 4 below, then 0.03 * 2 carries over 0.04 * 1."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_what_was_not_tested_does_not_count_in_holm() -> None:
+    assert holm([None, 0.02, None, 0.04]) == [None, pytest.approx(0.04), None, pytest.approx(0.04)]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_holm_lies_between_the_raw_p_and_bonferroni_and_keeps_the_order(p_values: list[float]) -> None:
+    adjusted = [p for p in holm(p_values) if p is not None]
+    for p, after in zip(p_values, adjusted, strict=True):
+        assert p <= after <= min(1.0, len(p_values) * p)
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    assert all(adjusted[a] <= adjusted[b] for a, b in pairwise(order))
+
+
+def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str, list[list[float]]]]:
+    return launches_of(scenario, [factor * value for value in SIX[:launches]])
+
+
+def test_scenarios_against_a_base() -> None:
+    launches = [*scattered("ddp", 1.0), *scattered("o2", 0.8), *scattered("o1", 1.0), *scattered("dp", 1.5, 2)]
+    table = between_scenarios(steps_of(*launches), "ddp").set_index("scenario")
+    assert list(table.index) == ["o2", "o1", "dp"]
+    assert table["verdict"].tolist() == ["faster", "no difference found", "too few launches"]
+    assert table["ratio"].tolist()[:2] == pytest.approx([0.8, 1.0])
+    assert table.loc["o2", "p_holm"] == pytest.approx(2 * table.loc["o2", "p"]), "two were tested, not three"
+    assert table["n_new"].tolist() == [5, 5, 2] and set(table["n_base"]) == {5}
+    assert table.loc["dp", ["p", "p_holm"]].isna().all() and table.loc["dp", ["low", "high"]].notna().all()
+
+
+def test_verdicts_go_by_the_adjusted_p() -> None:
+    """A single p below 0.05 among ten comparisons is what chance brings."""
+    near = launches_of("near", [value * 1.0125 for value in SIX[:5]])
+    alone = between_scenarios(steps_of(*scattered("ddp", 1.0), *near), "ddp")
+    assert alone["verdict"].tolist() == ["slower"] and 0.025 < alone["p"].iloc[0] < 0.05
+    others = [launch for number in range(9) for launch in scattered(f"other{number}", 1.0)]
+    among = between_scenarios(steps_of(*scattered("ddp", 1.0), *near, *others), "ddp").set_index("scenario")
+    assert among.loc["near", "p"] == pytest.approx(alone["p"].iloc[0])
+    assert among.loc["near", "verdict"] == "no difference found"
+
+
+def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
+    table = between_scenarios(steps_of(*scattered("o2", 1.0)), "ddp")
+    assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
+    assert list(table.columns) == list(COLUMNS)
+    nothing = steps_of(*scattered("o2", 1.0)).iloc[:0]
+    for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), all_pairs(nothing)):
+        assert empty.empty and list(empty.columns) == list(COLUMNS)
+
+
+def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
+    launches = [*scattered("ddp", 1.0), *scattered("o2", 0.9), *scattered("o3", 0.8), *scattered("dp", 2.0)]
+    steps = steps_of(*launches)
+    table = against_fastest(steps)
+    assert set(table["base"]) == {"o3"} and table["scenario"].tolist() == ["ddp", "o2", "dp"]
+    assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
+    shown = between_scenarios(steps, "o3")
+    assert (table["p_holm"] > shown["p_holm"]).all(), "six pairs instead of three"
+    assert len(all_pairs(steps)) == 6
+
+
+# Launches
+
+
+def test_an_outlier_is_labelled_and_stays_in_mean_and_p99() -> None:
+    times = [10.0, 11.0, 12.0, 13.0, 14.0, 100.0]
+    labelled = outliers(steps_of(("ddp", [[999.0, *times]]), warmup=1))
+    assert labelled["outlier"].tolist() == [False] * 5 + [True]
+    figures = one_launch([999.0, *times], warmup=1)
+    assert (figures["outliers"], figures["measured"]) == (1, 6)
+    assert figures["mean_ms"] == pytest.approx(160 / 6)
+    assert figures["p99_ms"] == pytest.approx(100 - 0.05 * 86)
+
+
+def test_the_fence_is_at_one_and_a_half_interquartile_ranges() -> None:
+    """Quartiles of 0..8 are 2 and 6, so the fences lie at -4 and 12; the launch next to it has fences of its own."""
+    steps = [float(value) for value in (20, 21, 22, 23, 24, 25, 26, 27, 28)]
+    at, beyond = [*steps[:8], 32.0], [*steps[:8], 32.1]
+    table = per_launch(steps_of(("ddp", [at]), ("ddp", [beyond]), ("ddp", [[1000.0 * value for value in steps]])))
+    assert table["outliers"].tolist() == [0, 1, 0]
+
+
+def test_warm_up_is_in_no_figure_of_a_launch() -> None:
+    measured = [[10.0, 11.0, 12.0, 13.0, 14.0, 15.0], [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]]
+    cold = [[500.0, 1.0, *measured[0]], [1.0, 900.0, *measured[1]]]
+    with_warmup, without = one_launch(*cold, warmup=2), one_launch(*measured)
+    pd.testing.assert_series_equal(with_warmup, without)
+
+
+def test_drift_compares_the_last_third_with_the_first() -> None:
+    assert one_launch([10.0, 12.0, 99.0, 99.0, 22.0, 11.0])["drift"] == pytest.approx(16.5 / 11 - 1)
+    assert one_launch([8.0, 8.0, 9.0, 9.0, 5.0, 4.0, 4.0])["drift"] == pytest.approx(-0.5)
+    assert pd.isna(one_launch([10.0, 10.0, 10.0, 11.0, 11.0])["drift"])
+
+
+def test_skew_is_of_the_ranks_of_a_step() -> None:
+    """Ranks 10, 11, 14: (14 - 10) / 11."""
+    figures = one_launch([10.0] * 3, [11.0] * 3, [14.0] * 3)
+    assert (figures["skew"], figures["slowest_rank"]) == (pytest.approx(4 / 11), 2)
+    alone = one_launch([10.0, 20.0, 30.0])
+    assert alone["skew"] == 0.0 and pd.isna(alone["slowest_rank"])
+
+
+def test_the_slowest_rank_is_the_one_that_was_it_most_often() -> None:
+    assert one_launch([9.0, 9.0, 9.0], [8.0, 8.0, 99.0])["slowest_rank"] == 0
+    assert one_launch([9.0, 1.0], [1.0, 9.0])["slowest_rank"] == 0
+
+
+def test_the_share_of_data_is_of_the_slowest_rank() -> None:
+    steps = steps_of(("ddp", [[10.0] * 4, [20.0] * 4]))
+    steps["data_ms"] = np.where(steps["rank"] == 0, 9.0, 5.0)
+    assert per_launch(steps)["data_share"].tolist() == [0.25]
+
+
+def test_ranks_are_never_pooled() -> None:
+    """Eight ranks say no more than their slowest: neither median nor interval changes with the number of ranks."""
+    one = steps_of(*[("ddp", [[value, value, value + 1]]) for value in SIX])
+    eight = steps_of(*[("ddp", [[value, value, value + 1], *[[1.0, 1.0, 1.0]] * 7]) for value in SIX])
+    assert per_launch(one)["median_ms"].tolist() == per_launch(eight)["median_ms"].tolist()
+    assert per_launch(eight)["measured"].tolist() == [3] * 6
+    assert estimate(per_launch(one)["median_ms"]) == estimate(per_launch(eight)["median_ms"])
+
+
+def test_more_steps_in_a_launch_are_no_more_launches() -> None:
+    few, many = (steps_of(*[("ddp", [[value] * count]) for value in SIX]) for count in (3, 300))
+    assert estimate(per_launch(few)["median_ms"]) == estimate(per_launch(many)["median_ms"])
+
+
+def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
+    random = np.random.default_rng(1)
+    steps = steps_of(*[("ddp", random.uniform(9, 11, (3, 12)).tolist()) for _ in range(4)], warmup=2, data_ms=1.0)
+    shuffled = steps.sample(frac=1.0, random_state=1)
+    shuffled.index = pd.Index([0] * len(shuffled))
+    pd.testing.assert_frame_equal(per_launch(steps), per_launch(shuffled))
+    pd.testing.assert_frame_equal(headline(steps), headline(shuffled))
+
+
+def test_a_run_without_steps_has_no_launches() -> None:
+    nothing = per_launch(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0])
+    assert nothing.empty and {"median_ms", "outliers", "drift", "skew", "slowest_rank", "data_share"} <= set(nothing)
+    assert outliers(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).empty
+
+
+# The summary
+
+
+def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:
+    """The summary of launches with these medians (ms) and peaks, global batch 8."""
+    launches = [launch for scenario, mine in medians.items() for launch in launches_of(scenario, mine)]
+    peaks_by_launch = [peak for mine in (peaks_mib or {}).values() for peak in mine]
+    used = [
+        {"launch": launch, "scenario": launches[launch][0], "t_ns": 1, "pid": 9, "rank": 0, "used_mib": peak}
+        for launch, peak in enumerate(peaks_by_launch)
+    ]
+    columns = ["launch", "scenario", "t_ns", "pid", "rank", "used_mib"]
+    memory = pd.DataFrame(used, columns=columns).astype({"used_mib": "float64"}).assign(source="rss")
+    records = [
+        {"launch": number, "scenario": scenario, "status": "ok", "reason": None, "effective": None}
+        for number, (scenario, _) in enumerate(launches)
+    ]
+    document = {"request": {"scenarios": list(medians)}, "workload": {"global_batch": 8}, "launches": records}
+    table = summary(document, steps_of(*launches), memory)
+    return table.assign(parity=None).set_index("scenario", drop=False)
+
+
+def test_point_interval_and_ratio_of_the_summary_agree() -> None:
+    table = summarised({"ddp": [4.0, 5.0, 6.0], "o2": [2.0, 2.2, 2.1]})
+    for row in table.to_dict("records"):
+        assert row["step_low_ms"] * row["step_high_ms"] == pytest.approx(row["step_median_ms"] ** 2)
+        assert row["throughput_img_s"] * row["step_median_ms"] == pytest.approx(8000.0)
+        assert row["throughput_low_img_s"] * row["step_high_ms"] == pytest.approx(8000.0)
+        assert row["throughput_high_img_s"] * row["step_low_ms"] == pytest.approx(8000.0)
+        assert row["precision_percent"] == pytest.approx(100 * (row["step_high_ms"] / row["step_median_ms"] - 1))
+    o2 = table.loc["o2"]
+    assert o2["relative_to_ddp"] == pytest.approx(table.loc["ddp", "step_median_ms"] / o2["step_median_ms"])
+    assert o2["relative_low"] * o2["relative_high"] == pytest.approx(o2["relative_to_ddp"] ** 2)
+    found = compare([4.0, 5.0, 6.0], [2.0, 2.2, 2.1])
+    assert found.low is not None and o2["relative_high"] == pytest.approx(1 / found.low)
+    assert table.loc["ddp", "relative_to_ddp"] == 1.0 and pd.isna(table.loc["ddp", "relative_low"])
+
+
+def test_one_launch_has_figures_and_no_interval() -> None:
+    row = summarised({"ddp": [4.0], "o2": [2.0]}, {"ddp": [100.0], "o2": [90.0]}).loc["o2"]
+    assert (row["step_median_ms"], row["relative_to_ddp"], row["peak_pid_mib"]) == (2.0, 2.0, 90.0)
+    ends = [name for name in row.index if "_low" in name or "_high" in name]
+    assert len(ends) == 12 and row[[*ends, "precision_percent"]].isna().all()
+
+
+def test_a_peak_is_the_largest_and_its_interval_that_of_the_launches() -> None:
+    row = summarised({"ddp": [4.0] * 3}, {"ddp": [100.0, 110.0, 120.0]}).loc["ddp"]
+    mean = estimate([100.0, 110.0, 120.0])
+    assert (row["peak_pid_mib"], row["peak_pid_low_mib"], row["peak_pid_high_mib"]) == (120.0, mean.low, mean.high)
+    assert (row["peak_total_low_mib"], row["peak_total_high_mib"]) == (mean.low, mean.high)
+
+
+def test_the_terminal_shows_the_bar_behind_each_figure() -> None:
+    peaks_mib = {"ddp": [1000.0, 1000.0, 1000.0], "o2": [900.0, 900.0, 900.0]}
+    table = summarised({"ddp": [100.0, 101.0, 102.0], "o2": [50.0, 50.5, 51.0]}, peaks_mib)
+    half = 100 * math.expm1(T_975[2] * estimate_deviation([100.0, 101.0, 102.0]) / math.sqrt(3))
+    first, second = summary_table(table).splitlines()[2:4]
+    assert f"ddp        79.2 ±{half:.1f}%" in first
+    assert "101.0 ±2.5%" in first and "1,000 ±0.0%" in first
+    assert "2.00x ±2.3%" in second and "1.00x ±" not in first
+    assert "over launches" in summary_table(table) and "no interval" not in summary_table(table)
+
+
+def estimate_deviation(values: list[float]) -> float:
+    return float(np.std(np.log(values), ddof=1))
+
+
+def test_the_terminal_invents_no_bar_for_one_launch() -> None:
+    text = summary_table(summarised({"ddp": [100.0], "o2": [50.0]}))
+    assert "±" not in text
+    assert text.splitlines()[-1] == "no interval: one launch; with --launches 5 or --profile standard there is one"
+    mixed = about_intervals(summarised({"ddp": [100.0], "o2": [50.0, 51.0, 52.0]}))
+    assert mixed[0].startswith("±:") and mixed[1].startswith("no interval for ddp: one launch;")
+
+
+def test_a_bar_has_as_many_digits_as_it_deserves() -> None:
+    bars = [
+        plus_minus({"step_median_ms": 100.0, "step_low_ms": 99.0, "step_high_ms": high}, "step_median_ms")
+        for high in (101.26, 109.96, 145.4, 5000.0)
+    ]
+    assert bars == ["±1.3%", "±10%", "±45%", "±>999%"]
+    assert plus_minus({"status": "ok"}, "status") == ""
+
+
+def test_the_table_of_ten_scenarios_fits_160_columns() -> None:
+    names = (
+        "single",
+        "dp",
+        "ddp",
+        "ddp_o1",
+        "ddp_o2",
+        "ddp_o3",
+        "apex_ddp",
+        "apex_ddp_o1",
+        "apex_ddp_o2",
+        "apex_ddp_o3",
+    )
+    table = summarised(
+        {name: [900.0, 1300.0, 1500.0] for name in names}, {name: [90000.0, 91000.0, 93000.0] for name in names}
+    )
+    table["what_ran"] = "native flat-bucket · gloo ×2 · native O3 bf16"
+    table["parity"] = "not finite"
+    assert max(map(len, summary_table(table).splitlines())) <= 160
+
+
+# Runs whose truth is known
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark that draws runs and counts what is said about them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import statistics_simulation
+
+    yield statistics_simulation
+    for name in ("statistics_simulation", "paired"):
+        sys.modules.pop(name, None)
+
+
+def test_verdicts_about_simulated_runs(simulation: Any) -> None:
+    """A small one with wide bounds; the benchmark does a thousand with narrow ones."""
+    rates = simulation.simulate(300, np.random.default_rng(1))
+    assert rates.false <= 0.10
+    assert rates.found >= 0.95
+    assert 0.92 <= rates.covered_time <= 0.98 and 0.92 <= rates.covered_ratio <= 0.99
+    assert rates.pooled_false > 0.12, "the noise between launches is there, and pooling falls for it"
+
+
+def test_the_simulated_steps_are_what_they_are_said_to_be(simulation: Any) -> None:
+    noise = simulation.autocorrelated(np.random.default_rng(2), (400, 2, 100))
+    assert noise.std() == pytest.approx(simulation.BETWEEN_STEPS, rel=0.05)
+    neighbours = np.corrcoef(noise[..., :-1].ravel(), noise[..., 1:].ravel())[0, 1]
+    assert neighbours == pytest.approx(simulation.NEIGHBOURS, abs=0.02)
+    table = per_launch(simulation.steps_of(40, np.random.default_rng(3), 1.0))
+    assert len(table) == 40 * simulation.LAUNCHES and (table["measured"] == simulation.MEASURED).all()
+    assert estimate_deviation(table["median_ms"].tolist()) > simulation.BETWEEN_LAUNCHES * 0.8
+
+
+def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
+    """A launch without samples has no peak, and its scenario a peak from the others."""
+    row = summarised({"ddp": [4.0, 4.1, 4.2]}, {"ddp": [100.0, 110.0]}).loc["ddp"]
+    assert (row["peak_pid_mib"], row["launches_ok"]) == (110.0, 3)
+    assert row["peak_pid_low_mib"] == estimate([100.0, 110.0]).low
+    assert peaks(pd.DataFrame(columns=["launch", "scenario", "t_ns", "pid", "rank", "used_mib", "source"])).empty
