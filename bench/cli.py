@@ -13,6 +13,7 @@ choose or on the CPU: every step of every rank, the memory of every process, tab
 
 verbs:
   list      every scenario, what it is, and whether it can run here
+  doctor    what this machine can measure, and what would spoil it
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
 
@@ -29,7 +30,7 @@ And then:
 Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
 """
 
-VERBS = ("list", "run", "report")
+VERBS = ("doctor", "list", "run", "report")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, refer
 from bench.precision import Precision
 from bench.records import LaunchRecord
 from bench.sample import Sampler
+from bench.sample.noticed import allocator_rows, checks
 from bench.store import RunWriter, check_writable
 
 
@@ -129,7 +130,11 @@ def _launching(
     progress = RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch)
     progress.expect(_expected(request, obstacles))
     sampler = Sampler.start(
-        device=request.device, gpus=request.devices, spool=writer.scratch, host=writer.document["machine"]["host"]
+        device=request.device,
+        gpus=request.devices,
+        spool=writer.scratch,
+        host=writer.document["machine"]["host"],
+        interval_s=request.sample_interval_s,
     )
     precision = None
     if request.until_precision is not None:
@@ -208,15 +213,17 @@ def _measure(planned: Planned, run: _Run) -> None:
         return
 
     def on_event(event: collect.Event) -> None:
-        if event["event"] == "up":
-            run.sampler.watch(job.launch, job.scenario, event["rank"], event["pid"])
+        run.sampler.hear(job, event)
         run.progress.hear(event)
 
     run.progress.begin(job.scenario)
     done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
     memory, device = run.sampler.finish(job.launch)
     steps = collect.step_rows(job, done.results)
-    record = collect.record(planned, done, {"sampling": run.sampler.cost})
+    noticed = {"sampling": run.sampler.cost, **checks(run.sampler.findings, device, steps)}
+    record = collect.record(planned, done, noticed)
+    host = run.writer.document["machine"]["host"]
+    memory += allocator_rows(memory, record.ranks, launch=job.launch, scenario=job.scenario, host=host)
     numerics = collect.gradient_rows(job, done.results)
     run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
     median_ms = _median_step_ms(steps) if record.status == "ok" else None

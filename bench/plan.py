@@ -50,6 +50,7 @@ class Request:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
     for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
     ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
+    ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
     """
 
     scenarios: tuple[str, ...]
@@ -75,6 +76,8 @@ class Request:
     diagnose: bool = False
     trace: bool = False
     parity: bool = True
+    sample_interval_s: float | None = None
+    force: bool = False
 
     @property
     def workload(self) -> Workload:

@@ -11,6 +11,9 @@ from typing import Any
 SCHEMA_VERSION = 2
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
+PROBE_MIB = 512.0
+"""What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
+
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PHASES = ("data", "forward", "backward", "optimizer")
 PURPOSES = ("measure", "diagnose", "reference")
@@ -44,8 +47,14 @@ MEMORY_COLUMNS = {
     "used_mib": "float64",
     "source": "string",
     "reason": "string",
+    "pss_mib": "float64",
 }
-"""One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0."""
+"""One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0.
+
+``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.sample.attribution``), ``torch_allocator``
+(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: the proportional set size of a CPU rank; null in the
+samples between, since it is taken more seldom, and on GPUs.
+"""
 
 DEVICE_COLUMNS = {
     "launch": "int32",
@@ -62,8 +71,21 @@ DEVICE_COLUMNS = {
     "throttle_reasons": "int64",
     "used_mib": "float64",
     "reason": "string",
+    "pcie_tx_kib": "float64",
+    "pcie_rx_kib": "float64",
+    "nvlink_tx_kib": "float64",
+    "nvlink_rx_kib": "float64",
+    "mig": "bool",
 }
-"""One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits."""
+"""One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
+
+``pcie_*`` and ``nvlink_*``: counters of what the device sent and received, in every tenth sample, null where the driver
+offers none. On the
+CPU one row per sample and package with ``energy_mj`` alone (RAPL), where the kernel lets it be read.
+"""
+
+LATER_COLUMNS = frozenset({"pss_mib", "pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib", "mig"})
+"""Columns that came after the first runs were written: last in their table, and null in a run that lacks them."""
 
 
 NUMERICS_COLUMNS = {
@@ -175,6 +197,10 @@ class Job:
     def steps(self) -> int:
         """Warm-up and measured steps together."""
         return self.workload.warmup + self.iters
+
+    def devices_of(self, rank: int) -> tuple[str, ...]:
+        """UUIDs of the GPUs that a rank uses: all of them where one process drives them, or its own."""
+        return self.devices if self.processes == 1 else self.devices[rank : rank + 1]
 
     @property
     def batch_per_replica(self) -> int:

@@ -23,11 +23,13 @@ from bench.errors import RequestError
 from bench.records import (
     DEVICE_COLUMNS,
     DIAGNOSTIC_COLUMNS,
+    LATER_COLUMNS,
     MEMORY_COLUMNS,
     NUMERICS_COLUMNS,
     SCHEMA_VERSION,
     STEP_COLUMNS,
 )
+from bench.spool import read_spool, spool_path, spooled_launches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,6 +138,9 @@ class RunWriter:
     def finish(self, *, complete: bool, **document: Any) -> None:
         """Write what is still missing, and ``run.json`` for the last time."""
         self.document.update(document)
+        for name, rows in _salvaged(self.path, self.document).items():
+            if rows:
+                self._tables[name].append(_table(rows, COLUMNS[name]))
         for name in COLUMNS:
             if name in ALWAYS_WRITTEN or self._tables[name]:
                 self._write_table(name)
@@ -281,10 +286,38 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
             raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
         if sha256(file) != seal["sha256"] and document["complete"]:
             raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
-    if not os.path.isfile(os.path.join(path, "steps.parquet")):
+    salvaged = {} if document["complete"] else _salvaged(path, document)
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     tables = {name: _read_table(path, name) for name in COLUMNS}
+    tables |= _with_salvaged(tables, salvaged)
     return Run(path=os.path.abspath(path), document=document, **tables)
+
+
+def _salvaged(path: str, document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The samples of launches that are not in ``document``, as the sampler left them when everything was killed."""
+    folder = os.path.join(path, ".scratch")
+    recorded = {launch["launch"] for launch in document["launches"]}
+    found: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
+    for launch in spooled_launches(folder):
+        if launch not in recorded:
+            for name, rows in read_spool(spool_path(folder, launch)).items():
+                found[name] += rows
+    return found
+
+
+def _with_salvaged(
+    tables: "dict[str, pd.DataFrame]", salvaged: dict[str, list[dict[str, Any]]]
+) -> "dict[str, pd.DataFrame]":
+    import pandas as pd
+
+    return {
+        name: pd.concat([tables[name], _table(rows, COLUMNS[name]).to_pandas()], ignore_index=True)
+        if len(tables[name])
+        else _table(rows, COLUMNS[name]).to_pandas()
+        for name, rows in salvaged.items()
+        if rows
+    }
 
 
 def _read_document(path: str) -> dict[str, Any]:
@@ -333,6 +366,9 @@ def _read_table(path: str, name: str) -> "pd.DataFrame":
         return empty
     try:
         table = pq.read_table(file)
+        for column, kind in COLUMNS[name].items():
+            if column in LATER_COLUMNS and column not in table.column_names:
+                table = table.append_column(column, pa.nulls(table.num_rows, pa.type_for_alias(kind)))
         frame: pd.DataFrame = table.select(list(COLUMNS[name])).to_pandas()
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         first = str(error).splitlines()[0]

@@ -22,7 +22,10 @@ from typing import Any
 
 from bench.bootstrap import program
 from bench.channel import Channel
-from bench.sample.process import spool_path
+from bench.records import Job
+from bench.spool import read_spool, spool_path
+
+__all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
 ANSWER_LIMIT_S = 5.0
 START_LIMIT_S = 30.0
@@ -30,40 +33,69 @@ START_LIMIT_S = 30.0
 
 
 class Sampler:
-    """One sampler process per host. ``cost``: what sampling took out of the launch that finished last, or None.
+    """One sampler process per host.
+
+    ``cost``: what sampling took out of the launch that finished last; ``findings``: what was noticed in it besides
+    (``foreign`` processes, ``scrambled_lists``, ``probes``, ``cpu_energy``). Both None where the process had died.
 
     The kernel ends the process with the thread that started it, so start it from the main thread.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.cost: dict[str, Any] | None = None
+        self.findings: dict[str, Any] | None = None
         self._config = config
         self._log = os.path.join(config["spool"], "sampler.log")
+        self._done: dict[int, set[int]] = {}
         self._watched: dict[int, list[dict[str, Any]]] = {}
         self._spawn()
 
     @classmethod
-    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str) -> "Sampler":
+    def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: Any) -> "Sampler":
         """Start the process and do not wait for it.
 
         ``device``: ``cpu`` or ``cuda``. ``gpus``: UUIDs. ``spool``: a folder that exists; its files stay, the caller
-        removes them. ``host``: the name that the rows carry.
+        removes them. ``host``: the name that the rows carry. ``options``: those of ``bench.sample.process.Loop``.
         """
-        return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host})
+        return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options})
 
     @property
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
 
-    def watch(self, launch: int, scenario: str, rank: int, pid: int) -> None:
-        """Sample this rank from now on. Launches are watched one after another."""
+    def watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None = None) -> None:
+        """Sample this rank from now on. Launches are watched one after another.
+
+        ``devices``: the UUIDs that it was given. Where it is not told, the level of a device is never taken for it.
+        """
         if launch not in self._watched and self._process.poll() is not None:  # it died while nothing was watched
             self._bury()
             self._spawn()
-        message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid}
+        message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid, "devices": devices}
         self._watched.setdefault(launch, []).append(message)
         self._channel.send(event="watch", **message)
+
+    def hear(self, job: Job, event: dict[str, Any]) -> None:
+        """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``.
+
+        When all are done with their steps, what takes longer is sampled: before, it would be in the others' figures.
+        """
+        if event["event"] == "up":
+            self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.devices_of(event["rank"]))
+        elif event["event"] == "phase" and event["phase"] == "record":
+            self._done.setdefault(job.launch, set()).add(event["rank"])
+            if len(self._done[job.launch]) == job.processes:
+                self._channel.send(event="full", launch=job.launch)
+        elif event["event"] == "probe":
+            self.probe(job.launch, event["pid"], event["stage"])
+
+    def probe(self, launch: int, pid: int, stage: str) -> None:
+        """A watched rank is about to allocate the probe (``before``), or has it (``allocated``) for a while.
+
+        See ``bench.sample.attribution``: it is ``PROBE_MIB`` large, after the rank's CUDA context was made.
+        """
+        self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.records``).
@@ -73,17 +105,19 @@ class Sampler:
         later launches.
         """
         ranks = self._watched.pop(launch, [])
+        self._done.pop(launch, None)
         if not ranks:
             return [], []
         answer = self._ask(launch)
         if answer is None:
             death = self._bury()
             missing = [(rank["pid"], None, death) for rank in ranks]
-            self.cost = None
+            self.cost = self.findings = None
             self._spawn()
         else:
             missing = answer["missing"]
             self.cost = answer["cost"]
+            self.findings = answer["findings"]
         tables = read_spool(spool_path(self._config["spool"], launch))
         t_ns = time.perf_counter_ns()
         by_pid = {rank["pid"]: rank for rank in ranks}
@@ -171,16 +205,5 @@ class Sampler:
             "used_mib": None,
             "source": "unavailable",
             "reason": reason,
+            "pss_mib": None,
         }
-
-
-def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a launch by table, ``memory`` and ``device``. A last line that is cut off is left out."""
-    tables: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    table, row = json.loads(line)
-                    tables[table].append(row)
-    return tables

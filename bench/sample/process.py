@@ -5,47 +5,69 @@ death costs samples and nothing else. It sleeps between samples; what it has see
 """
 
 import json
-import os
 import select
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.channel import Channel, die_with_parent
 from bench.nvml import Nvml, NvmlUnavailable, unknown_sample
-from bench.sample.rss import resident_mib
+from bench.sample import namespaces, rapl
+from bench.sample.attribution import Reading
+from bench.sample.sources import GpuMemory, Nothing, Rss
+from bench.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000
+PSS_PERIOD_NS = 5_000_000_000
+RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
 """The share of the time that a kind of sample may take. One that is slower comes at longer intervals instead."""
+PSS_DUTY_CYCLE = 0.005
+"""Of the proportional set size, beside that of the resident one: together they stay within :data:`DUTY_CYCLE`."""
+SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
+LINKS_EVERY = 10
+"""Samples of a device per one with its PCIe and NVLink counters: they are read link by link, and only ever grow."""
+
+__all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
 
 
 class Clock:
     """Deadlines on a fixed grid, so that they never drift; those that were missed are skipped.
 
-    ``period_ns``: the spacing of the grid. A sample that takes longer than :data:`DUTY_CYCLE` of it (mean of the last
-    eight) leaves out as many points of the grid as it takes to stay within.
+    ``period_ns``: the spacing of the grid. A sample that takes longer than ``duty`` of it (mean of the last eight)
+    leaves out as many points of the grid as it takes to stay within.
     """
 
-    def __init__(self, period_ns: int) -> None:
+    def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
         self.period_ns = period_ns
         self.due_ns = 0
+        self._duty = duty
+        self._owed_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=8)
 
     def start(self, due_ns: int) -> None:
-        """Lay the grid through ``due_ns``, the first deadline."""
-        self.due_ns = due_ns
+        """Lay the grid through ``due_ns``, the first deadline, or a later one where earlier samples took that long."""
+        self.due_ns = max(due_ns, self._owed_ns)
 
     def done(self, start_ns: int, end_ns: int) -> None:
         """Take in a sample made from ``start_ns`` to ``end_ns``, and set the next deadline."""
         self._durations_ns.append(end_ns - start_ns)
         mean_ns = sum(self._durations_ns) / len(self._durations_ns)
-        earliest_ns = max(end_ns, self.due_ns + round(mean_ns / DUTY_CYCLE))
+        self._owed_ns = start_ns + round(mean_ns / self._duty)
+        earliest_ns = max(end_ns, self.due_ns + round(mean_ns / self._duty))
+        self.skip(earliest_ns)
+
+    def skip(self, earliest_ns: int) -> None:
+        """Set the next deadline that is not before ``earliest_ns``, for a sample whose time another clock counts."""
         points = -(-(earliest_ns - self.due_ns) // self.period_ns)
         self.due_ns += max(1, points) * self.period_ns
+
+    @property
+    def mean_ms(self) -> float:
+        """What the last samples took on average."""
+        return sum(self._durations_ns) / max(1, len(self._durations_ns)) / 1e6
 
 
 @dataclass(slots=True)
@@ -63,137 +85,69 @@ class Cost:
         self.max_ms = max(self.max_ms, duration_ns / 1e6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The memory of one process on one device at one moment."""
-
-    pid: int
-    device: str
-    used_mib: float | None
-    source: str
-    reason: str | None = None
-
-
-class Rss:
-    """Host memory, for CPU ranks."""
-
-    missing = "the process had ended before its first sample"
-
-    def read(self, pids: Iterable[int]) -> tuple[list[Reading], dict[str, str | None]]:
-        """A reading for each process that lives."""
-        sizes = [(pid, resident_mib(pid)) for pid in pids]
-        return [Reading(pid=pid, device="cpu", used_mib=mib, source="rss") for pid, mib in sizes if mib is not None], {}
-
-
-class GpuMemory:
-    """Device memory per process, from the driver's list of the chosen GPUs."""
-
-    missing = "the driver lists no process with this PID (a container's PID namespace?)"
-
-    def __init__(self, nvml: Nvml, gpus: list[str]) -> None:
-        self.nvml = nvml
-        self.gpus = gpus
-
-    def read(self, pids: Iterable[int]) -> tuple[list[Reading], dict[str, str | None]]:
-        """A reading for each process on each GPU that it is on, and per GPU why its list could not be had, or None."""
-        wanted = set(pids)
-        readings = []
-        answers: dict[str, str | None] = {}
-        for uuid in self.gpus:
-            rows, reason = self.nvml.processes(uuid)
-            answers[uuid] = None if rows else reason
-            for pid, used_mib in rows:
-                if pid not in wanted:
-                    continue
-                if used_mib is None:
-                    reading = Reading(pid=pid, device=uuid, used_mib=None, source="unavailable", reason=reason)
-                else:
-                    reading = Reading(pid=pid, device=uuid, used_mib=used_mib, source="nvml_pid")
-                readings.append(reading)
-        return readings, answers
-
-
-class Nothing:
-    """In the place of a driver that cannot be asked."""
-
-    def __init__(self, missing: str) -> None:
-        self.missing = missing
-
-    def read(self, pids: Iterable[int]) -> tuple[list[Reading], dict[str, str | None]]:
-        """No reading."""
-        return [], {}
-
-
-class Spool:
-    """The file that the samples of one launch are appended to, one JSON document a line: ``[table, row]``.
-
-    Where the disk refuses, ``problem`` says why, and the launch goes on without further samples.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.problem: str | None = None
-        self._fd: int | None = None
-        try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-        except OSError as error:
-            self._refused(error)
-
-    def append(self, table: str, rows: list[dict[str, Any]]) -> None:
-        """Hand rows to the operating system, so that the death of this process does not lose them."""
-        lines = "".join(json.dumps([table, row]) + "\n" for row in rows).encode()
-        try:
-            while lines and self.problem is None and self._fd is not None:
-                lines = lines[os.write(self._fd, lines) :]
-        except OSError as error:
-            self._refused(error)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-
-    def _refused(self, error: OSError) -> None:
-        self.problem = f"the samples could not be written: {error.strerror}"
-
-
 @dataclass(slots=True, kw_only=True)
 class Watched:
     """A launch that is being sampled.
 
-    ``ranks``: rank by PID. ``seen``: the PIDs that had a row. ``answers``: for each GPU None once its processes could
-    be listed, and until then why not.
+    ``ranks``: rank by PID. ``devices``: by PID the devices that it was given, None where nobody said. ``seen``: the
+    (PID, device) that had a row. ``answers``: for each GPU None once its processes could be listed, and until then why
+    not. ``gaps``: the GPUs whose list was to be had and is so no more. ``scrambled``: the driver's count at the start.
     """
 
     scenario: str
     spool: Spool
     ranks: dict[int, int] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
+    devices: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
+    seen: set[tuple[int, str]] = field(default_factory=set)
     answers: dict[str, str | None] = field(default_factory=dict)
+    gaps: set[str] = field(default_factory=set)
+    scrambled: int = 0
     memory_cost: Cost = field(default_factory=Cost)
     device_cost: Cost = field(default_factory=Cost)
+    pss_cost: Cost = field(default_factory=Cost)
 
 
 class Loop:
-    """Answers the messages of the command line and samples what it watches; asleep otherwise."""
+    """Answers the messages of the command line and samples what it watches; asleep otherwise.
 
-    def __init__(self, channel: Channel, *, device: str, gpus: list[str], spool: str, host: str) -> None:
+    ``interval_s``: between samples of memory, and of devices where it is longer than theirs. ``nested``: whether PIDs
+    may be those of another namespace (default: as ``/proc`` shows). ``powercap``: where RAPL's counters are.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        device: str,
+        gpus: list[str],
+        spool: str,
+        host: str,
+        interval_s: float | None = None,
+        nested: bool | None = None,
+        powercap: str = rapl.ROOT,
+    ) -> None:
         self.channel = channel
         self.gpus = gpus if device == "cuda" else []
         self.folder = spool
         self.host = host
         self.launches: dict[int, Watched] = {}
-        self.memory_clock = Clock(MEMORY_PERIOD_NS)
-        self.device_clock = Clock(DEVICE_PERIOD_NS)
+        self.device_ticks = 0
+        self.memory_clock, self.device_clock = clocks(interval_s)
+        self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), PSS_DUTY_CYCLE)
         self.nvml: Nvml | None = None
+        self.rapl: rapl.Rapl | None = None
         self.memory: Rss | GpuMemory | Nothing = Rss()
-        if device == "cuda":
+        if device == "cpu":
+            self.rapl = rapl.Rapl(powercap)
+            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns))
+        else:
             try:
                 self.nvml = Nvml()
             except NvmlUnavailable as error:
                 self.memory = Nothing(str(error))
             else:
-                self.memory = GpuMemory(self.nvml, gpus)
-                self.memory.read(())  # the first query of each kind is the slow one
+                self.memory = GpuMemory(self.nvml, gpus, nested=namespaces.nested() if nested is None else nested)
+                self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)
 
@@ -204,73 +158,177 @@ class Loop:
         while not self.channel.closed:
             if poll.poll(self._sleep_ms()):
                 for message in self.channel.receive():
-                    if message["event"] == "watch":
-                        self._watch(message["launch"], message["scenario"], message["rank"], message["pid"])
-                    else:
-                        self._finish(message["launch"])
+                    self._hear(message)
             self._sample()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["event"] == "watch":
+            devices = message.get("devices")
+            self._watch(
+                message["launch"],
+                message["scenario"],
+                message["rank"],
+                message["pid"],
+                None if devices is None else tuple(devices),
+            )
+        elif message["event"] == "full":
+            self._full(message["launch"])
+        elif message["event"] == "probe":
+            self._probe(message["launch"], message["pid"], message["stage"])
+        else:
+            self._finish(message["launch"])
+
+    def _has_devices(self) -> bool:
+        return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
 
     def _sleep_ms(self) -> float | None:
         if not self.launches:
             return None
         due_ns = self.memory_clock.due_ns
-        if self.nvml is not None:
+        if self._has_devices():
             due_ns = min(due_ns, self.device_clock.due_ns)
         return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
 
-    def _watch(self, launch: int, scenario: str, rank: int, pid: int) -> None:
+    def _watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None) -> None:
         t_ns = time.perf_counter_ns()
         if not self.launches:
-            self.memory_clock.start(t_ns + MEMORY_PERIOD_NS)
+            self.memory_clock.start(t_ns + self.memory_clock.period_ns)
             self.device_clock.start(t_ns)
+            self.device_ticks = 0
+            self.pss_clock.start(t_ns + self.pss_clock.period_ns)
         if launch not in self.launches:
-            self.launches[launch] = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
+            watched = Watched(scenario=scenario, spool=Spool(spool_path(self.folder, launch)))
+            self.launches[launch] = watched
+            if isinstance(self.memory, GpuMemory):
+                watched.scrambled = self.memory.nvml.scrambled
+                start_ns = time.perf_counter_ns()
+                self.memory.begin()
+                end_ns = time.perf_counter_ns()
+                if self.memory.nested:
+                    self.memory_clock.done(start_ns, end_ns)
+                    watched.memory_cost.add(end_ns - start_ns)
             if self.gpus and self.nvml is None:
                 self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in self.gpus}, launch)
         self.launches[launch].ranks[pid] = rank
-        self._sample_memory(t_ns, launch, [pid])
+        self.launches[launch].devices[pid] = devices
+        if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
+            self._sample_memory(t_ns, launch, {pid: devices})
+
+    def _full(self, launch: int) -> None:
+        """Take the proportional set sizes now: the measured steps are over, so this costs them nothing."""
+        if isinstance(self.memory, Rss) and launch in self.launches:
+            start_ns = time.perf_counter_ns()
+            self.pss_clock.due_ns = start_ns
+            pss_ns = self._sample_memory(start_ns, launch, self.launches[launch].devices)
+            self.pss_clock.done(start_ns, start_ns + pss_ns)
+
+    def _probe(self, launch: int, pid: int, stage: str) -> None:
+        if isinstance(self.memory, GpuMemory):
+            start_ns = time.perf_counter_ns()
+            self.memory.probe(pid, stage, self.launches[launch].devices)
+            self.launches[launch].memory_cost.add(time.perf_counter_ns() - start_ns)
 
     def _finish(self, launch: int) -> None:
         watched = self.launches.pop(launch)
         missing: list[tuple[int, str | None, str]] = []
         unlisted = [(uuid, reason) for uuid, reason in watched.answers.items() if reason is not None]
+        why = self.memory.why if isinstance(self.memory, GpuMemory) else {}
+        seen = {pid for pid, _ in watched.seen}
         for pid in watched.ranks:
             if watched.spool.problem is not None:
                 missing.append((pid, None, watched.spool.problem))
             elif unlisted:
                 missing += [(pid, uuid, reason) for uuid, reason in unlisted]
-            elif pid not in watched.seen:
-                missing.append((pid, None, self.memory.missing))
+            elif pid not in seen:
+                more = f": {why[pid]}" if why.get(pid) else ""
+                missing.append((pid, None, self._slowness(watched) or f"{self.memory.missing}{more}"))
         watched.spool.close()
         self.channel.send(
             event="finished",
             launch=launch,
             missing=missing,
-            cost={"memory": asdict(watched.memory_cost), "device": asdict(watched.device_cost)},
+            cost={
+                "memory": asdict(watched.memory_cost),
+                "device": asdict(watched.device_cost),
+                "pss": asdict(watched.pss_cost),
+            },
+            findings=self._findings(watched),
         )
+
+    def _slowness(self, watched: Watched) -> str | None:
+        """Why a launch has no sample at all: the last lists took so long that none was due while it ran."""
+        if watched.answers or not isinstance(self.memory, GpuMemory):
+            return None
+        clock = self.memory_clock
+        return (
+            f"no sample was due while it ran: they come every {clock.period_ns / 1e9:g} s or more seldom, since asking "
+            f"the driver takes {clock.mean_ms:.0f} ms and may take {DUTY_CYCLE:.0%} of the time"
+        )
+
+    def _findings(self, watched: Watched) -> dict[str, Any]:
+        """What was noticed besides the figures: foreign processes, scrambled lists, probes, why there is no energy."""
+        found: dict[str, Any] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
+        if isinstance(self.memory, GpuMemory):
+            nvml = self.memory.nvml
+            found["foreign"] = [
+                {
+                    "device": uuid,
+                    "pid": pid,
+                    "name": nvml.process_name(pid),
+                    "peak_mib": peak_mib,
+                    "certain": certain,
+                }
+                for (uuid, pid), (peak_mib, certain) in self.memory.foreign.items()
+            ]
+            found["scrambled_lists"] = nvml.scrambled - watched.scrambled
+            found["probes"] = {watched.ranks[pid]: listed for pid, listed in self.memory.probed.items()}
+        if self.rapl is not None:
+            found["cpu_energy"] = {"source": None if self.rapl.reason else "rapl", "reason": self.rapl.reason}
+        return found
 
     def _sample(self) -> None:
         if not self.launches:
             return
         t_ns = time.perf_counter_ns()
-        if self.nvml is not None and t_ns >= self.device_clock.due_ns:
+        if self._has_devices() and t_ns >= self.device_clock.due_ns:
             start_ns = time.perf_counter_ns()
-            self._write_devices(t_ns, {uuid: self.nvml.device_sample(uuid) for uuid in self.gpus}, *self.launches)
+            self._write_devices(t_ns, self._device_samples(), *self.launches)
             end_ns = time.perf_counter_ns()
             self.device_clock.done(start_ns, end_ns)
             for watched in self.launches.values():
                 watched.device_cost.add(end_ns - start_ns)
         if t_ns >= self.memory_clock.due_ns:
             start_ns = time.perf_counter_ns()
-            for launch, watched in self.launches.items():
-                self._sample_memory(t_ns, launch, watched.ranks)
-            self.memory_clock.done(start_ns, time.perf_counter_ns())
+            pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
+            end_ns = time.perf_counter_ns()
+            self.memory_clock.done(start_ns + pss_ns, end_ns)
+            if pss_ns:
+                self.pss_clock.done(start_ns, start_ns + pss_ns)
 
-    def _sample_memory(self, t_ns: int, launch: int, pids: Iterable[int]) -> None:
+    def _device_samples(self) -> dict[str, dict[str, Any]]:
+        if self.nvml is not None:
+            links = self.device_ticks % LINKS_EVERY == 0
+            self.device_ticks += 1
+            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in self.gpus}
+        readings = {} if self.rapl is None else self.rapl.read()
+        return {
+            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason}
+            for name, (energy_mj, reason) in readings.items()
+        }
+
+    def _sample_memory(self, t_ns: int, launch: int, ranks: dict[int, tuple[str, ...] | None]) -> int:
+        """A sample of these ranks. Returns the time (ns) of what it has of proportional set sizes."""
         start_ns = time.perf_counter_ns()
         watched = self.launches[launch]
-        readings, answers = self.memory.read(pids)
+        readings, answers = self.memory.read(ranks)
+        pss_ns = 0
+        if isinstance(self.memory, Rss) and t_ns >= self.pss_clock.due_ns:
+            before_ns = time.perf_counter_ns()
+            readings = self.memory.with_pss(readings)
+            pss_ns = time.perf_counter_ns() - before_ns
+            watched.pss_cost.add(pss_ns)
         for uuid, reason in answers.items():
+            readings += self._gap(watched, uuid, reason)
             if reason is None or uuid not in watched.answers:
                 watched.answers[uuid] = reason
         head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
@@ -283,12 +341,25 @@ class Loop:
                 "used_mib": reading.used_mib,
                 "source": reading.source,
                 "reason": reading.reason,
+                "pss_mib": reading.pss_mib,
             }
             for reading in readings
         ]
-        watched.seen.update(reading.pid for reading in readings)
+        watched.seen.update((reading.pid, reading.device) for reading in readings)
         watched.spool.append("memory", rows)
-        watched.memory_cost.add(time.perf_counter_ns() - start_ns)
+        watched.memory_cost.add(time.perf_counter_ns() - start_ns - pss_ns)
+        return pss_ns
+
+    def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:
+        """Where a GPU's list is to be had no more: a row without a figure, with the reason, for each rank on it."""
+        if reason is None:
+            watched.gaps.discard(uuid)
+            return []
+        if uuid in watched.gaps or watched.answers.get(uuid, reason) is not None:
+            return []
+        watched.gaps.add(uuid)
+        there = sorted(pid for pid, device in watched.seen if device == uuid)
+        return [Reading(pid=pid, device=uuid, used_mib=None, source="unavailable", reason=reason) for pid in there]
 
     def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], *launches: int) -> None:
         for launch in launches:
@@ -297,13 +368,16 @@ class Loop:
             watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
 
 
-def spool_path(folder: str, launch: int) -> str:
-    """Where the samples of a launch are."""
-    return os.path.join(folder, f"samples-{launch}.jsonl")
+def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
+    """Of memory and of devices. ``interval_s``: as asked for, None for the usual 250 ms and 100 ms."""
+    if interval_s is None:
+        return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
+    asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
+    return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
 
 
 def main(arguments: list[str]) -> int:
-    """``FD PARENT_PID CONFIG``: CONFIG is a JSON object with ``device``, ``gpus``, ``spool`` and ``host``."""
+    """``FD PARENT_PID CONFIG``: CONFIG is a JSON object with the named parameters of :class:`Loop`."""
     fd, parent, config = arguments
     die_with_parent(int(parent))
     channel = Channel.from_fd(int(fd))

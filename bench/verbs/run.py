@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from bench import discover, machine
+from bench import discover, foreign, machine
 from bench.console import Console, count, duration, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
@@ -82,6 +82,7 @@ def _parser() -> Parser:
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
@@ -97,6 +98,9 @@ def _parser() -> Parser:
     )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
+    )
+    much.add_argument(
+        "--sample-interval", type=seconds, metavar="S", help="between samples of memory (default: 0.25; longer if slow)"
     )
     much.add_argument(
         "--until-precision",
@@ -155,6 +159,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if device == "cuda" and options.nproc is not None:
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
+    foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
     if options.budget is not None and options.until_precision is None:
         raise RequestError("--budget", "it limits --until-precision, which is not asked for", "add it, such as 1%")
@@ -186,6 +191,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
         trace=options.trace,
         parity=options.parity,
+        sample_interval_s=options.sample_interval,
+        force=options.force,
     )
 
 

@@ -22,7 +22,7 @@ from bench.channel import Channel
 from bench.discover import load_module
 from bench.errors import BenchError
 from bench.records import Job
-from bench.worker import apex, data, diagnose, effective, fingerprint, loop, reference
+from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
 from bench.worker.session import RankJob, Session, session_for
 
 Report = Callable[..., Callable[[int], None]]
@@ -80,6 +80,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         _join(job, me, device)
     tell("phase", phase="build")
     rank_job = _resolve(job, me, device)
+    if job.purpose == "measure":
+        memory_probe.show(tell, device)
     torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
 
     def report(phase: str, done: int = 0, of: int = job.steps) -> Any:

@@ -1,15 +1,20 @@
 /* A driver to test against: the NVML functions that bench calls, answering from a script.
  *
  * Built by tests/standin/__init__.py with the soname of the real library. The file that $BENCH_STANDIN_NVML names is
- * read at every call, so a test may change what the driver says while a process uses it. Its lines, in NVML's order of
+ * looked at in every call, so a test may change what the driver says while a process uses it. Its lines, in NVML's order of
  * devices (words without spaces; an underscore in a name becomes a space):
  *
  *     device UUID DOMAIN BUS DEVICE NAME TOTAL_BYTES
  *     process UUID PID BYTES                        BYTES may be 18446744073709551615, "not available"
  *     value UUID METRIC NUMBER                      what a metric is; 0 without such a line
  *     error UUID METRIC CODE                        the code that a call returns instead; UUID may be *
+ *     every UUID METRIC/N NUMBER                    what every Nth call gives instead of its value
+ *     later UUID METRIC/N CODE                      the code that the Nth call and all after it return
+ *     name NAME PID NUMBER                          the name of a process (the number is not looked at)
+ *     scrambled 1                                   processes come in the layout of early R535: 32 bytes a row, not 24
  *     insufficient N                                the first N filled calls for processes are too small (a race)
  *     delay_us N                                    what a call for processes takes
+ *     delay_all_us N                                what every other call about a device takes
  *     log PATH                                      the name of every call is appended there
  *
  * With OLD_DRIVER it lacks the symbols that drivers before R535 lack.
@@ -17,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
@@ -31,23 +37,55 @@ typedef struct {
     char bus_id[32];
 } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency_us;
+    int type, code;
+    unsigned long long value;
+} FieldValue;
 typedef struct { unsigned gpu, memory; } Utilization;
 
 static Device devices[MAX_DEVICES];
 static Line lines[MAX_LINES];
 static unsigned device_count, line_count;
-static unsigned long long insufficient, delay_us;
+static unsigned long long insufficient, delay_us, delay_all_us, scrambled;
+static struct { char key[192]; unsigned long long calls; } counters[MAX_LINES];
 static unsigned long long insufficient_so_far;
 static int started;
 
-/* Read the script anew, and tell the log which function was called. */
+static void tell(const char *log, const char *function)
+{
+    if (log[0]) {
+        FILE *out = fopen(log, "a");
+        fprintf(out, "%s\n", function);
+        fclose(out);
+    }
+}
+
+/* Read the script anew where it was changed, and tell the log which function was called. */
 static void load(const char *function)
 {
+    static char log[400];
+    static struct stat read_as;
     char text[512];
-    char log[400] = "";
-    FILE *script = fopen(getenv("BENCH_STANDIN_NVML"), "r");
+    struct stat now;
+    const char *path = getenv("BENCH_STANDIN_NVML");
+    if (!path || stat(path, &now)) {
+        perror("BENCH_STANDIN_NVML");
+        abort();
+    }
+    int same = now.st_ino == read_as.st_ino && now.st_size == read_as.st_size && now.st_mtim.tv_sec == read_as.st_mtim.tv_sec
+               && now.st_mtim.tv_nsec == read_as.st_mtim.tv_nsec;
+    read_as = now;
+    if (same) {
+        tell(log, function);
+        return;
+    }
+    FILE *script = fopen(path, "r");
+    log[0] = 0;
     device_count = line_count = 0;
-    insufficient = delay_us = 0;
+    insufficient = delay_us = delay_all_us = scrambled = 0;
     if (!script) {
         perror("BENCH_STANDIN_NVML");
         abort();
@@ -62,7 +100,8 @@ static void load(const char *function)
             device_count++;
         } else if (sscanf(text, "%15s %95s %63s %llu", l->kind, l->uuid, l->key, &l->number) == 4) {
             line_count++;
-        } else if (sscanf(text, "insufficient %llu", &insufficient) != 1 && sscanf(text, "delay_us %llu", &delay_us) != 1) {
+        } else if (sscanf(text, "insufficient %llu", &insufficient) != 1 && sscanf(text, "delay_us %llu", &delay_us) != 1
+                   && sscanf(text, "delay_all_us %llu", &delay_all_us) != 1 && sscanf(text, "scrambled %llu", &scrambled) != 1) {
             if (sscanf(text, "log %399s", log) != 1) {
                 fprintf(stderr, "not understood: %s", text);
                 abort();
@@ -70,11 +109,7 @@ static void load(const char *function)
         }
     }
     fclose(script);
-    if (log[0]) {
-        FILE *out = fopen(log, "a");
-        fprintf(out, "%s\n", function);
-        fclose(out);
-    }
+    tell(log, function);
 }
 
 static const Line *find(const char *kind, const char *uuid, const char *key)
@@ -84,6 +119,41 @@ static const Line *find(const char *kind, const char *uuid, const char *key)
         int same = strcmp(l->uuid, "*") == 0 || strcmp(l->uuid, uuid) == 0;
         if (same && strcmp(l->kind, kind) == 0 && strcmp(l->key, key) == 0)
             return l;
+    }
+    return NULL;
+}
+
+static void wait_us(unsigned long long us)
+{
+    nanosleep(&(struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000}, NULL);
+}
+
+/* How often this was asked, this time included. */
+static unsigned long long count_call(const char *uuid, const char *key)
+{
+    char name[192];
+    snprintf(name, sizeof name, "%s %s", uuid, key);
+    for (unsigned i = 0; i < MAX_LINES; i++) {
+        if (!counters[i].key[0])
+            snprintf(counters[i].key, sizeof counters[i].key, "%s", name);
+        if (strcmp(counters[i].key, name) == 0)
+            return ++counters[i].calls;
+    }
+    abort();
+}
+
+/* The line of this kind whose key is METRIC/N, and its N. */
+static const Line *find_counted(const char *kind, const char *uuid, const char *key, unsigned long long *n)
+{
+    for (unsigned i = 0; i < line_count; i++) {
+        const Line *l = &lines[i];
+        const char *slash = strchr(l->key, '/');
+        int same = strcmp(l->uuid, "*") == 0 || strcmp(l->uuid, uuid) == 0;
+        if (same && slash && strcmp(l->kind, kind) == 0 && strlen(key) == (size_t)(slash - l->key)
+            && strncmp(l->key, key, strlen(key)) == 0) {
+            *n = strtoull(slash + 1, NULL, 10);
+            return l;
+        }
     }
     return NULL;
 }
@@ -98,8 +168,15 @@ static int metric(const char *function, void *handle, const char *key, unsigned 
     const Line *error = find("error", uuid, key);
     if (error)
         return (int)error->number;
+    if (handle && strcmp(key, "processes"))
+        wait_us(delay_all_us);
+    unsigned long long n, calls = count_call(uuid, key);
+    const Line *later = find_counted("later", uuid, key, &n);
+    if (later && calls >= n)
+        return (int)later->number;
     const Line *value = find("value", uuid, key);
-    *number = value ? value->number : 0;
+    const Line *every = find_counted("every", uuid, key, &n);
+    *number = every && calls % n == 0 ? every->number : value ? value->number : 0;
     return SUCCESS;
 }
 
@@ -258,17 +335,132 @@ static int list_processes(const char *function, void *handle, unsigned *count, P
     int code = metric(function, handle, "processes", &unused);
     if (code)
         return code;
-    nanosleep(&(struct timespec){(time_t)(delay_us / 1000000), (long)(delay_us % 1000000) * 1000}, NULL);
+    wait_us(delay_us);
     int race = processes && insufficient_so_far < insufficient && ++insufficient_so_far;
     for (unsigned i = 0; i < line_count; i++) {
         if (strcmp(lines[i].kind, "process") || strcmp(lines[i].uuid, DEVICE(handle).uuid))
             continue;
-        if (processes && there < room)
+        if (processes && scrambled && there < room) { /* pid, memory, instances, then 8 bytes that the reader knows nothing of */
+            char *row = (char *)processes + 32 * there;
+            unsigned long long confidential = 0;
+            *(Process *)row = (Process){(unsigned)strtoul(lines[i].key, NULL, 10), lines[i].number, -1u, -1u};
+            memcpy(row + 24, &confidential, sizeof confidential);
+        } else if (processes && there < room)
             processes[there] = (Process){(unsigned)strtoul(lines[i].key, NULL, 10), lines[i].number, -1u, -1u};
         there++;
     }
     *count = there;
     return race || there > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void *handle, MemoryV2 *memory)
+{
+    unsigned long long reserved = 0;
+    int code = metric(__func__, handle, "used", &memory->used);
+    const Line *line = find("value", DEVICE(handle).uuid, "reserved");
+    reserved = line ? line->number : 0;
+    memory->total = DEVICE(handle).total;
+    memory->reserved = reserved;
+    memory->used -= reserved;
+    memory->free = memory->total - memory->used - reserved;
+    return code;
+}
+
+int nvmlDeviceGetFieldValues(void *handle, int count, FieldValue *values)
+{
+    unsigned long long unused;
+    int code = metric(__func__, handle, "fields", &unused);
+    for (int i = 0; i < count && !code; i++) {
+        const char *key = values[i].field == 197 ? "pcie_tx" : values[i].field == 198 ? "pcie_rx" : values[i].field == 138 ? "nvlink_tx" : "nvlink_rx";
+        values[i].type = 3;
+        values[i].code = metric(__func__, handle, key, &values[i].value);
+    }
+    return code;
+}
+
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
+{
+    int code = unsigned_metric(__func__, handle, "mig", current);
+    *pending = *current;
+    return code;
+}
+
+int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
+{
+    load(__func__);
+    for (unsigned i = 0; i < line_count; i++)
+        if (strcmp(lines[i].kind, "name") == 0 && strtoul(lines[i].key, NULL, 10) == pid) {
+            snprintf(name, length, "%s", lines[i].uuid);
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    *version = 13020;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
+{
+    return unsigned_metric(__func__, handle, "persistence", mode);
+}
+
+int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending)
+{
+    int code = unsigned_metric(__func__, handle, "ecc", current);
+    *pending = *current;
+    return code;
+}
+
+int nvmlDeviceGetMaxClockInfo(void *handle, int type, unsigned *mhz)
+{
+    static const char *const names[] = {"max_graphics_clock", "max_sm_clock", "max_memory_clock", "max_video_clock"};
+    return unsigned_metric(__func__, handle, names[type], mhz);
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(void *handle, unsigned *milliwatts)
+{
+    return unsigned_metric(__func__, handle, "default_power_limit", milliwatts);
+}
+
+int nvmlDeviceGetCurrPcieLinkGeneration(void *handle, unsigned *generation)
+{
+    return unsigned_metric(__func__, handle, "pcie_generation", generation);
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *width)
+{
+    return unsigned_metric(__func__, handle, "pcie_width", width);
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(void *handle, unsigned *width)
+{
+    return unsigned_metric(__func__, handle, "max_pcie_width", width);
+}
+
+int nvmlDeviceGetNumaNodeId(void *handle, unsigned *node)
+{
+    return unsigned_metric(__func__, handle, "numa", node);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level)
+{
+    (void)other;
+    unsigned number = 0;
+    int code = unsigned_metric(__func__, one, "topology", &number);
+    *level = (int)number;
+    return code;
+}
+
+int nvmlDeviceGetP2PStatus(void *one, void *other, int index, int *status)
+{
+    (void)other;
+    unsigned number = 0;
+    int code = unsigned_metric(__func__, one, index == 0 ? "p2p_read" : index == 2 ? "p2p_nvlink" : "p2p_other", &number);
+    *status = (int)number;
+    return code;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, Process *processes)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver, python
 
-from bench.nvml import METRICS, NO_FIGURE
+from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, SCRAMBLED
 from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
@@ -232,6 +232,11 @@ SAMPLE = {
     "throttle_reasons": 72,
     "used_mib": 3072.0,
     "reason": None,
+    "pcie_tx_kib": 0.0,
+    "pcie_rx_kib": 0.0,
+    "nvlink_tx_kib": 0.0,
+    "nvlink_rx_kib": 0.0,
+    "mig": False,
 }
 
 
@@ -241,7 +246,7 @@ def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver
     assert sample == SAMPLE
     assert isinstance(sample["throttle_reasons"], int)
     assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
-    assert (*METRICS, "reason") == tuple(sample)
+    assert (*METRICS, "reason", *LINKS, "mig") == tuple(sample)
 
 
 @pytest.mark.parametrize(
@@ -270,9 +275,80 @@ def test_figures_that_the_driver_marks_as_not_available_are_none(driver: Driver)
     assert sample == {**SAMPLE, "power_w": None, "energy_mj": None, "reason": reason}
 
 
+def test_counters_of_the_links_are_in_kib_and_one_that_is_not_offered_is_named(driver: Driver) -> None:
+    counters = (f"value {A} pcie_tx {5 << 20}", f"value {A} pcie_rx {7 << 30}", f"value {A} nvlink_tx {1 << 40}")
+    driver.write(*TWO_GPUS, *VALUES, *counters, f"error {A} nvlink_rx 3")
+    sample = asked(driver, f"nvml.device_sample({A!r})")
+    assert [sample[name] for name in LINKS] == [5 << 10, 7 << 20, 1 << 40, None]
+    assert sample["reason"] == "nvlink_rx_kib: Not Supported"
+    assert {name: sample[name] for name in METRICS} == {name: SAMPLE[name] for name in METRICS}
+
+
+def test_a_gpu_that_is_lost_says_so_once(driver: Driver) -> None:
+    keys = ("utilisation", "power", "energy", "sm_clock", "memory_clock", "temperature", "throttle", "used")
+    driver.write(*TWO_GPUS, *(f"error {A} {key} 15" for key in keys))
+    assert asked(driver, f"nvml.device_sample({A!r})") == {
+        **dict.fromkeys((*METRICS, *LINKS, "mig")),
+        "reason": "GPU is lost",
+    }
+
+
+def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *VALUES, f"value {A} mig 1", f"process {A} 11 {NOT_AVAILABLE}", f"process {B} 11 {MIB}")
+    sample, processes = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
+    assert (sample["energy_mj"], sample["mig"]) == (None, True)
+    assert sample["reason"] == f"energy_mj: {MIG_ENERGY}"
+    assert processes == [[[11, None]], "MIG is on, and the driver gives no figure of a process on the whole GPU"]
+
+
+def test_a_process_in_two_mig_instances_is_no_scrambled_list(driver: Driver) -> None:
+    twice = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
+    driver.write(*TWO_GPUS, *twice, f"value {A} mig 1")
+    assert asked(driver, f"nvml.processes({A!r})") == [[[11, 512.0], [11, 256.0]], None]
+    driver.write(*TWO_GPUS, *twice)
+    assert asked(driver, f"nvml.processes({A!r})") == [[], SCRAMBLED]
+
+
+@pytest.mark.parametrize("rows", [(0,), (2**32 - 1,), (11, 0), (11, 12, 11)])
+def test_lists_with_impossible_pids_are_dropped_and_counted(driver: Driver, rows: tuple[int, ...]) -> None:
+    driver.write(*TWO_GPUS, *(f"process {A} {pid} {MIB}" for pid in rows), f"process {B} 5 {MIB}")
+    assert asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.scrambled]") == [
+        [[], SCRAMBLED],
+        [[[5, 1.0]], None],
+        1,
+    ]
+
+
+def test_the_layout_of_early_r535_is_recognised_though_its_first_row_looks_right(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *PROCESSES, "scrambled 1")
+    seen = driver.python(
+        "import pynvml as p\np.nvmlInit()\n"
+        "rows = p.nvmlDeviceGetComputeRunningProcesses(p.nvmlDeviceGetHandleByIndex(0))\n"
+        "print([row.pid for row in rows])"
+    )
+    assert seen == "[11, 0]\n"
+    assert asked(driver, f"[nvml.processes({A!r}), nvml.scrambled]") == [[[], SCRAMBLED], 1]
+
+
+def test_what_processes_occupy_leaves_the_reserve_of_the_driver_out(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"value {A} used {700 * MIB}", f"value {A} reserved {600 * MIB}")
+    assert asked(driver, f"[nvml.occupied_mib({A!r}), nvml.used_mib({A!r})]") == [[100.0, None], [700.0, None]]
+
+
+def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, "name trainer 4711 0")
+    names = asked(driver, "[nvml.process_name(4711), nvml.process_name(1), nvml.process_name(2**31 - 1)]")
+    assert names[0] == "trainer"
+    assert names[1] == Path("/proc/1/comm").read_text().strip()
+    assert names[2] is None
+
+
 def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
     driver.write(DEVICE_B)
-    assert asked(driver, f"nvml.device_sample({A!r})") == {**dict.fromkeys(METRICS), "reason": "Not Found"}
+    assert asked(driver, f"nvml.device_sample({A!r})") == {
+        **dict.fromkeys((*METRICS, *LINKS, "mig")),
+        "reason": "Not Found",
+    }
     assert asked(driver, f"nvml.processes({A!r})") == [[], "Not Found"]
 
 

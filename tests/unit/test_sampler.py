@@ -1,5 +1,6 @@
 """The sampler on real processes: what they allocate shows, the clock does not drift, and its death is survived."""
 
+import itertools
 import os
 import signal
 import socket
@@ -13,11 +14,22 @@ import psutil
 import pytest
 
 import bench.sample
+import bench.sample.sources
 from bench.channel import Channel
-from bench.records import MEMORY_COLUMNS
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
 from bench.sample import Sampler, read_spool
-from bench.sample.process import DUTY_CYCLE, MEMORY_PERIOD_NS, Clock, Loop, Spool, spool_path
-from bench.sample.rss import resident_mib
+from bench.sample.process import (
+    DEVICE_PERIOD_NS,
+    DUTY_CYCLE,
+    MEMORY_PERIOD_NS,
+    Clock,
+    Loop,
+    Spool,
+    clocks,
+    spool_path,
+)
+from bench.sample.rapl import Rapl
+from bench.sample.rss import proportional_mib, resident_mib
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +77,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.fixture
 def sampler(tmp_path: Path) -> Iterator[Sampler]:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1")
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "none"))
     yield sampler
     sampler.stop()
 
@@ -145,7 +157,163 @@ def test_a_process_that_has_ended_has_no_size_also_while_it_is_a_zombie() -> Non
     assert resident_mib(process.pid) is None
 
 
+def test_the_proportional_size_counts_shared_pages_by_their_share() -> None:
+    pss_mib, reason = proportional_mib(os.getpid())
+    assert reason is None
+    assert pss_mib == pytest.approx(psutil.Process().memory_full_info().pss / 2**20, rel=0.05)
+    assert proportional_mib(2**22 + 1) == (None, "the process had ended")
+
+
+def test_the_proportional_size_that_the_kernel_hides_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refused)
+    assert proportional_mib(1) == (None, "the kernel does not let us read /proc/1/smaps_rollup")
+
+
 # Launches
+
+
+def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_taken(
+    sampler: Sampler, children: list[Child], tmp_path: Path
+) -> None:
+    job = Job(
+        launch=0,
+        scenario="ddp",
+        scenario_file="",
+        repeat=0,
+        strategy="ddp",
+        precision="O0",
+        half="bf16",
+        processes=2,
+        replicas=2,
+        distributed=True,
+        impl="auto",
+        workload=Workload(image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1),
+        iters=1,
+        threads=1,
+    )
+    for rank, child in enumerate(children):
+        sampler.hear(job, {"event": "up", "rank": rank, "pid": child.pid})
+    until(lambda: len(moments(tmp_path)) >= 3)
+    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 1})
+    time.sleep(0.4)
+    assert not [row for row in read_spool(spool_path(str(tmp_path), 0))["memory"] if row["pss_mib"] is not None]
+    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 0})
+    memory, _ = sampler.finish(0)
+    full = [row for row in memory if row["pss_mib"] is not None]
+    assert [row["rank"] for row in full] == [0, 1]
+    assert all(0 < row["pss_mib"] <= row["used_mib"] and row["reason"] is None for row in full)
+    assert sampler.cost is not None
+    assert sampler.cost["pss"]["calls"] == 1
+
+
+def test_the_sizes_of_both_kinds_stay_within_one_percent_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+
+    def spend(ms: float) -> None:
+        nonlocal now_ns
+        now_ns += round(ms * 1e6)
+
+    def rss(pid: int) -> float:
+        spend(0.1)
+        return 1.0
+
+    def pss(pid: int) -> tuple[float, None]:
+        spend(30)
+        return 1.0, None
+
+    monkeypatch.setattr(bench.sample.sources, "resident_mib", rss)
+    monkeypatch.setattr(bench.sample.sources, "proportional_mib", pss)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
+    _, theirs = socket.socketpair()
+    loop = Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="h", powercap=str(tmp_path))
+    loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
+    while now_ns < 300e9:
+        now_ns = max(now_ns, loop.memory_clock.due_ns)
+        loop._sample()
+    watched = loop.launches[0]
+    assert watched.pss_cost.calls > 20
+    assert (watched.pss_cost.total_ms + watched.memory_cost.total_ms) / (now_ns / 1e6) <= DUTY_CYCLE
+
+
+# The energy of CPU packages
+
+
+def packages(root: Path, *energies_uj: int) -> None:
+    for number, energy_uj in enumerate(energies_uj):
+        folder = root / f"intel-rapl:{number}"
+        folder.mkdir(exist_ok=True, parents=True)
+        (folder / "name").write_text(f"package-{number}\n")
+        (folder / "energy_uj").write_text(f"{energy_uj}\n")
+        (folder / "max_energy_range_uj").write_text("1000000\n")
+
+
+def test_the_energy_of_each_package_is_what_was_added_since_and_a_wrap_is_taken_out(tmp_path: Path) -> None:
+    packages(tmp_path, 100_000, 900_000)
+    (tmp_path / "intel-rapl:0:0").mkdir()
+    (tmp_path / "intel-rapl:0:0" / "name").write_text("core\n")
+    rapl = Rapl(str(tmp_path))
+    assert rapl.reason is None
+    packages(tmp_path, 150_000, 200_000)
+    assert rapl.read() == {"package-0": (50.0, None), "package-1": (300.0, None)}
+    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
+    assert rapl.read() == {"package-0": (50.0, None), "package-1": (None, "energy_mj: No such file or directory")}
+
+
+def test_without_a_counter_or_the_right_to_read_it_there_is_a_reason(tmp_path: Path) -> None:
+    assert "has no RAPL counter" in (Rapl(str(tmp_path / "nowhere")).reason or "")
+    packages(tmp_path, 1)
+    (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+    assert "energy_uj cannot be read" in (Rapl(str(tmp_path)).reason or "")
+
+
+def test_the_energy_of_the_cpu_is_sampled_where_it_can_be_read(children: list[Child], tmp_path: Path) -> None:
+    packages(tmp_path / "powercap", 500_000)
+    sampler = Sampler.start(
+        device="cpu", gpus=(), spool=str(tmp_path), host="node1", powercap=str(tmp_path / "powercap")
+    )
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: moments(tmp_path))
+    packages(tmp_path / "powercap", 750_000)
+    until(lambda: [row for row in read_spool(spool_path(str(tmp_path), 0))["device"] if row["energy_mj"]])
+    _, device = sampler.finish(0)
+    sampler.stop()
+    assert all(list(row) == list(DEVICE_COLUMNS) for row in device)
+    assert {row["device"] for row in device} == {"package-0"}
+    assert (device[-1]["energy_mj"], device[-1]["power_w"], device[-1]["reason"]) == (250.0, None, None)
+    assert sampler.findings is not None
+    assert sampler.findings["cpu_energy"] == {"source": "rapl", "reason": None}
+
+
+def test_why_there_is_no_energy_of_the_cpu_is_told(sampler: Sampler, children: list[Child]) -> None:
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    sampler.finish(0)
+    assert sampler.findings is not None
+    assert sampler.findings["cpu_energy"]["source"] is None
+    assert "has no RAPL counter" in sampler.findings["cpu_energy"]["reason"]
+
+
+def test_the_interval_is_as_asked_for(tmp_path: Path, children: list[Child]) -> None:
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", interval_s=0.05)
+    sampler.watch(0, "ddp", 0, children[0].pid)
+    until(lambda: len(moments(tmp_path)) >= 12)
+    sampler.finish(0)
+    sampler.stop()
+    times = moments(tmp_path)
+    gaps_ms = sorted((later - earlier) / 1e6 for earlier, later in itertools.pairwise(times[1:]))
+    assert gaps_ms[len(gaps_ms) // 2] == pytest.approx(50, abs=20)
+
+
+def test_no_interval_makes_the_clock_stand_still() -> None:
+    memory, device = clocks(1e-12)
+    assert memory.period_ns == 1_000_000
+    assert device.period_ns == DEVICE_PERIOD_NS
+    assert [clock.period_ns for clock in clocks(2.0)] == [2_000_000_000] * 2
+    assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
 
 
 def test_memory_that_a_child_allocates_shows_in_its_rows_alone(

@@ -1,0 +1,227 @@
+"""Energy, power, clocks, temperature, throttling and traffic of each GPU over the measured steps of a launch. Pure.
+
+Energy is that of the whole board, from one of two sources, which a table never mixes silently:
+
+``counter``    the difference of the driver's counter (``nvmlDeviceGetTotalEnergyConsumption``, mJ; Volta and later),
+               over windows of 10 s and more, in which its steps of some 20 to 100 ms no longer matter
+``estimated``  the integral of the sampled power (``nvmlDeviceGetPowerUsage``; trapezoids), where there is no counter or
+               the window is shorter. On many boards that figure is itself an average over up to a second
+``rapl``       the counter of a CPU package, on the CPU
+
+A counter that stands still or falls is no energy of 0: it is null with the reason. Under MIG it is null, because board
+and counter are shared with the other instances. The window is that of the measured steps; the samples at its ends lie
+up to an interval inside of it, so energy is mean power between them times the window.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from bench import throttle
+
+COUNTER_WINDOW_S = 10.0
+"""Shorter windows integrate power."""
+COVERED = 0.8
+"""The share of the window that the samples must span, for a figure of all of it."""
+LARGEST_GAP_S = 2.0
+"""The longest stretch without a known power that is integrated over."""
+
+COLUMNS = [
+    *("launch", "scenario", "device", "window_s", "samples"),
+    *("energy_j", "energy_source", "energy_reason", "mean_power_w", "peak_power_w"),
+    *("utilisation_percent", "sm_clock_mhz", "min_sm_clock_mhz", "memory_clock_mhz", "max_temperature_c"),
+    *("throttle_reasons", "throttle", "verdict"),
+    *("pcie_tx_mib_s", "pcie_rx_mib_s", "nvlink_tx_mib_s", "nvlink_rx_mib_s"),
+]
+
+
+def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per launch and device with samples in its measured window: the columns of :data:`COLUMNS`.
+
+    ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or, where it is null, ``energy_reason``. Powers
+    in W; ``mean_power_w`` is ``energy_j / window_s`` where there is an energy, and else the mean of the samples.
+    ``sm_clock_mhz`` and ``memory_clock_mhz``: medians. ``throttle_reasons``: the bits of all samples ORed (null: none
+    known), ``throttle`` their names, ``verdict`` as in ``bench.throttle`` (``unknown`` without bits). Traffic in MiB/s,
+    from counters; null where the driver offers none, or they fell.
+    """
+    rows = []
+    for launch, window in _windows(steps).items():
+        start_ns, end_ns = window
+        mine = device[(device["launch"] == launch) & device["t_ns"].between(start_ns, end_ns)]
+        for uuid, samples in mine.groupby("device", sort=False):
+            rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def per_launch(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+    """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
+
+    ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_images_j,
+    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``energy_per_1000_images_j``: the energy of the
+    window over the images that were trained in it (measured steps times ``global_batch``), times 1000.
+    ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
+    ``invalid`` says that the launch's figures are those of its cooling, and must not be used.
+    """
+    table = per_device(device, steps)
+    measured = steps[~steps["warmup"]].groupby("launch")["step"].nunique()
+    windows = _windows(steps)
+    rows = []
+    for launch, mine in table.groupby("launch", sort=True):
+        known = bool(mine["energy_j"].notna().all())
+        energy_j = float(mine["energy_j"].sum()) if known else None
+        powers = mine["mean_power_w"]
+        rows.append(
+            {
+                "launch": int(mine["launch"].iloc[0]),
+                "scenario": mine["scenario"].iloc[0],
+                "devices": len(mine),
+                "window_s": float(mine["window_s"].iloc[0]),
+                "energy_j": energy_j,
+                "energy_source": "+".join(sorted(set(mine["energy_source"].dropna()))) or None,
+                "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
+                "energy_per_1000_images_j": None
+                if energy_j is None
+                else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
+                "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
+                "peak_power_w": _peak_power(device, launch, windows[launch]),
+                "max_temperature_c": _maximum(mine["max_temperature_c"]),
+                "throttle": ", ".join(
+                    dict.fromkeys(name for text in mine["throttle"].dropna() for name in text.split(", ") if name)
+                )
+                or None,
+                "verdict": next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(mine["verdict"])),
+            }
+        )
+    columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
+    columns += ["energy_per_1000_images_j", "mean_power_w", "peak_power_w", "max_temperature_c", "throttle", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
+    """The known powers for a plot: ``launch, scenario, device, t_ns, power_w``, in order of time."""
+    known = device[device["power_w"].notna()].sort_values(["launch", "t_ns"])
+    return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
+
+
+def invalid(device: pd.DataFrame, steps: pd.DataFrame) -> dict[int, str]:
+    """The launches whose figures must not be used, and why: a device slowed down for heat or by its hardware."""
+    table = per_device(device, steps)
+    bad = table[table["verdict"] == "invalid"]
+    return {
+        int(mine["launch"].iloc[0]): "; ".join(f"{row.device}: {row.throttle}" for row in mine.itertuples())
+        for _, mine in bad.groupby("launch")
+    }
+
+
+def _windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
+    """Start and end (ns) of the measured steps of each launch, over its ranks."""
+    measured = steps[~steps["warmup"].astype(bool)]
+    ends_ns = measured["start_ns"] + (measured["step_ms"] * 1e6).round().astype("int64")
+    bounds = measured.assign(end_ns=ends_ns).groupby("launch").agg(start=("start_ns", "min"), end=("end_ns", "max"))
+    return {launch: (int(start), int(end)) for launch, start, end in bounds.itertuples()}
+
+
+def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict[str, Any]:
+    energy_j, source, reason = _energy(samples, window_s)
+    power = samples["power_w"].dropna()
+    mean_power_w = energy_j / window_s if energy_j is not None else (float(power.mean()) if len(power) else None)
+    bits = throttle.combined(None if pd.isna(value) else int(value) for value in samples["throttle_reasons"])
+    return {
+        "launch": launch,
+        "scenario": samples["scenario"].iloc[0],
+        "device": uuid,
+        "window_s": window_s,
+        "samples": len(samples),
+        "energy_j": energy_j,
+        "energy_source": source,
+        "energy_reason": reason,
+        "mean_power_w": mean_power_w,
+        "peak_power_w": _maximum(power),
+        "utilisation_percent": _mean(samples["utilisation_percent"]),
+        "sm_clock_mhz": _median(samples["sm_clock_mhz"]),
+        "min_sm_clock_mhz": _minimum(samples["sm_clock_mhz"]),
+        "memory_clock_mhz": _median(samples["memory_clock_mhz"]),
+        "max_temperature_c": _maximum(samples["temperature_c"]),
+        "throttle_reasons": bits,
+        "throttle": None if bits is None else ", ".join(throttle.names(bits)),
+        "verdict": "unknown" if bits is None else throttle.verdict(bits),
+        **{
+            f"{link}_mib_s": _traffic(samples, f"{link}_kib")
+            for link in ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
+        },
+    }
+
+
+def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str | None, str | None]:
+    """Energy in J, its source, and why there is none."""
+    if (samples["mig"] == True).any():  # noqa: E712  # null is neither
+        return None, None, "MIG is on: power and counter are those of the whole GPU"
+    package = samples["device"].iloc[0].startswith("package-")
+    counter = samples[samples["energy_mj"].notna()]
+    if len(counter) >= 2 and (package or window_s >= COUNTER_WINDOW_S):
+        energies_j = counter["energy_mj"] / 1000.0
+        span_s = _span_s(counter)
+        if (energies_j.diff().dropna() < 0).any():
+            return None, None, "the driver's counter fell within the window"
+        gained_j = float(energies_j.iloc[-1] - energies_j.iloc[0])
+        if gained_j <= 0:
+            return None, None, "the driver's counter stood still over the window"
+        if span_s >= COVERED * window_s:
+            return gained_j * window_s / span_s, "rapl" if package else "counter", None
+    if package:
+        return None, None, "too few samples of the counter in the window"
+    return _integral(samples[samples["power_w"].notna()], samples, window_s)
+
+
+def _integral(
+    known: pd.DataFrame, samples: pd.DataFrame, window_s: float
+) -> tuple[float | None, str | None, str | None]:
+    if known.empty:
+        told = samples["reason"].dropna()
+        why = f": {told.iloc[-1]}" if len(told) else ""
+        return None, None, f"the driver gives neither energy nor power{why}"
+    span_s = _span_s(known)
+    if len(known) < 2 or span_s < COVERED * window_s:
+        return None, None, f"power is known over {span_s:.1f} s of {window_s:.1f} s"
+    seconds = known["t_ns"].diff().iloc[1:] / 1e9
+    if seconds.max() > LARGEST_GAP_S:
+        return None, None, f"power is unknown over {seconds.max():.1f} s within the window"
+    means_w = known["power_w"].rolling(2).mean().iloc[1:]
+    return float((means_w * seconds).sum()) * window_s / span_s, "estimated", None
+
+
+def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
+    """MiB/s between the first and the last known value of a counter in KiB; None where it fell or has not two."""
+    known = samples[samples[counter].notna()]
+    if len(known) < 2 or (known[counter].diff().dropna() < 0).any():
+        return None
+    return float(known[counter].iloc[-1] - known[counter].iloc[0]) / 1024.0 / _span_s(known)
+
+
+def _peak_power(device: pd.DataFrame, launch: Any, window: tuple[int, int]) -> float | None:
+    mine = device[(device["launch"] == launch) & device["t_ns"].between(*window)]
+    return _maximum(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())))
+
+
+def _span_s(samples: pd.DataFrame) -> float:
+    return float(samples["t_ns"].iloc[-1] - samples["t_ns"].iloc[0]) / 1e9
+
+
+def _maximum(values: "pd.Series[float]") -> float | None:
+    known = values.dropna()
+    return float(known.max()) if len(known) else None
+
+
+def _minimum(values: "pd.Series[float]") -> float | None:
+    known = values.dropna()
+    return float(known.min()) if len(known) else None
+
+
+def _median(values: "pd.Series[float]") -> float | None:
+    known = values.dropna()
+    return float(known.median()) if len(known) else None
+
+
+def _mean(values: "pd.Series[float]") -> float | None:
+    known = values.dropna()
+    return float(known.mean()) if len(known) else None

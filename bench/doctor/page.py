@@ -1,0 +1,98 @@
+"""The report of ``bench doctor`` as one page of text for people."""
+
+from typing import Any
+
+MARKS = {"problem": "✗", "warning": "!", "note": "·"}
+
+
+def page(report: dict[str, Any]) -> str:
+    """Facts, a line for each GPU, then the findings."""
+    lines = [*_host(report["host"]), *_driver(report), *_gpus(report), *_torch(report["torch"]), ""]
+    found = report["findings"]
+    if not found:
+        lines.append("Nothing here speaks against a measurement.")
+    for finding in found:
+        lines += [
+            f"{MARKS[finding['level']]} {finding['about']}: {finding['finding']}",
+            f"    so: {finding['consequence']}",
+            f"    do: {finding['remedy']}",
+        ]
+    lines += ["", "Next: python -m bench list, then python -m bench run"]
+    return "\n".join(lines)
+
+
+def _host(host: dict[str, Any]) -> list[str]:
+    container = f"in a container ({host['container']})" if host["container"] else "no container seen"
+    namespace = ", PID namespace of its own" if host["own_pid_namespace"] else ""
+    quota = "" if host["cpu_quota"] is None else f", {host['cpu_quota']:g} cores' worth of time"
+    cores = f"{host['cores_usable']} of {host['cores_online']} cores{quota}"
+    governor = f"governor {_told(host['governor'])}, load {host['load_1min']:.1f}"
+    memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free"
+    return [
+        f"Host     {host['host']}: {host['os']}, {container}{namespace}",
+        f"CPU      {host['cpu']}, {cores}, {governor}",
+        f"Memory   {memory}, /dev/shm {_told(host['shm_mib'])} MiB, NUMA nodes {_told(host['numa_nodes'])}",
+    ]
+
+
+def _driver(report: dict[str, Any]) -> list[str]:
+    driver = report["driver"]
+    if driver["version"] is None:
+        return ["Driver   none"]
+    return [f"Driver   {driver['version']}, NVML {_told(driver['nvml'])}, CUDA up to {_told(driver['cuda'])}"]
+
+
+def _gpus(report: dict[str, Any]) -> list[str]:
+    lines = []
+    for gpu in report["gpus"]:
+        now = gpu["now"]
+        figures = (
+            f"memory {_number(gpu['free_mib'], 'MiB')} free of {_number(gpu['memory_total_mib'], 'MiB')}",
+            f"power {_number(now['power_w'], 'W')} of {_number(gpu['power_limit_w'], 'W')}",
+            f"SM clock {_number(now['sm_clock_mhz'], 'MHz')} of {_number(gpu['max_sm_clock_mhz'], 'MHz')}",
+            _number(now["temperature_c"], "°C"),
+        )
+        settings = (
+            f"MIG {_switch(gpu['mig'])}, ECC {_switch(gpu['ecc'])}, persistence {_switch(gpu['persistence'])}",
+            f"PCIe gen {_told(gpu['pcie_generation'])} ×{_told(gpu['pcie_width'])}",
+            f"NUMA node {_told(gpu['numa_node'])}, compute capability {_told(gpu['compute_capability'])}",
+        )
+        lines += [
+            f"GPU {gpu['index']}    {gpu['name']}, {gpu['uuid']}",
+            f"         {'; '.join(figures)}",
+            f"         {', '.join(settings)}",
+        ]
+        for pid, name, used_mib in gpu["processes"]:
+            lines.append(f"         process {pid} ({name or 'name unknown'}): {_number(used_mib, 'MiB')}")
+    for path in report["topology"]:
+        one, other = path["between"]
+        peer = {True: "peer access", False: "no peer access", None: "peer access not told"}[path["p2p"]]
+        nvlink = " over NVLink" if path["nvlink"] else ""
+        lines.append(f"GPU {one}-{other}  {peer}{nvlink}, by {path['level'] or 'a way not told'}")
+    return lines
+
+
+def _torch(torch: dict[str, Any]) -> list[str]:
+    if torch["problem"] is not None:
+        return ["torch    unusable"]
+    apex = torch["apex"]
+    modules = [f"{name} {'yes' if problem is None else 'no'}" for name, problem in apex["problems"].items()]
+    modules += [f"{name} {'yes' if there else 'no'}" for name, there in apex["extras"].items()]
+    versions = {name: _told(torch.get(name.lower())) for name in ("torchvision", "CUDA", "cuDNN", "NCCL")}
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [
+        f"torch    {_told(torch['torch'])}, {told}, Python {torch['python']}",
+        f"apex     {', '.join(modules)}",
+    ]
+
+
+def _told(value: object) -> str:
+    return "not told" if value is None else str(value)
+
+
+def _switch(value: bool | None) -> str:
+    return {True: "on", False: "off", None: "not told"}[value]
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "not told" if value is None else f"{value:,.0f} {unit}"

@@ -1,0 +1,213 @@
+"""Whose memory is it? From the driver's list of a GPU to figures of bench's own ranks, each with its source.
+
+On bare metal the list has the rank's PID and its figure. In a container it may have host PIDs, PIDs without figures, or
+nothing at all. In that order a rank's figure on a device comes from:
+
+``nvml_pid``            the list has its PID, or a PID that ``/proc`` shows to be the same process (``NSpid``)
+``nvml_probe``          the list has a PID that rose by as much as the rank allocated for a probe
+``nvml_device_delta``   the device's level above that before the launch, where nobody else can have moved it: one rank
+                        belongs there, no process was there before, and at most one PID came since
+``unavailable``         none of these, with the reason
+
+Pure: the driver and ``/proc`` are asked elsewhere (``bench.sample.process``), so every case can be a test.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.records import PROBE_MIB
+
+PROBE_TOLERANCE_MIB = 32.0
+"""By how much a rise may differ from that: the driver hands out pages of 2 MiB, and kernels are loaded lazily."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The memory of one process on one device at one moment."""
+
+    pid: int
+    device: str
+    used_mib: float | None
+    source: str
+    reason: str | None = None
+    pss_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """A device before the launch: the level of its memory in MiB (None: unknown), and who was on it (None: unknown)."""
+
+    used_mib: float | None
+    pids: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What the driver said of one device. ``reason``: why the list, or a figure in it, is missing."""
+
+    device: str
+    rows: Sequence[tuple[int, float | None]]
+    reason: str | None
+    mig: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a list, if only an empty one."""
+        return bool(self.rows) or self.reason is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known besides.
+
+    ``ranks``: PID as the rank knows it -> the devices that it was given, None where nobody said. ``aliases``: PID in
+    the driver's list -> (the rank's PID, the source that this makes). ``earlier``: PIDs of ranks of earlier launches,
+    which the driver may list for a moment longer. ``nested``: bench runs in a PID namespace of its own, so that PIDs of
+    the list may be those of another one.
+    """
+
+    ranks: Mapping[int, tuple[str, ...] | None]
+    aliases: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    earlier: frozenset[int] = frozenset()
+    nested: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed:
+    """Readings, ``why``: ranks without any reading and the reason, ``foreign``: processes that are nobody's of ours.
+
+    ``foreign`` has (PID, MiB or None, whether that is certain: in a container a PID that cannot be told apart may be
+    the rank itself).
+    """
+
+    readings: list[Reading]
+    why: dict[int, str]
+    foreign: list[tuple[int, float | None, bool]]
+
+
+def attribute(
+    listing: Listing, known: Known, before: Before | None, level: Callable[[], tuple[float | None, str | None]]
+) -> Attributed:
+    """Figures of the ranks on one device. ``level``: asks for the device's used MiB now; called only where needed."""
+    readings: list[Reading] = []
+    bare: list[int] = []
+    strangers: list[tuple[int, float | None]] = []
+    for pid, used_mib in listing.rows:
+        owner, source = (pid, "nvml_pid") if pid in known.ranks else known.aliases.get(pid, (None, ""))
+        if owner is None:
+            if pid not in known.earlier:
+                strangers.append((pid, used_mib))
+        elif used_mib is None:
+            bare.append(owner)
+        else:
+            readings.append(Reading(pid=owner, device=listing.device, used_mib=used_mib, source=source))
+    told = {reading.pid for reading in readings}
+    belonging = [pid for pid, devices in known.ranks.items() if devices is not None and listing.device in devices]
+    sought = sorted({*bare, *(pid for pid in belonging if known.nested and pid not in told)})
+    why: dict[int, str] = {}
+    for pid in sought:
+        obstacle = _no_delta(pid, listing, known, before, belonging, bare, strangers)
+        reading = None
+        if obstacle is None and before is not None and before.used_mib is not None:
+            reading, obstacle = _delta(pid, listing.device, before.used_mib, level)
+        if reading is not None:
+            readings.append(reading)
+        elif pid in bare:
+            parts = [part for part in (listing.reason, obstacle) if part]
+            readings.append(_unavailable(pid, listing.device, "; ".join(parts)))
+        elif obstacle is not None:
+            why[pid] = obstacle
+    return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, told))
+
+
+def _no_delta(
+    pid: int,
+    listing: Listing,
+    known: Known,
+    before: Before | None,
+    belonging: list[int],
+    bare: list[int],
+    strangers: list[tuple[int, float | None]],
+) -> str | None:
+    """Why the device's level does not tell the memory of this rank; None where it does, empty where nobody asked."""
+    if any(devices is None for devices in known.ranks.values()):
+        return ""
+    if listing.mig:
+        return "the device's level is that of all its MIG instances"
+    if not listing.known:
+        return f"the driver's list could not be had ({listing.reason})"
+    if before is None or before.used_mib is None or before.pids is None:
+        return "the device's level before the launch is unknown"
+    if before.pids:
+        return f"a process was on the device before the launch ({_pids(before.pids)})"
+    if belonging != [pid]:
+        return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
+    unexplained = len(strangers) - (pid not in bare)
+    if unexplained > 0:
+        return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in strangers])})"
+    return None
+
+
+def _delta(
+    pid: int, device: str, before_mib: float, level: Callable[[], tuple[float | None, str | None]]
+) -> tuple[Reading | None, str | None]:
+    used_mib, reason = level()
+    if used_mib is None:
+        return None, f"the device's level is unknown ({reason})"
+    if used_mib <= before_mib:  # it has no context yet, or none any more: as if it were not in a list
+        return None, "the device's level did not rise above that before the launch"
+    told = "not named by the driver: the rise of the device's level since before the launch"
+    rise = used_mib - before_mib
+    return Reading(pid=pid, device=device, used_mib=rise, source="nvml_device_delta", reason=told), None
+
+
+def _unavailable(pid: int, device: str, reason: str) -> Reading:
+    return Reading(pid=pid, device=device, used_mib=None, source="unavailable", reason=reason)
+
+
+def _foreign(
+    strangers: list[tuple[int, float | None]],
+    known: Known,
+    before: Before | None,
+    belonging: list[int],
+    told: set[int],
+) -> list[tuple[int, float | None, bool]]:
+    if not known.nested:
+        return [(pid, used_mib, True) for pid, used_mib in strangers]
+    there = frozenset() if before is None or before.pids is None else before.pids
+    certain = [(pid, used_mib, True) for pid, used_mib in strangers if pid in there]
+    unsure = [(pid, used_mib, False) for pid, used_mib in strangers if pid not in there]
+    somewhere = any(devices is None for devices in known.ranks.values())
+    hidden = len(known.ranks) if somewhere else sum(pid not in told for pid in belonging)
+    return certain + (unsure if len(unsure) > hidden else [])
+
+
+def _pids(pids: Sequence[int] | frozenset[int]) -> str:
+    shown = ", ".join(map(str, sorted(pids)[:4]))
+    return f"PID {shown}{' and more' if len(pids) > 4 else ''}"
+
+
+def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
+    """Whether the process that the driver lists as ``listed`` is the one that calls itself ``rank``.
+
+    ``nspid``: the line ``NSpid`` of its ``/proc/PID/status``: its PID in every namespace from that of this ``/proc``
+    inwards. The caller has made sure that both are in the same innermost namespace, or that the chain is unique.
+    """
+    return listed != rank and len(nspid) > 1 and nspid[-1] == rank
+
+
+def match_probe(
+    before: Mapping[int, float | None], after: Mapping[int, float | None], taken: frozenset[int] | set[int]
+) -> int | None:
+    """The one PID of the list whose figure rose by ``PROBE_MIB``; None where there is none, or more than one.
+
+    ``taken``: PIDs that are known to be somebody else. A PID that is new in the second list cannot be told from a
+    process that came by chance, so it does not count.
+    """
+    rises = {
+        pid: after_mib - before_mib
+        for pid, after_mib in after.items()
+        if pid not in taken and after_mib is not None and (before_mib := before.get(pid)) is not None
+    }
+    fitting = [pid for pid, rise in rises.items() if abs(rise - PROBE_MIB) <= PROBE_TOLERANCE_MIB]
+    return fitting[0] if len(fitting) == 1 else None

@@ -1,0 +1,27 @@
+"""Which process has which PIDs, where ``/proc`` is that of an outer PID namespace."""
+
+import os
+
+from bench.pid_namespace import nested
+from bench.sample.attribution import same_process
+
+__all__ = ["nested", "rank_of"]
+
+
+def rank_of(listed: int, ranks: frozenset[int], proc: str = "/proc") -> int | None:
+    """Which rank the process that the driver calls ``listed`` is, where ``/proc`` is that of an outer namespace.
+
+    None where it cannot be seen, or is none of them. Two containers may use the same inner PID, so the process must be
+    in this very namespace; where the kernel does not let us compare, it is not a match.
+    """
+    try:
+        with open(os.path.join(proc, str(listed), "status"), encoding="ascii", errors="replace") as file:
+            lines = [line.split() for line in file if line.startswith("NSpid:")]
+        theirs = os.readlink(os.path.join(proc, str(listed), "ns", "pid"))
+        ours = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+    if not lines or theirs != ours:
+        return None
+    nspid = [int(number) for number in lines[0][1:]]
+    return next((rank for rank in ranks if same_process(rank, listed, nspid)), None)

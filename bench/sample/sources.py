@@ -1,0 +1,152 @@
+"""Where figures of memory come from: the resident set of CPU ranks, or the driver's lists of the chosen GPUs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bench.nvml import Nvml
+from bench.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
+from bench.sample.namespaces import rank_of
+from bench.sample.rss import proportional_mib, resident_mib
+
+Ranks = Mapping[int, tuple[str, ...] | None]
+"""PID of each watched rank -> the devices that it was given; None where nobody said."""
+
+
+class Rss:
+    """Host memory, for CPU ranks."""
+
+    missing = "the process had ended before its first sample"
+
+    def __init__(self) -> None:
+        import psutil  # noqa: F401  # now, and not within a launch
+
+    def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
+        """A reading for each process that lives."""
+        sizes = [(pid, resident_mib(pid)) for pid in ranks]
+        return [Reading(pid=pid, device="cpu", used_mib=mib, source="rss") for pid, mib in sizes if mib is not None], {}
+
+    def with_pss(self, readings: list[Reading]) -> list[Reading]:
+        """The same with the proportional set sizes, which take some hundred times as long."""
+        return [replace(reading, **_pss(reading.pid)) for reading in readings]
+
+
+class Nothing:
+    """In the place of a driver that cannot be asked."""
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+
+    def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
+        """No reading."""
+        return [], {}
+
+
+class GpuMemory:
+    """Device memory per process, from the driver's lists of the chosen GPUs (see ``bench.sample.attribution``).
+
+    ``why``: ranks of the launch that have no reading yet, and the reason. ``foreign``: by (device, PID) the most MiB
+    of a process that is not bench's, and whether that it is not is certain.
+    """
+
+    missing = "the driver lists no process with this PID (a container's PID namespace?)"
+
+    def __init__(self, nvml: Nvml, gpus: list[str], *, nested: bool) -> None:
+        self.nvml = nvml
+        self.gpus = gpus
+        self.nested = nested
+        self.why: dict[int, str] = {}
+        self.foreign: dict[tuple[str, int], tuple[float | None, bool]] = {}
+        self.probed: dict[int, int | None] = {}
+        self._before: dict[str, Before] = {}
+        self._aliases: dict[int, tuple[int, str]] = {}
+        self._seen: set[int] = set()
+        self._probes: dict[int, dict[str, dict[int, float | None]]] = {}
+        self._ours: set[int] = set()
+        self._earlier: frozenset[int] = frozenset()
+
+    def begin(self) -> None:
+        """A launch begins: nobody of it is on a device yet, so what is there now is what was there before it."""
+        self.why, self.foreign, self.probed = {}, {}, {}
+        self._aliases, self._seen, self._probes = {}, set(), {}
+        self._earlier, self._ours = self._earlier | self._ours, set()
+        self._before = {}
+        if not self.nested:
+            return  # the lists have our own PIDs in them
+        for uuid in self.gpus:
+            rows, reason = self.nvml.processes(uuid)
+            known = bool(rows) or reason is None
+            pids = frozenset(pid for pid, _ in rows if pid not in self._earlier) if known else None
+            self._before[uuid] = Before(used_mib=self.nvml.used_mib(uuid)[0], pids=pids)
+
+    def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
+        """A reading for each process on each GPU that it is on, and per GPU why its list could not be had, or None."""
+        self._ours.update(ranks)
+        readings: list[Reading] = []
+        answers: dict[str, str | None] = {}
+        for uuid in self.gpus:
+            rows, reason = self.nvml.processes(uuid)
+            answers[uuid] = None if rows else reason
+            self._recognise([pid for pid, _ in rows], ranks)
+            told = attribute(
+                Listing(
+                    device=uuid,
+                    rows=rows,
+                    reason=reason,
+                    mig=any(mib is None for _, mib in rows) and self.nvml.mig(uuid),
+                ),
+                Known(ranks=ranks, aliases=self._aliases, earlier=self._earlier, nested=self.nested),
+                self._before.get(uuid),
+                partial(self.nvml.used_mib, uuid),
+            )
+            readings += told.readings
+            self.why.update(told.why)
+            for pid, used_mib, certain in told.foreign:
+                most, sure = self.foreign.get((uuid, pid), (None, False))
+                known = [mib for mib in (most, used_mib) if mib is not None]
+                self.foreign[uuid, pid] = max(known, default=None), sure or certain
+        for reading in readings:
+            self.why.pop(reading.pid, None)
+        return readings, answers
+
+    def probe(self, rank: int, stage: str, ranks: Ranks) -> None:
+        """Take the lists ``before`` a rank allocates the probe and when it is ``allocated``: the PID that rose is it.
+
+        ``probed`` has for each rank that PID, or None where none fits.
+        """
+        given = ranks.get(rank)
+        mine = [
+            uuid for uuid in self.gpus if given is None or uuid in given
+        ]  # others may probe theirs at the same time
+        lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in mine}
+        if stage == "before":
+            self._probes[rank] = lists
+            return
+        before = self._probes.pop(rank, {})
+        taken = (set(ranks) | set(self._aliases)) - {rank}
+        found = {match_probe(before.get(uuid, {}), lists[uuid], taken) for uuid in mine} - {None}
+        listed = found.pop() if len(found) == 1 else None
+        self.probed[rank] = listed
+        if listed is not None and listed != rank:
+            self._alias(listed, rank, "nvml_probe")
+
+    def _recognise(self, listed: Collection[int], ranks: Ranks) -> None:
+        """Look once at each PID that is not a rank's: ``/proc`` may know that it is one under another number."""
+        for pid in listed:
+            if pid in ranks or pid in self._seen or pid in self._aliases:
+                continue
+            self._seen.add(pid)
+            rank = rank_of(pid, frozenset(ranks))
+            if rank is not None:
+                self._alias(pid, rank, "nvml_pid")
+
+    def _alias(self, listed: int, rank: int, source: str) -> None:
+        self._aliases[listed] = rank, source
+        for uuid in self.gpus:
+            self.foreign.pop((uuid, listed), None)  # so it was one of ours
+
+
+def _pss(pid: int) -> dict[str, Any]:
+    pss_mib, reason = proportional_mib(pid)
+    return {"pss_mib": pss_mib, "reason": None if reason is None else f"pss_mib: {reason}"}

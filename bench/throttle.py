@@ -1,0 +1,82 @@
+"""Why a GPU ran slower than it could: NVML's bits, what each means for a measurement, and which make it invalid.
+
+The bits are NVML's ``nvmlClocksEventReasons`` constants. A GPU that slows down for heat or by its hardware's protection
+measures its cooling and not the scenario: the launch is invalid. One at its power cap does what it was set to do, and
+would do so in production, but two of them need equal caps to be compared: a warning.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal slowdown (software)",
+    0x40: "thermal slowdown (hardware)",
+    0x80: "power brake (hardware)",
+    0x100: "display clocks",
+}
+INVALID = 0x8 | 0x20 | 0x40 | 0x80
+WARNING = 0x4
+
+
+def names(bits: int) -> list[str]:
+    """What the bits stand for; a bit that this list does not know is given as a number."""
+    unknown = bits & ~sum(REASONS)
+    return [name for bit, name in REASONS.items() if bits & bit] + ([hex(unknown)] if unknown else [])
+
+
+def verdict(bits: int) -> str:
+    """``invalid``, ``warning`` or ``ok``."""
+    if bits & INVALID:
+        return "invalid"
+    return "warning" if bits & WARNING else "ok"
+
+
+def combined(samples: Iterable[int | None]) -> int | None:
+    """All bits that were set in any sample; None where no sample knows. One sample in twenty is enough."""
+    known = [bits for bits in samples if bits is not None]
+    if not known:
+        return None
+    together = 0
+    for bits in known:
+        together |= bits
+    return together
+
+
+def measured_window(steps: Iterable[Mapping[str, Any]]) -> tuple[int, int] | None:
+    """When the measured steps of a launch began and ended (ns, monotonic clock); None where there are none."""
+    measured = [row for row in steps if not row["warmup"]]
+    if not measured:
+        return None
+    ends_ns = (row["start_ns"] + round(row["step_ms"] * 1e6) for row in measured)
+    return min(row["start_ns"] for row in measured), max(ends_ns)
+
+
+def check(device: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What throttled a launch within its measured window, for its record; None where no device was sampled in it.
+
+    ``verdict``: the worst over the devices; ``unknown`` where a device's driver tells no reasons. ``devices``: by UUID
+    the names of the reasons, or None.
+    """
+    window = measured_window(steps)
+    if window is None:
+        return None
+    start_ns, end_ns = window
+    samples: dict[str, list[int | None]] = {}
+    for row in device:
+        # A row of a CPU package, or of a GPU that could not be asked at all, does not know of MIG either.
+        if row["mig"] is not None and start_ns <= row["t_ns"] <= end_ns:
+            samples.setdefault(row["device"], []).append(row["throttle_reasons"])
+    if not samples:
+        return None
+    bits = {uuid: combined(values) for uuid, values in samples.items()}
+    found = {"unknown" if value is None else verdict(value) for value in bits.values()}
+    worst = next(one for one in ("invalid", "warning", "unknown", "ok") if one in found)
+    return {
+        "verdict": worst,
+        "devices": {uuid: None if value is None else names(value) for uuid, value in bits.items()},
+    }

@@ -1,0 +1,36 @@
+"""In a container a rank shows the sampler which PID of the driver's list it is: that whose memory rises as it says.
+
+The rank allocates :data:`bench.records.PROBE_MIB` once and frees them again, before its first step, and says when; see
+``bench.sample.attribution``. It takes a second, which is in ``first_forward_s``; on the host itself nothing is done.
+"""
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from bench.pid_namespace import nested
+from bench.records import PROBE_MIB
+
+HOLD_S = 0.5
+"""How long each state lasts, so that the sampler sees it: the messages take milliseconds, its question some more."""
+
+
+def show(tell: Any, device: torch.device, *, hold_s: float = HOLD_S) -> None:
+    """Tell ``before`` and ``allocated``. On a device that has no room for it, the rank stays untold."""
+    if device.type != "cuda" or not nested():
+        return
+    torch.cuda.synchronize(device)  # there is a context now
+    tell("probe", pid=os.getpid(), stage="before")
+    time.sleep(hold_s)
+    try:
+        probe = torch.empty(int(PROBE_MIB) << 20, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError:
+        return
+    torch.cuda.synchronize(device)
+    tell("probe", pid=os.getpid(), stage="allocated")
+    time.sleep(hold_s)
+    del probe
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)

@@ -1,0 +1,341 @@
+"""``bench doctor``: on no GPU, on GPUs of a stand-in driver, and where torch is broken; every finding has a remedy."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import Driver, compile_driver
+
+from bench.doctor.findings import LEVELS, findings
+from bench.doctor.gpus import numa_node
+from bench.doctor.host import cpu_quota
+from bench.doctor.page import page
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 2**20
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TWO_GPUS = (f"device {A} 0 65 0 Stand-in_A {81920 * MIB}", f"device {B} 0 1 0 Stand-in_B {40960 * MIB}")
+"""In PCI order B is GPU 0."""
+
+FAKE_TORCH = """
+__version__ = "2.9.9"
+class version: cuda = "12.6"
+class backends:
+    class cudnn:
+        version = staticmethod(lambda: 90100)
+class distributed:
+    is_available = is_nccl_available = is_gloo_available = staticmethod(lambda: True)
+class cuda:
+    get_arch_list = staticmethod(lambda: ["sm_80", "sm_90"])
+    class nccl:
+        version = staticmethod(lambda: (2, 30, 7))
+class ops:
+    load_library = staticmethod(print)
+get_num_threads = lambda: 2
+"""
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, in an environment in which torch is quick to import unless it says otherwise."""
+    path = environment.pop("PYTHONPATH", None)
+    return subprocess.run(
+        [sys.executable, "-m", "bench", "doctor", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> dict[str, str]:
+    """A torch that answers at once, so that only what is looked at takes time."""
+    folder = tmp_path / "quick"
+    folder.mkdir()
+    (folder / "torch.py").write_text(FAKE_TORCH)
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path) -> Driver:
+    return Driver(library, tmp_path / "driver.txt")
+
+
+def report(*arguments: str, **environment: str) -> dict[str, Any]:
+    done = doctor("--json", *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    for finding in told["findings"]:
+        assert finding["level"] in LEVELS
+        assert all(
+            finding[part] and "\n" not in finding[part] for part in ("about", "finding", "consequence", "remedy")
+        )
+    return told
+
+
+def about(told: dict[str, Any], subject: str) -> list[str]:
+    return [finding["finding"] for finding in told["findings"] if finding["about"] == subject]
+
+
+# On this machine
+
+
+def test_the_page_of_this_machine_names_the_real_torch_and_every_module_of_apex() -> None:
+    import torch
+
+    done = doctor()
+    assert done.returncode == 0, done.stderr
+    assert f"torch    {torch.__version__}" in done.stdout
+    for module in ("apex.amp", "apex.parallel", "apex.optimizers", "amp_C"):
+        assert module in done.stdout
+    assert len(done.stdout.splitlines()) < 66  # a page
+
+
+def test_without_a_gpu_it_says_what_that_means(quick: dict[str, str]) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU here")
+    started = time.monotonic()
+    told = report(**quick, LD_LIBRARY_PATH="")
+    assert time.monotonic() - started < 10
+    assert told["gpus"] == []
+    assert about(told, "GPUs") == ["there is no NVIDIA driver on this host"]
+    assert told["torch"]["torch"] == "2.9.9"
+    assert told["host"]["cores_usable"] >= 1
+
+
+def test_the_command_line_imports_no_torch(quick: dict[str, str]) -> None:
+    code = "import sys\nfrom bench.verbs.doctor import main\nmain(['--json'])\nassert 'torch' not in sys.modules"
+    path = os.pathsep.join([quick["PYTHONPATH"], str(ROOT)])
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+# Broken torch
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "raise ImportError('libcudart.so.12: cannot open\\nshared object file')",
+            "libcudart.so.12: cannot open shared",
+        ),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("raise SystemExit('no')", "exit code 1: no"),
+    ],
+)
+def test_a_broken_torch_is_a_finding_and_the_rest_is_told(tmp_path: Path, source: str, told: str) -> None:
+    (tmp_path / "torch.py").write_text(source)
+    found = report(PYTHONPATH=str(tmp_path))
+    (problem,) = [finding for finding in found["findings"] if finding["about"] == "torch"]
+    assert problem["level"] == "problem"
+    assert told in problem["finding"]
+    assert "--python" in problem["remedy"]
+    assert found["host"]["cpu"]
+    done = doctor(PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0
+    assert "✗ torch" in done.stdout
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = report("--python", str(tmp_path / "none"))
+    assert f"{tmp_path}/none cannot be started: No such file or directory" in about(found, "torch")[0]
+
+
+def test_an_apex_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = doctor("--apex", str(tmp_path))
+    assert done.returncode == 2
+    assert "--apex: there is no package apex" in done.stderr
+
+
+# GPUs
+
+
+def test_two_gpus_are_described_in_pci_order_with_what_would_spoil_a_measurement(
+    driver: Driver, quick: dict[str, str]
+) -> None:
+    driver.write(
+        *TWO_GPUS,
+        *(f"value {A} capability 70", f"value {B} capability 90", f"value {B} ecc 1", f"value {B} persistence 1"),
+        *(f"value {A} power_limit 200000", f"value {A} default_power_limit 300000", f"value {A} temperature 61"),
+        *(f"value {A} used {2048 * MIB}", f"process {A} 4242 {2000 * MIB}", "name trainer 4242 0"),
+        *(f"value {A} pcie_width 8", f"value {A} max_pcie_width 16", f"value {A} throttle 64"),
+        *("value * topology 50", "value * p2p_read 1", "value * p2p_nvlink 1", f"value {B} max_sm_clock 1980"),
+    )
+    environment = quick | driver.environment()
+    told = report(**environment)
+    assert [(gpu["index"], gpu["uuid"]) for gpu in told["gpus"]] == [(0, B), (1, A)]
+    assert told["driver"] == {"version": "999.01", "nvml": "13.999.01", "cuda": "13.2"}
+    assert told["topology"] == [
+        {"between": [0, 1], "level": "the link between CPU sockets", "p2p": False, "nvlink": False}
+    ]
+    assert about(told, "GPU 1") == [
+        "torch has no code for its sm_70 (only sm_80, sm_90)",
+        "persistence mode is off",
+        "its power limit is 200 W where 300 W is usual",
+        "it has 8 of 16 PCIe lanes",
+        "it slows down now: thermal slowdown (hardware)",
+        "others are using it: PID 4242 (trainer), 2,048 MiB occupied",
+    ]
+    assert about(told, "GPU 0") == []
+    assert about(told, "topology") == ["no peer access between GPUs 0-1"]
+    assert about(told, "GPUs") == ["they are of 2 models: Stand-in A, Stand-in B"]
+    text = doctor(**environment).stdout
+    assert f"GPU 0    Stand-in B, {B}" in text
+    assert "process 4242 (trainer): 2,000 MiB" in text
+    assert "GPU 0-1  no peer access, by the link between CPU sockets" in text
+    assert "ECC on" in text
+
+
+def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
+    silent = (
+        "pci_generation",
+        "ecc",
+        "persistence",
+        "numa",
+        "power_limit",
+        "used",
+        "capability",
+        "p2p_read",
+        "topology",
+    )
+    driver.write(*TWO_GPUS, f"value {B} mig 1", f"error {A} handle 15", *(f"error * {key} 3" for key in silent))
+    told = report(**quick, **driver.environment())
+    assert "MIG is on" in about(told, "GPU 0")
+    assert "left out: GPU is lost" in about(told, "GPUs")[0]
+    assert told["gpus"][0]["ecc"] is None
+    assert "ECC not told" in doctor(**quick, **driver.environment()).stdout
+
+
+def test_a_driver_that_refuses_is_told_with_its_words(driver: Driver, quick: dict[str, str]) -> None:
+    driver.write("error * init 18")
+    told = report(**quick, **driver.environment())
+    assert told["gpus"] == []
+    assert "version mismatch" in about(told, "GPUs")[0]
+
+
+def test_a_shadowing_pynvml_is_a_problem_even_without_a_driver(tmp_path: Path, quick: dict[str, str]) -> None:
+    shadow = Path(quick["PYTHONPATH"]) / "pynvml"
+    shadow.mkdir()
+    (shadow / "__init__.py").write_text("def nvmlInit(): ...\n")
+    told = report(**quick)
+    assert "the deprecated project 'pynvml' shadows nvidia-ml-py" in about(told, "pynvml")[0]
+    assert told["findings"][0]["level"] == "problem"
+
+
+# Facts to findings
+
+
+HOST: dict[str, Any] = {
+    "host": "h",
+    "os": "Linux",
+    "cpu": "C",
+    "cores_usable": 8,
+    "cores_online": 8,
+    "memory_gib": 64,
+    "memory_available_gib": 60,
+    "governor": None,
+    "container": None,
+    "cpu_quota": None,
+    "load_1min": 0.0,
+    "shm_mib": 4096,
+    "numa_nodes": 1,
+    "own_pid_namespace": False,
+    "rapl_reason": None,
+}
+TORCH: dict[str, Any] = {
+    "problem": None,
+    "python": "3.11",
+    "torch": "2.9",
+    "torch_problem": None,
+    "torchvision": "0.24",
+    "torchvision_problem": None,
+    "cuda": None,
+    "gloo": True,
+    "apex": {"problems": {"apex.amp": None, "apex.parallel": None}, "extras": {"amp_C": True}},
+}
+
+
+def facts(*, host: dict[str, Any] | None = None, torch: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "gpus": [],
+        "gpus_reason": None,
+        "driver": {"version": None, "nvml": None, "cuda": None},
+        "topology": [],
+        "pynvml": {"path": "x", "problem": None},
+        "host": HOST | (host or {}),
+        "torch": TORCH | (torch or {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ({"governor": "powersave"}, "the frequency governor is powersave"),
+        ({"load_1min": 4.5}, "other work is running (load 4.5 on 8 cores)"),
+        ({"cpu_quota": 2.5}, "2.5 cores' worth of time on 8 cores"),
+        ({"shm_mib": 64}, "/dev/shm has 64 MiB"),
+        ({"rapl_reason": "no RAPL; read it"}, "no RAPL"),
+    ],
+)
+def test_what_is_wrong_with_the_host_is_found(host: dict[str, Any], said: str) -> None:
+    (finding,) = findings(facts(host=host))
+    assert said in finding.finding
+
+
+def test_a_host_with_nothing_wrong_has_no_finding() -> None:
+    report = facts()
+    assert findings(report) == []
+    assert "Nothing here speaks against a measurement." in page({**report, "findings": []})
+
+
+def test_half_an_apex_is_named_module_by_module() -> None:
+    apex = {"problems": {"apex.amp": None, "apex.parallel": "apex.parallel fails; mend it"}, "extras": {"amp_C": True}}
+    (finding,) = findings(facts(torch={"apex": apex}))
+    assert (finding.finding, finding.remedy) == ("apex.parallel: apex.parallel fails", "mend it")
+    apex = {"problems": {"apex.amp": None}, "extras": {"amp_C": False, "syncbn": True}}
+    (finding,) = findings(facts(torch={"apex": apex}))
+    assert finding.finding == "apex is there without amp_C"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
+        ({}, None),
+    ],
+)
+def test_the_limit_of_a_control_group_is_read_in_both_versions(
+    tmp_path: Path, files: dict[str, str], quota: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_quota(str(tmp_path)) == quota
+
+
+def test_the_numa_node_of_a_gpu_is_that_of_its_pci_device(tmp_path: Path) -> None:
+    device = tmp_path / "0000:c1:00.0"
+    device.mkdir()
+    (device / "numa_node").write_text("1\n")
+    assert numa_node("00000000:C1:00.0", str(tmp_path)) == 1
+    (device / "numa_node").write_text("-1\n")
+    assert numa_node("00000000:C1:00.0", str(tmp_path)) is None
+    assert numa_node("00000000:C2:00.0", str(tmp_path)) is None

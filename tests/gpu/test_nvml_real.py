@@ -1,0 +1,174 @@
+"""What NVML says against ``nvidia-smi`` and against torch, on a real driver: ``python -m pytest -m gpu``."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from bench import nvml
+from bench.analyse import devices
+from bench.pid_namespace import nested
+from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
+from bench.sample import Sampler, read_spool
+from bench.sample.attribution import match_probe
+from bench.spool import spool_path
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
+
+PROGRAM = """
+import os, sys, time, torch
+torch.cuda.set_device(0)
+kept = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device="cuda")
+a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+torch.cuda.synchronize()
+print("up", torch.cuda.max_memory_reserved() / 2**20, flush=True)
+for line in sys.stdin:
+    if line.startswith("probe"):
+        probe = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+    end = time.monotonic() + float(line.split()[1])
+    while time.monotonic() < end:
+        a = (a @ a).clamp(-1, 1)
+        torch.cuda.synchronize()
+    print("done", flush=True)
+"""
+
+
+class Rank:
+    """A process with a CUDA context and 2 GiB on the first GPU of this host in PCI order."""
+
+    def __init__(self, uuid: str) -> None:
+        import os
+        import sys
+
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "2048"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid},
+        )
+        self.pid = self.process.pid
+        self.reserved_mib = float(self._line().split()[1])
+
+    def tell(self, order: str, *, wait: bool = True) -> None:
+        assert self.process.stdin is not None
+        print(order, file=self.process.stdin, flush=True)
+        if wait:
+            self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the process ended"
+        return line
+
+
+@pytest.fixture
+def gpu() -> nvml.Gpu:
+    return nvml.list_gpus()[0][0]
+
+
+@pytest.fixture
+def rank(gpu: nvml.Gpu) -> Iterator[Rank]:
+    one = Rank(gpu.uuid)
+    yield one
+    one.process.kill()
+    one.process.communicate()
+
+
+def smi(uuid: str, query: str, fields: str) -> list[list[str]]:
+    told = subprocess.run(
+        ["nvidia-smi", f"--query-{query}={fields}", "--format=csv,noheader,nounits", "-i", uuid],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+
+
+def sampled(folder: Path, gpu: nvml.Gpu, rank: Rank, seconds: float) -> tuple[Sampler, list[Any], list[Any]]:
+    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(folder), host="here")
+    try:
+        sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
+        deadline = time.monotonic() + 30
+        while not read_spool(spool_path(str(folder), 0))["device"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(seconds)
+        return sampler, *sampler.finish(0)
+    finally:
+        sampler.stop()
+
+
+def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
+    gpu: nvml.Gpu, rank: Rank, tmp_path: Path
+) -> None:
+    _, memory, _ = sampled(tmp_path, gpu, rank, 1.0)
+    by_smi = dict(map(tuple, smi(gpu.uuid, "compute-apps", "pid,used_memory")))
+    if str(rank.pid) not in by_smi:
+        assert nested(), "on the host itself the driver lists our PID"
+        pytest.skip("a container: nvidia-smi does not show our PID, so there is nothing to compare with")
+    assert {row["source"] for row in memory} == {"nvml_pid"}
+    assert memory[-1]["used_mib"] == pytest.approx(float(by_smi[str(rank.pid)]), abs=2)
+    assert 100 < memory[-1]["used_mib"] - rank.reserved_mib < 2000  # the context and the libraries
+
+
+def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: nvml.Gpu, tmp_path: Path) -> None:
+    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
+    sampler._receive("ready", 30)
+    sampler._ready = True
+    sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
+    time.sleep(1.0)
+    rank = Rank(gpu.uuid)
+    time.sleep(1.5)
+    memory, _ = sampler.finish(0)
+    sampler.stop()
+    rank.process.kill()
+    rank.process.communicate()
+    assert memory[-1]["source"] == "nvml_device_delta", memory[-1]["reason"]
+    assert rank.reserved_mib < memory[-1]["used_mib"] < rank.reserved_mib + 2000
+
+
+def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> None:
+    session = nvml.Nvml()
+    before, reason = session.processes(gpu.uuid)
+    if not before:
+        pytest.skip(f"the driver lists no process here: {reason}")
+    rank.tell("probe 0")
+    after, _ = session.processes(gpu.uuid)
+    session.close()
+    listed = match_probe(dict(before), dict(after), set())
+    assert listed is not None, (PROBE_MIB, before, after)
+    assert listed == rank.pid or nested()
+
+
+def test_energy_by_the_counter_agrees_with_power_over_twenty_seconds(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
+    rank.tell("work 30", wait=False)
+    time.sleep(3)
+    by_smi: list[float] = []
+    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here")
+    sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
+    start_ns = time.perf_counter_ns()
+    while time.perf_counter_ns() < start_ns + 20e9:
+        by_smi.append(float(smi(gpu.uuid, "gpu", "power.draw")[0][0]))
+        time.sleep(0.2)
+    memory, device = sampler.finish(0)
+    cost = sampler.cost
+    sampler.stop()
+    assert list(memory[0]) == list(MEMORY_COLUMNS)
+    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": start_ns, "step_ms": 20_000.0, "step": 0}])
+    (row,) = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), steps).to_dict("records")
+    assert row["energy_source"] in ("counter", "estimated"), row["energy_reason"]
+    assert row["mean_power_w"] == pytest.approx(sum(by_smi) / len(by_smi), rel=0.1)
+    assert cost is not None
+    for kind in ("memory", "device"):
+        assert cost[kind]["total_ms"] / 20_000 < 0.015, cost

@@ -1,0 +1,221 @@
+"""Whose memory it is: every way in which a driver's list may name, misname or hide our ranks."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.records import PROBE_MIB
+from bench.sample.attribution import (
+    Attributed,
+    Before,
+    Known,
+    Listing,
+    attribute,
+    match_probe,
+    same_process,
+)
+from bench.sample.namespaces import rank_of
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = "GPU-a"
+IDLE = Before(used_mib=600.0, pids=frozenset())
+
+
+def told(
+    *rows: tuple[int, float | None],
+    known: Known,
+    before: Before | None = IDLE,
+    level: float | None = 600.0,
+    reason: str | None = None,
+    mig: bool = False,
+) -> Attributed:
+    listing = Listing(device=GPU, rows=rows, reason=reason, mig=mig)
+    return attribute(listing, known, before, lambda: (level, None if level is not None else "GPU is lost"))
+
+
+def figures(attributed: Attributed) -> list[tuple[int, float | None, str]]:
+    return [(reading.pid, reading.used_mib, reading.source) for reading in attributed.readings]
+
+
+def container(ranks: dict[int, tuple[str, ...] | None], **more: object) -> Known:
+    return Known(ranks=ranks, nested=True, **more)  # type: ignore[arg-type]
+
+
+def test_a_pid_in_the_list_is_the_rank_and_the_level_is_not_even_asked_for() -> None:
+    def never() -> tuple[float | None, str | None]:
+        raise AssertionError
+
+    listing = Listing(device=GPU, rows=[(11, 512.0), (12, 256.0)], reason=None)
+    for nested in (False, True):
+        known = Known(ranks={11: (GPU,), 12: (GPU,)}, nested=nested)
+        assert figures(attribute(listing, known, IDLE, never)) == [(11, 512.0, "nvml_pid"), (12, 256.0, "nvml_pid")]
+
+
+def test_host_pids_in_a_container_are_the_rank_where_it_is_alone() -> None:
+    alone = told((104711, 900.0), known=container({11: (GPU,)}), level=1500.0)
+    assert figures(alone) == [(11, 900.0, "nvml_device_delta")]
+    assert "not named by the driver" in (alone.readings[0].reason or "")
+    assert alone.foreign == []
+
+
+def test_host_pids_plus_100000_of_two_ranks_on_two_gpus_are_each_told_by_its_own_device() -> None:
+    ranks: dict[int, tuple[str, ...] | None] = {11: (GPU,), 12: ("GPU-b",)}
+    assert figures(told((100011, 900.0), known=container(ranks), level=1500.0)) == [(11, 900.0, "nvml_device_delta")]
+
+
+def test_an_empty_list_in_a_container_is_told_by_the_level() -> None:
+    assert figures(told(known=container({11: (GPU,)}), level=1100.0)) == [(11, 500.0, "nvml_device_delta")]
+
+
+def test_an_empty_list_on_the_host_means_that_nobody_is_there() -> None:
+    assert told(known=Known(ranks={11: (GPU,)}), level=1100.0).readings == []
+
+
+def test_container_pids_without_figures_are_told_by_the_level() -> None:
+    attributed = told((11, None), known=container({11: (GPU,)}), level=1100.0, reason="not available")
+    assert figures(attributed) == [(11, 500.0, "nvml_device_delta")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "before", "level", "why"),
+    [
+        (((7, 1.0),), {11: (GPU,)}, Before(used_mib=600.0, pids=frozenset({7})), 900.0, "before the launch (PID 7)"),
+        ((), {11: (GPU,), 12: (GPU,)}, IDLE, 900.0, "2 ranks are on the device"),
+        (((7, 1.0), (8, 1.0)), {11: (GPU,)}, IDLE, 900.0, "cannot be told apart are on the device (PID 7, 8)"),
+        ((), {11: (GPU,)}, Before(used_mib=None, pids=frozenset()), 900.0, "before the launch is unknown"),
+        ((), {11: (GPU,)}, Before(used_mib=600.0, pids=None), 900.0, "before the launch is unknown"),
+        ((), {11: (GPU,)}, None, 900.0, "before the launch is unknown"),
+        ((), {11: (GPU,)}, IDLE, None, "the device's level is unknown (GPU is lost)"),
+        ((), {11: (GPU,)}, IDLE, 600.0, "did not rise"),
+        ((), {11: (GPU,)}, IDLE, 500.0, "did not rise"),
+    ],
+)
+def test_the_level_says_nothing_where_others_may_have_moved_it(
+    rows: tuple[tuple[int, float | None], ...],
+    ranks: dict[int, tuple[str, ...] | None],
+    before: Before | None,
+    level: float | None,
+    why: str,
+) -> None:
+    attributed = told(*rows, known=container(ranks), before=before, level=level)
+    assert attributed.readings == []
+    assert why in attributed.why[11]
+
+
+def test_a_list_that_cannot_be_had_leaves_the_rank_unknown() -> None:
+    attributed = told(known=container({11: (GPU,)}), level=900.0, reason="Insufficient Permissions")
+    assert attributed.readings == []
+    assert "Insufficient Permissions" in attributed.why[11]
+
+
+def test_a_rank_without_figure_under_mig_is_unavailable_since_the_level_is_everybodys() -> None:
+    for nested in (False, True):
+        known = Known(ranks={11: (GPU,)}, nested=nested)
+        attributed = told((11, None), known=known, level=1100.0, reason="no figure", mig=True)
+        assert figures(attributed) == [(11, None, "unavailable")]
+        assert "all its MIG instances" in (attributed.readings[0].reason or "")
+
+
+def test_where_nobody_said_which_devices_a_rank_has_the_level_is_left_alone() -> None:
+    attributed = told((11, None), known=container({11: None}), level=1100.0, reason="not available")
+    assert figures(attributed) == [(11, None, "unavailable")]
+    assert attributed.readings[0].reason == "not available"
+
+
+def test_an_alias_gives_the_source_that_found_it() -> None:
+    known = container({11: (GPU,), 12: (GPU,)}, aliases={104711: (11, "nvml_pid"), 104712: (12, "nvml_probe")})
+    attributed = told((104711, 900.0), (104712, 800.0), known=known)
+    assert figures(attributed) == [(11, 900.0, "nvml_pid"), (12, 800.0, "nvml_probe")]
+    assert attributed.foreign == []
+
+
+def test_a_foreign_process_is_certain_on_the_host_and_in_a_container_if_it_was_there_before() -> None:
+    assert told((7, 100.0), (11, 1.0), known=Known(ranks={11: (GPU,)})).foreign == [(7, 100.0, True)]
+    there = Before(used_mib=600.0, pids=frozenset({7}))
+    attributed = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}), before=there)
+    assert attributed.foreign == [(7, 100.0, True)]
+    crowded = told((7, 100.0), (104711, 900.0), known=container({11: (GPU,)}))
+    assert crowded.foreign == [(7, 100.0, False), (104711, 900.0, False)]  # one of them is the rank, and which?
+
+
+def test_a_rank_of_the_launch_before_that_is_still_listed_is_nobody_foreign() -> None:
+    assert told((10, 5.0), known=Known(ranks={11: (GPU,)}, earlier=frozenset({10}))).foreign == []
+
+
+# The probe
+
+
+def test_the_pid_that_rises_by_the_probe_is_the_rank() -> None:
+    before = {7: 100.0, 104711: 400.0, 104712: 410.0, 9: None}
+    after = {7: 100.0, 104711: 400.0 + PROBE_MIB + 2, 104712: 412.0, 9: None, 8: PROBE_MIB}
+    assert match_probe(before, after, set()) == 104711
+
+
+def test_no_pid_or_two_that_fit_are_no_answer() -> None:
+    before = {1: 0.0, 2: 0.0}
+    assert match_probe(before, {1: 10.0, 2: 10.0}, set()) is None
+    assert match_probe(before, {1: PROBE_MIB, 2: PROBE_MIB}, set()) is None
+    assert match_probe(before, {1: PROBE_MIB, 2: PROBE_MIB}, {1}) == 2
+    assert match_probe({}, {1: PROBE_MIB}, set()) is None
+
+
+# PIDs in namespaces
+
+
+@pytest.mark.parametrize(
+    ("rank", "listed", "nspid", "same"),
+    [
+        (11, 4711, (4711, 11), True),
+        (11, 4711, (4711, 30, 11), True),
+        (11, 4711, (4711,), False),
+        (11, 11, (11, 11), False),
+    ],
+)
+def test_nspid_tells_the_same_process_in_two_namespaces(
+    rank: int, listed: int, nspid: tuple[int, ...], same: bool
+) -> None:
+    assert same_process(rank, listed, nspid) is same
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Callable[..., str]:
+    """A ``/proc`` of an outer namespace, with one process in it."""
+
+    def make(listed: int, nspid: str, namespace: str | None = None) -> str:
+        folder = tmp_path / str(listed)
+        (folder / "ns").mkdir(parents=True)
+        (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{nspid}\nThreads:\t1\n")
+        (folder / "ns" / "pid").symlink_to(namespace or str(Path("/proc/self/ns/pid").readlink()))
+        return str(tmp_path)
+
+    return make
+
+
+def test_the_process_of_an_outer_proc_is_recognised(proc: Callable[..., str]) -> None:
+    assert rank_of(4711, frozenset({11, 12}), proc(4711, "4711\t11")) == 11
+
+
+def test_the_same_inner_pid_in_another_container_is_not_ours(proc: Callable[..., str]) -> None:
+    assert rank_of(4711, frozenset({11}), proc(4711, "4711\t11", "pid:[1]")) is None
+
+
+def test_a_process_that_proc_does_not_show_is_nobody(tmp_path: Path) -> None:
+    assert rank_of(4711, frozenset({11}), str(tmp_path)) is None
+
+
+def test_a_real_namespace_under_the_proc_of_the_host_is_seen_through() -> None:
+    code = (
+        "import os\nfrom bench.sample.namespaces import nested, rank_of\n"
+        "inner, outer = os.getpid(), int(os.readlink('/proc/self'))\n"
+        "print(nested(), inner != outer, rank_of(outer, frozenset({inner})) == inner, rank_of(1, frozenset({inner})))"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode:
+        pytest.skip("this user may not make a PID namespace")
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.stdout == "True True True None\n", done.stderr

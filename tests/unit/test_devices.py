@@ -1,0 +1,195 @@
+"""Energy, power and throttling of a launch against figures that can be worked out by hand."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench.analyse import devices
+from bench.records import DEVICE_COLUMNS, STEP_COLUMNS
+
+START_NS = 5_000_000_000
+
+
+def steps(seconds: float, *, count: int = 100, ranks: int = 1, launch: int = 0) -> pd.DataFrame:
+    """Measured steps that last ``seconds`` in all after a warm-up step of 1 s."""
+    step_ms = 1000.0 * seconds / count
+    rows = []
+    for rank in range(ranks):
+        for step in range(count + 1):
+            start_ns = START_NS - 10**9 if step == 0 else START_NS + round((step - 1) * step_ms * 1e6)
+            duration = 1000.0 if step == 0 else step_ms
+            row = {"launch": launch, "scenario": "ddp", "rank": rank, "step": step, "warmup": step == 0}
+            rows.append(dict.fromkeys(STEP_COLUMNS) | row | {"start_ns": start_ns, "step_ms": duration})
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype({"warmup": "bool", "step_ms": "float64"})
+
+
+def samples(
+    seconds: float, *, every_s: float = 0.1, device: str = "GPU-a", launch: int = 0, **values: Any
+) -> pd.DataFrame:
+    """Samples from before the window to after it. A value is a number, or a function of the seconds since its start."""
+    rows = []
+    for number in range(round((seconds + 2) / every_s) + 1):
+        at_s = number * every_s - 1.0
+        row = dict.fromkeys(DEVICE_COLUMNS) | {"launch": launch, "scenario": "ddp", "device": device, "mig": False}
+        row["t_ns"] = START_NS + round(at_s * 1e9)
+        rows.append(row | {key: value(at_s) if callable(value) else value for key, value in values.items()})
+    frame = pd.DataFrame(rows, columns=list(DEVICE_COLUMNS))
+    numbers = [name for name, kind in DEVICE_COLUMNS.items() if kind == "float64"]
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def one(device: pd.DataFrame, of: pd.DataFrame) -> dict[str, Any]:
+    (row,) = devices.per_device(device, of).to_dict("records")
+    return row
+
+
+def counting(watts: float) -> Any:
+    return lambda at_s: 7_000_000.0 + watts * 1000.0 * at_s
+
+
+# Energy
+
+
+def test_over_ten_seconds_the_counter_is_the_energy() -> None:
+    row = one(samples(12.0, energy_mj=counting(300.0), power_w=250.0), steps(12.0))
+    assert (row["energy_source"], row["energy_reason"]) == ("counter", None)
+    assert row["energy_j"] == pytest.approx(3600.0)
+    assert row["mean_power_w"] == pytest.approx(300.0)
+    assert row["window_s"] == pytest.approx(12.0)
+
+
+def test_under_ten_seconds_power_is_integrated_and_called_estimated() -> None:
+    row = one(samples(9.9, energy_mj=counting(300.0), power_w=250.0), steps(9.9))
+    assert row["energy_source"] == "estimated"
+    assert row["energy_j"] == pytest.approx(2475.0)
+
+
+def test_without_a_counter_power_is_integrated_by_trapezoids() -> None:
+    row = one(samples(20.0, every_s=0.5, power_w=lambda at_s: 100.0 + 10.0 * at_s), steps(20.0))
+    assert (row["energy_source"], row["energy_j"]) == ("estimated", pytest.approx(4000.0))
+    assert row["peak_power_w"] == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize(
+    ("energy", "why"),
+    [
+        (7_000_000.0, "stood still"),
+        (lambda at_s: 7_000_000.0 - at_s, "fell"),
+        (lambda at_s: counting(300.0)(at_s) - (5_000_000 if at_s > 6 else 0), "fell"),
+    ],
+)
+def test_a_counter_that_stands_still_or_falls_is_null_and_not_estimated(energy: Any, why: str) -> None:
+    row = one(samples(12.0, energy_mj=energy, power_w=250.0), steps(12.0))
+    assert pd.isna(row["energy_j"])
+    assert row["energy_source"] is None
+    assert why in row["energy_reason"]
+    assert row["mean_power_w"] == pytest.approx(250.0)
+
+
+def test_under_mig_there_is_no_energy_whatever_the_power() -> None:
+    row = one(samples(12.0, power_w=250.0, mig=True), steps(12.0))
+    assert pd.isna(row["energy_j"])
+    assert "MIG" in row["energy_reason"]
+
+
+def test_power_that_is_unknown_in_between_is_not_guessed() -> None:
+    row = one(samples(12.0, power_w=lambda at_s: None if 3 < at_s < 6 else 250.0), steps(12.0))
+    assert "unknown over 3." in row["energy_reason"]
+    half = one(samples(12.0, power_w=lambda at_s: None if at_s > 6 else 250.0), steps(12.0))
+    assert half["energy_reason"] == "power is known over 6.0 s of 12.0 s"
+    lost = one(samples(12.0, reason="GPU is lost"), steps(12.0))
+    assert lost["energy_reason"] == "the driver gives neither energy nor power: GPU is lost"
+    assert pd.isna(lost["mean_power_w"])
+
+
+def test_a_cpu_package_counts_over_any_window() -> None:
+    package = samples(4.0, every_s=1.0, device="package-0", energy_mj=counting(60.0), mig=None)
+    row = one(package, steps(4.0))
+    assert (row["energy_source"], row["energy_j"]) == ("rapl", pytest.approx(240.0))
+    assert row["verdict"] == "unknown"
+
+
+# Launches
+
+
+def test_a_launch_is_the_sum_of_its_devices_and_its_energy_is_given_per_1000_images() -> None:
+    both = pd.concat(
+        [
+            samples(12.0, energy_mj=counting(300.0), power_w=310.0, temperature_c=60.0, throttle_reasons=0),
+            samples(
+                12.0, device="GPU-b", energy_mj=counting(200.0), power_w=220.0, temperature_c=70.0, throttle_reasons=4
+            ),
+        ]
+    )
+    (row,) = devices.per_launch(both, steps(12.0, count=50, ranks=2), global_batch=128).to_dict("records")
+    assert row["devices"] == 2
+    assert row["energy_j"] == pytest.approx(6000.0)
+    assert row["energy_per_1000_images_j"] == pytest.approx(6000.0 / (50 * 128) * 1000)
+    assert (row["mean_power_w"], row["peak_power_w"]) == (pytest.approx(500.0), pytest.approx(530.0))
+    assert (row["max_temperature_c"], row["throttle"], row["verdict"]) == (70.0, "power cap", "warning")
+
+
+def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
+    both = pd.concat([samples(12.0, power_w=300.0), samples(12.0, device="GPU-b", reason="Not Supported")])
+    (row,) = devices.per_launch(both, steps(12.0), global_batch=8).to_dict("records")
+    assert pd.isna(row["energy_j"])
+    assert pd.isna(row["energy_per_1000_images_j"])
+    assert "Not Supported" in row["energy_reason"]
+    assert pd.isna(row["peak_power_w"])
+
+
+def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
+    two = pd.concat([steps(12.0), steps(12.0, launch=1), steps(12.0, launch=2)])
+    rows = pd.concat([samples(12.0, power_w=300.0), samples(12.0, launch=2, power_w=100.0)])
+    table = devices.per_launch(rows, two, global_batch=8)
+    assert table["launch"].tolist() == [0, 2]
+    assert table["energy_j"].tolist() == pytest.approx([3600.0, 1200.0])
+
+
+def test_without_any_sample_the_tables_are_empty_with_their_columns() -> None:
+    empty = samples(0.0).iloc[:0]
+    assert list(devices.per_device(empty, steps(1.0)).columns) == devices.COLUMNS
+    assert len(devices.per_launch(empty, steps(1.0), 8)) == 0
+    assert len(devices.per_launch(samples(1.0), steps(1.0).iloc[:0], 8)) == 0
+    assert devices.invalid(empty, steps(1.0)) == {}
+
+
+# Throttling, clocks, traffic
+
+
+def test_a_thermal_bit_in_one_sample_of_twenty_makes_the_launch_invalid() -> None:
+    hot = samples(2.0, power_w=300.0, throttle_reasons=lambda at_s: 0x40 if abs(at_s - 1.0) < 0.01 else 0)
+    row = one(hot, steps(2.0))
+    assert (row["throttle_reasons"], row["throttle"], row["verdict"]) == (
+        0x40,
+        "thermal slowdown (hardware)",
+        "invalid",
+    )
+    assert devices.invalid(hot, steps(2.0)) == {0: "GPU-a: thermal slowdown (hardware)"}
+    before = samples(2.0, power_w=300.0, throttle_reasons=lambda at_s: 0x40 if at_s < 0 else 0)
+    assert one(before, steps(2.0))["verdict"] == "ok"
+
+
+def test_clocks_are_medians_and_traffic_is_the_rise_of_its_counter() -> None:
+    row = one(
+        samples(
+            10.0,
+            sm_clock_mhz=lambda at_s: 1000.0 if at_s < 1 else 1800.0,
+            pcie_tx_kib=lambda at_s: 50.0 * 1024 * (at_s + 1),
+            pcie_rx_kib=lambda at_s: 1000.0 - at_s,
+            nvlink_tx_kib=7.0,
+        ),
+        steps(10.0),
+    )
+    assert (row["sm_clock_mhz"], row["min_sm_clock_mhz"]) == (1800.0, 1000.0)
+    assert row["pcie_tx_mib_s"] == pytest.approx(50.0)
+    assert pd.isna(row["pcie_rx_mib_s"])  # it fell: a counter of 32 bits that wrapped, or a reset
+    assert row["nvlink_tx_mib_s"] == 0.0
+    assert pd.isna(row["nvlink_rx_mib_s"])
+
+
+def test_the_power_over_time_leaves_out_what_is_unknown() -> None:
+    table = devices.power_timeline(samples(1.0, power_w=lambda at_s: None if at_s < 0 else 10.0))
+    assert table["power_w"].tolist() == [10.0] * 21
+    assert table["t_ns"].is_monotonic_increasing

@@ -1,0 +1,113 @@
+"""GPUs that others are using: refused before a run, by PID, name and memory, unless it is forced."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import NOT_AVAILABLE, Driver, compile_driver
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 2**20
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TWO_GPUS = (f"device {A} 0 65 0 A {81920 * MIB}", f"device {B} 0 1 0 B {40960 * MIB}")
+"""In PCI order B is GPU 0."""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path) -> Driver:
+    return Driver(library, tmp_path / "driver.txt")
+
+
+def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
+    """What is said of these GPUs, or nothing."""
+    return driver.python(
+        "from bench import foreign, nvml\nfrom bench.errors import RequestError\n"
+        f"try: foreign.refuse(nvml.list_gpus()[0], {chosen!r}, force={force})\n"
+        "except RequestError as error: print(error, end='')"
+    )
+
+
+def test_free_gpus_are_not_refused_and_the_reserve_of_the_driver_is_nobodys(driver: Driver) -> None:
+    driver.write(
+        *TWO_GPUS, f"value {A} used {600 * MIB}", f"value {A} reserved {590 * MIB}", f"value {A} utilisation 5"
+    )
+    assert refused(driver) == ""
+
+
+def test_a_process_is_refused_with_its_pid_name_and_memory(driver: Driver) -> None:
+    driver.write(
+        *TWO_GPUS,
+        f"process {A} 4242 {2048 * MIB}",
+        f"process {A} 4243 {NOT_AVAILABLE}",
+        "name trainer 4242 0",
+        f"value {A} used {2500 * MIB}",
+        f"value {A} utilisation 97",
+    )
+    assert refused(driver) == (
+        "--gpus: in use by others: GPU 1 (A): PID 4242 (trainer, 2,048 MiB), PID 4243 (name unknown, memory unknown), "
+        "2,500 MiB occupied, 97 % busy; wait until they are free, choose others, or measure beside them with --force"
+    )
+    assert refused(driver, chosen=(B,)) == ""
+    assert refused(driver, force=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(f"value {B} used {501 * MIB}", "501 MiB occupied"), (f"value {B} utilisation 6", "6 % busy")],
+)
+def test_a_gpu_whose_processes_cannot_be_seen_is_told_by_its_memory_or_its_load(
+    driver: Driver, line: str, told: str
+) -> None:
+    driver.write(*TWO_GPUS, line)
+    assert told in refused(driver)
+
+
+def test_a_share_that_is_only_the_echo_of_what_ended_is_waited_for(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"every {B} utilisation/2 0", f"value {B} utilisation 80")
+    assert refused(driver) == ""
+
+
+def run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | driver.environment() | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "bench", "run", "--scenario", "ddp", *options],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_command_refuses_in_one_line_before_anything_is_written(driver: Driver, tmp_path: Path) -> None:
+    driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
+    done = run(driver, tmp_path, "--gpus", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (B): PID 4242")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_its_uuid(driver: Driver, tmp_path: Path) -> None:
+    driver.write(*TWO_GPUS)
+    done = run(driver, tmp_path, "--gpus", "GPU-cccccccc")
+    assert done.returncode == 2
+    assert "there is no GPU 'GPU-cccccccc'; choose from 0 (B, " in done.stderr
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
+def test_a_sampling_interval_of_zero_or_below_is_refused(driver: Driver, tmp_path: Path, interval: str) -> None:
+    done = run(driver, tmp_path, f"--sample-interval={interval}")
+    assert done.returncode == 2
+    assert "--sample-interval" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,364 @@
+"""The sampler process on the real pynvml and a stand-in driver, where NVML is hard: containers, losses, slow calls."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import NOT_AVAILABLE, Driver, compile_driver
+
+from bench import throttle
+from bench.analyse import devices
+from bench.nvml import SCRAMBLED
+from bench.records import DEVICE_COLUMNS, PROBE_MIB
+from bench.sample import Sampler, read_spool
+from bench.spool import spool_path
+
+MIB = 2**20
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TWO_GPUS = (f"device {A} 0 65 0 A {81920 * MIB}", f"device {B} 0 1 0 B {40960 * MIB}")
+BUSY = 4242
+"""Somebody else's PID."""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver(library, tmp_path / "driver.txt")
+    for name, value in driver.environment().items():
+        monkeypatch.setenv(name, value)
+    driver.write(*TWO_GPUS)
+    return driver
+
+
+class Sampling:
+    """A sampler of both GPUs, and what it has on disk."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1", **options)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return read_spool(spool_path(str(self.folder), 0))[table]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
+            time.sleep(0.02)
+
+    def until_begun(self) -> None:
+        """Until the level before the launch is known: the device is sampled right after."""
+        self.until(lambda: self.rows("device"))
+
+    def until_next(self, table: str) -> None:
+        """Until there is a row of a sample that began from now on."""
+        now = time.perf_counter_ns()
+        self.until(lambda: any(row["t_ns"] > now for row in self.rows(table)))
+
+
+@pytest.fixture
+def start(tmp_path: Path, driver: Driver) -> Iterator[Callable[..., Sampling]]:
+    started: list[Sampling] = []
+
+    def start(**options: Any) -> Sampling:
+        started.append(Sampling(tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.sampler.stop()
+
+
+def sources(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+    return {(row["pid"], row["device"], row["used_mib"], row["source"]) for row in rows}
+
+
+def test_in_a_container_with_empty_lists_each_rank_is_told_by_the_level_of_its_device(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
+    driver.write(*TWO_GPUS, *levels)
+    run = start(nested=True)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.until_begun()
+    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}")
+    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
+
+
+def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_and_are_reported(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    there = (f"process {A} {BUSY} {300 * MIB}", f"value {A} used {900 * MIB}", f"name trainer {BUSY} 0")
+    driver.write(*TWO_GPUS, *there)
+    run = start(nested=True)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until_begun()
+    driver.write(*TWO_GPUS, *there, f"process {A} 100011 {512 * MIB}")
+    run.until_next("device")
+    time.sleep(0.5)
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, None, None, "unavailable")}
+    assert f"a process was on the device before the launch (PID {BUSY})" in memory[0]["reason"]
+    assert run.sampler.findings is not None
+    assert run.sampler.findings["foreign"] == [
+        {"device": A, "pid": BUSY, "name": "trainer", "peak_mib": 300.0, "certain": True}
+    ]
+
+
+def test_a_process_that_comes_during_the_launch_is_noticed_with_its_peak(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until_begun()
+    for size in (100, 900, 50):
+        driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
+        run.until(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
+    run.sampler.finish(0)
+    assert run.sampler.findings is not None
+    (foreign,) = run.sampler.findings["foreign"]
+    assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
+
+
+def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[..., Sampling], driver: Driver) -> None:
+    def listed(first: float, second: float) -> None:
+        driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {A} 100012 {int(second * MIB)}")
+
+    run = start(nested=True)
+    run.sampler.watch(0, "two", 0, 11, (A,))
+    run.sampler.watch(0, "two", 1, 12, (A,))
+    run.until_begun()
+    listed(400, 410)
+    run.until_next("device")
+    run.sampler.probe(0, 11, "before")
+    run.until_next("device")
+    listed(400 + PROBE_MIB, 410)
+    run.sampler.probe(0, 11, "allocated")
+    run.until_next("device")
+    listed(400, 410)
+    run.sampler.probe(0, 12, "before")
+    run.until_next("device")
+    listed(400, 410 + PROBE_MIB)
+    run.sampler.probe(0, 12, "allocated")
+    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    memory, _ = run.sampler.finish(0)
+    assert {(row["pid"], row["source"]) for row in memory} == {(11, "nvml_probe"), (12, "nvml_probe")}
+    assert run.sampler.findings is not None
+    assert run.sampler.findings["probes"] == {"0": 100011, "1": 100012}
+    assert run.sampler.findings["foreign"] == []
+
+
+def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other_goes_on(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    there = (f"process {A} 11 {MIB}", f"process {B} 12 {MIB}")
+    driver.write(*TWO_GPUS, *there)
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    keys = (
+        "processes",
+        "utilisation",
+        "power",
+        "energy",
+        "sm_clock",
+        "memory_clock",
+        "temperature",
+        "throttle",
+        "used",
+    )
+    driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
+    run.until_next("memory")
+    run.until_next("memory")
+    run.until_next("device")
+    memory, device = run.sampler.finish(0)
+    gaps = [row for row in memory if row["used_mib"] is None]
+    assert [(row["pid"], row["device"], row["source"], row["reason"]) for row in gaps] == [
+        (11, A, "unavailable", "GPU is lost")
+    ]
+    assert max(row["t_ns"] for row in memory if row["pid"] == 12) > gaps[0]["t_ns"]
+    last = {row["device"]: row for row in device}
+    assert (last[A]["power_w"], last[A]["reason"]) == (None, "GPU is lost")
+    assert (last[B]["power_w"], last[B]["reason"]) == (0.0, None)
+
+
+def test_scrambled_lists_are_dropped_counted_and_the_rank_is_unavailable(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    run = start(nested=False)
+    driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until_begun()
+    time.sleep(0.6)
+    memory, _ = run.sampler.finish(0)
+    assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
+    assert run.sampler.findings is not None
+    assert run.sampler.findings["scrambled_lists"] >= 1
+
+
+def test_a_race_for_the_size_of_the_list_costs_no_sample(start: Callable[..., Sampling], driver: Driver) -> None:
+    run = start(nested=False)
+    driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", "insufficient 2")
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, A, 1.0, "nvml_pid")}
+
+
+def test_figures_that_are_not_available_anywhere_are_null_with_the_reason(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    """As under Windows' WDDM and WSL2: the processes are there, and two of them share the device."""
+    driver.write(*TWO_GPUS, *(f"process {A} {pid} {NOT_AVAILABLE}" for pid in (11, 12)))
+    run = start(nested=False)
+    run.sampler.watch(0, "two", 0, 11, (A,))
+    run.sampler.watch(0, "two", 1, 12, (A,))
+    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
+    memory, _ = run.sampler.finish(0)
+    assert {(row["used_mib"], row["source"]) for row in memory} == {(None, "unavailable")}
+    assert all("NVML_VALUE_NOT_AVAILABLE" in row["reason"] for row in memory)
+
+
+def test_a_driver_of_200_ms_a_call_is_asked_so_seldom_that_it_stays_within_one_percent(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    run = start(nested=False)
+    run.sampler._ready = run.sampler._receive("ready", 30) is not None
+    slow = (f"process {A} 11 {MIB}", "delay_us 200000", "delay_all_us 200000")
+    driver.write(*TWO_GPUS, *slow)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    time.sleep(2.0)  # many times the usual intervals
+    run.sampler.finish(0)
+    assert run.sampler.cost is not None
+    assert (run.sampler.cost["memory"]["calls"], run.sampler.cost["device"]["calls"]) == (1, 1)
+    assert run.sampler.cost["memory"]["total_ms"] > 400
+    run.sampler.watch(0, "ddp", 0, 12, (A,))  # and a launch that comes soon after does not start afresh
+    time.sleep(1.0)
+    memory, _ = run.sampler.finish(0)
+    assert run.sampler.cost["memory"]["calls"] == 0
+    assert "no sample was due while it ran" in memory[0]["reason"]
+    assert "asking the driver takes" in memory[0]["reason"]
+
+
+def test_the_counters_of_the_links_come_in_every_tenth_sample(
+    start: Callable[..., Sampling], driver: Driver, tmp_path: Path
+) -> None:
+    run = start(nested=False)
+    driver.write(*TWO_GPUS, f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 12)
+    _, device = run.sampler.finish(0)
+    on_a = [row for row in device if row["device"] == A]
+    assert [number for number, row in enumerate(on_a[:12]) if row["pcie_tx_kib"] is not None] == [0, 10]
+    assert (on_a[10]["pcie_tx_kib"], on_a[10]["nvlink_rx_kib"]) == (3072.0, 7.0)
+    assert {row["reason"] for row in on_a} == {None}
+
+
+def test_a_thermal_bit_in_1_of_20_samples_is_on_disk(start: Callable[..., Sampling], driver: Driver) -> None:
+    run = start(nested=False)
+    driver.write(*TWO_GPUS, f"value {A} throttle 1", f"every {A} throttle/20 64")
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 21)
+    _, device = run.sampler.finish(0)
+    bits = [row["throttle_reasons"] for row in device if row["device"] == A]
+    assert bits.count(64) in (1, 2)
+    assert set(bits) == {1, 64}
+
+
+def test_a_sampler_that_is_killed_leaves_a_gap_with_its_reason_and_its_findings_are_unknown(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    driver.write(*TWO_GPUS, f"process {A} 11 {MIB}")
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    os.kill(run.sampler.pid, signal.SIGKILL)
+    memory, device = run.sampler.finish(0)
+    assert (memory[0]["used_mib"], memory[-1]["used_mib"]) == (1.0, None)
+    assert "SIGKILL" in memory[-1]["reason"]
+    assert device
+    assert run.sampler.findings is None
+
+
+# From the driver to a launch's energy
+
+
+def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
+    """GPU A over the time of its samples, as if those were the measured steps."""
+    times = [row["t_ns"] for row in device]
+    span_ms = (max(times) - min(times)) / 1e6
+    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": min(times), "step_ms": span_ms, "step": 0}])
+    table = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), steps)
+    (row,) = table.astype(object).where(table.notna(), None)[table["device"] == A].to_dict("records")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "source", "reason"),
+    [
+        ("energy 1000000", "energy 1060000", "counter", None),
+        ("energy 1000000", "energy 1000000", None, "the driver's counter stood still over the window"),
+        ("energy 1000000", "energy 999000", None, "the driver's counter fell within the window"),
+        ("mig 1", "mig 1", None, "MIG is on: power and counter are those of the whole GPU"),
+    ],
+)
+def test_counters_of_the_driver_become_energy_or_a_reason(
+    start: Callable[..., Sampling],
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    later: str,
+    source: str | None,
+    reason: str | None,
+) -> None:
+    monkeypatch.setattr(devices, "COUNTER_WINDOW_S", 0.5)
+    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {first}")
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len(run.rows("device")) >= 6)
+    driver.write(*TWO_GPUS, f"value {A} power 300000", f"value {A} {later}")
+    for _ in range(3):
+        run.until_next("device")
+    _, device = run.sampler.finish(0)
+    row = of_window(device)
+    assert (row["energy_source"], row["energy_reason"]) == (source, reason)
+    if source == "counter":
+        assert row["energy_j"] == pytest.approx(60.0)
+    else:
+        assert row["energy_j"] is None
+    assert row["peak_power_w"] == 300.0
+
+
+def test_a_thermal_bit_of_the_driver_makes_the_launch_invalid(start: Callable[..., Sampling], driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"every {A} throttle/7 64", f"value {B} throttle 4")
+    run = start(nested=False)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.until(lambda: len(run.rows("device")) >= 16)
+    _, device = run.sampler.finish(0)
+    times = [row["t_ns"] for row in device]
+    steps = [{"warmup": False, "start_ns": min(times), "step_ms": (max(times) - min(times)) / 1e6}]
+    told = throttle.check(device, steps)
+    assert told == {
+        "verdict": "invalid",
+        "devices": {A: ["thermal slowdown (hardware)"], B: ["power cap"]},
+    }
+    assert of_window(device)["verdict"] == "invalid"

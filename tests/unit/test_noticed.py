@@ -1,0 +1,158 @@
+"""What a record says of the sampling of its launch: throttling, who else was there, and the last resort for memory."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from bench import throttle
+from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
+from bench.records import MEMORY_COLUMNS
+from bench.sample.noticed import allocator_rows, checks
+
+MS = 1_000_000
+STEPS = [
+    {"warmup": True, "start_ns": 0, "step_ms": 100.0},
+    {"warmup": False, "start_ns": 100 * MS, "step_ms": 100.0},
+    {"warmup": False, "start_ns": 200 * MS, "step_ms": 100.0},
+]
+
+
+def device(t_ms: int, bits: int | None, uuid: str = "GPU-a", mig: bool | None = False) -> dict[str, Any]:
+    return {"t_ns": t_ms * MS, "device": uuid, "throttle_reasons": bits, "mig": mig}
+
+
+def test_one_thermal_sample_of_twenty_makes_the_launch_invalid() -> None:
+    rows = [device(100 + 10 * number, 0x40 if number == 7 else 0x1) for number in range(20)]
+    assert throttle.check(rows, STEPS) == {
+        "verdict": "invalid",
+        "devices": {"GPU-a": ["idle", "thermal slowdown (hardware)"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "verdict"),
+    [
+        (0x0, "ok"),
+        (0x3, "ok"),
+        (0x4, "warning"),
+        (0x8, "invalid"),
+        (0x20, "invalid"),
+        (0x44, "invalid"),
+        (0x84, "invalid"),
+    ],
+)
+def test_what_the_bits_mean(bits: int, verdict: str) -> None:
+    assert throttle.verdict(bits) == verdict
+
+
+def test_what_happened_outside_of_the_measured_steps_does_not_count() -> None:
+    rows = [device(50, 0x40), device(150, 0x0), device(301, 0x40)]
+    assert throttle.check(rows, STEPS) == {"verdict": "ok", "devices": {"GPU-a": []}}
+
+
+def test_the_worst_device_is_the_verdict_and_a_driver_that_does_not_tell_is_unknown() -> None:
+    rows = [device(150, 0x4), device(150, None, "GPU-b")]
+    told = throttle.check(rows, STEPS)
+    assert told == {"verdict": "warning", "devices": {"GPU-a": ["power cap"], "GPU-b": None}}
+    assert throttle.check(rows[1:], STEPS) == {"verdict": "unknown", "devices": {"GPU-b": None}}
+
+
+def test_without_samples_in_the_window_or_without_steps_nothing_is_said() -> None:
+    assert throttle.check([], STEPS) is None
+    assert throttle.check([device(150, 0x40)], STEPS[:1]) is None
+    assert throttle.check([device(150, None, "package-0", None)], STEPS) is None
+
+
+def test_an_unknown_bit_is_shown_as_a_number() -> None:
+    assert throttle.names(0x204) == ["power cap", "0x200"]
+
+
+def test_a_sampler_that_died_leaves_it_open_who_else_was_there() -> None:
+    assert checks(None, [], STEPS) == {"foreign": None, "scrambled_lists": None, "throttle": None}
+    assert checks({"foreign": [], "scrambled_lists": 3}, [], STEPS)["scrambled_lists"] == 3
+
+
+# torch beside the driver
+
+
+RANKS = [
+    {"rank": 0, "pid": 11, "allocator": {"max_allocated_mib.GPU-a": 700.0, "max_reserved_mib.GPU-a": 900.0}},
+    {"rank": 1, "pid": 12, "allocator": {"max_allocated_mib.GPU-b": 600.0, "max_reserved_mib.GPU-b": 800.0}},
+]
+
+
+def sample(rank: int, used_mib: float | None, t_ns: int = 5, source: str = "nvml_pid") -> dict[str, Any]:
+    one = RANKS[rank]
+    gpu = "GPU-a" if rank == 0 else "GPU-b"
+    row = dict.fromkeys(MEMORY_COLUMNS) | {"launch": 0, "scenario": "ddp", "host": "h", "t_ns": t_ns, "device": gpu}
+    return row | {"pid": one["pid"], "rank": rank, "used_mib": used_mib, "source": source}
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS)).astype({"used_mib": "float64"})
+
+
+def last_resort(memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return allocator_rows(memory, RANKS, launch=0, scenario="ddp", host="h")
+
+
+def test_torchs_peak_stands_in_for_a_rank_that_the_driver_does_not_know_and_for_no_other() -> None:
+    memory = [sample(0, 1400.0), sample(1, None, source="unavailable")]
+    (row,) = last_resort(memory)
+    assert list(row) == list(MEMORY_COLUMNS)
+    assert (row["rank"], row["device"], row["used_mib"], row["source"]) == (1, "GPU-b", 800.0, "torch_allocator")
+    assert last_resort([sample(0, 1400.0), sample(1, 1300.0)]) == []
+    assert allocator_rows([], [{"rank": 0, "pid": 1, "allocator": None}], launch=0, scenario="s", host="h") == []
+
+
+def test_a_sum_never_has_torchs_peak_in_it() -> None:
+    memory = [sample(0, 1400.0), sample(1, None, source="unavailable")]
+    table = peaks(frame(memory + last_resort(memory)))
+    assert table["peak_pid_mib"].tolist() == [1400.0]
+    assert table["peak_total_mib"].isna().all()
+    assert table["source"].tolist() == ["nvml_pid+torch_allocator+unavailable"]
+
+
+def test_the_difference_between_driver_and_torch_is_the_context() -> None:
+    memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
+    launches = [{"launch": 0, "scenario": "ddp", "ranks": RANKS}]
+    table = beside_torch(launches, frame(memory + last_resort(memory)))
+    first, second = table.to_dict("records")
+    assert (first["peak_mib"], first["allocated_mib"], first["reserved_mib"], first["context_mib"]) == (
+        1400.0,
+        700.0,
+        900.0,
+        500.0,
+    )
+    assert (second["scenario"], second["pid"], second["reserved_mib"]) == ("ddp", 12, 800.0)
+    assert pd.isna(second["context_mib"])
+
+
+def test_a_stack_has_each_process_at_each_time_and_knows_unknown_from_nothing() -> None:
+    """DataParallel's one process on both GPUs, then two of DDP: the first GPU is the heavier one under DataParallel."""
+    dp = [
+        sample(0, 1400.0, 1) | {"pid": 5},
+        sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"},
+    ]
+    ddp = [
+        sample(0, 1000.0, 7) | {"launch": 1},
+        sample(1, 1001.0, 7) | {"launch": 1, "device": "GPU-a"},
+        sample(0, None, 8, "unavailable") | {"launch": 1},
+    ]
+    memory = frame(dp + ddp + [sample(0, 800.0, 8, "torch_allocator") | {"launch": 1, "pid": 99}])
+    on_a = stacked(memory, "GPU-a")
+    assert list(on_a.columns) == [(0, 5), (0, 11), (1, 12)]
+    assert on_a.index.tolist() == [(0, 1), (1, 7), (1, 8)]
+    assert on_a.loc[(0, 1)].tolist() == [1400.0, 0.0, 0.0]
+    assert on_a.loc[(1, 7)].tolist() == [0.0, 1000.0, 1001.0]
+    assert [pd.isna(value) for value in on_a.loc[(1, 8)]] == [False, True, False]
+    assert stacked(memory, "GPU-b").loc[(0, 1)].tolist() == [900.0]
+    bounds = boundaries(memory)
+    assert bounds[["launch", "start_ns", "end_ns"]].to_numpy().tolist() == [[0, 1, 1], [1, 7, 8]]
+
+
+def test_on_the_cpu_there_is_nothing_to_compare() -> None:
+    row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
+    ranks = [{"rank": 0, "pid": 11, "allocator": {"max_rss_mib": 900.0}}]
+    assert len(beside_torch([{"launch": 0, "scenario": "ddp", "ranks": ranks}], frame([row]))) == 0

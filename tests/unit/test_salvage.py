@@ -1,0 +1,117 @@
+"""Everything is killed in the middle of a launch: what was sampled until then is read back from the run folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench.errors import RequestError
+from bench.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS
+from bench.spool import Spool, spool_path
+from bench.store import RunWriter, read
+
+ROOT = Path(__file__).resolve().parents[2]
+ALLOWED_LOSS_S = 5.0
+
+COMMAND_LINE = """
+import os, sys, time
+from bench.sample import Sampler
+from bench.store import RunWriter
+writer = RunWriter(sys.argv[1], {"request": {}, "workload": {}})
+writer.add({"launch": 0, "scenario": "single"})
+sampler = Sampler.start(device="cpu", gpus=(), spool=writer.scratch, host="node1", powercap="/nowhere")
+sampler.watch(1, "ddp", 0, os.getpid())
+print(writer.path, sampler.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path: Path) -> None:
+    bench = subprocess.Popen(
+        [sys.executable, "-c", COMMAND_LINE, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert bench.stdout is not None
+    path, sampler = bench.stdout.readline().split()
+    spool = Path(spool_path(os.path.join(path, ".scratch"), 1))
+    deadline = time.monotonic() + 30
+    while not spool.exists() or spool.read_bytes().count(b"\n") < 6:
+        assert time.monotonic() < deadline, "nothing is sampled"
+        time.sleep(0.05)
+    killed_ns = time.perf_counter_ns()
+    os.kill(int(sampler), signal.SIGKILL)
+    bench.kill()
+    bench.communicate()
+
+    with pytest.raises(RequestError, match="incomplete"):
+        read(path)
+    memory = read(path, allow_incomplete=True).memory
+    assert list(memory.columns) == list(MEMORY_COLUMNS)
+    assert len(memory) >= 6
+    assert set(memory["launch"]) == {1}
+    assert set(memory["pid"]) == {bench.pid}
+    assert (killed_ns - int(memory["t_ns"].max())) / 1e9 < ALLOWED_LOSS_S
+
+
+def writer(out: Path) -> RunWriter:
+    return RunWriter(str(out), {"request": {}, "workload": {}})
+
+
+def row(launch: int, table: dict[str, str] = MEMORY_COLUMNS) -> dict[str, object]:
+    return dict.fromkeys(table) | {"launch": launch, "scenario": "ddp", "host": "h", "t_ns": 5}
+
+
+def spooled(run: RunWriter, launch: int) -> None:
+    spool = Spool(spool_path(run.scratch, launch))
+    spool.append("memory", [row(launch), row(launch)])
+    spool.append("device", [row(launch, DEVICE_COLUMNS)])
+    spool.close()
+
+
+def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_tables(tmp_path: Path) -> None:
+    run = writer(tmp_path)
+    spooled(run, 0)
+    run.add({"launch": 0}, memory=[row(0)])
+    spooled(run, 1)
+    run.finish(complete=False)
+    assert not os.path.exists(os.path.join(run.path, ".scratch"))
+    assert pq.read_table(os.path.join(run.path, "memory.parquet"))["launch"].to_pylist() == [0, 1, 1]
+    assert pq.read_table(os.path.join(run.path, "device.parquet"))["launch"].to_pylist() == [1]
+
+
+def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_path: Path) -> None:
+    run = writer(tmp_path)
+    spooled(run, 0)
+    run.add({"launch": 0}, memory=[row(0)])
+    with pytest.raises(RequestError, match="no launch was done"):
+        read(run.path, allow_incomplete=True)
+    spooled(run, 1)
+    found = read(run.path, allow_incomplete=True)
+    assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
+
+
+def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
+    run = writer(tmp_path)
+    run.add({"launch": 0}, memory=[row(0) | {"pss_mib": 1.0}], device=[row(0, DEVICE_COLUMNS)])
+    for name in ("memory", "device"):
+        path = os.path.join(run.path, f"{name}.parquet")
+        table = pq.read_table(path)
+        pq.write_table(table.drop_columns([name for name in table.column_names if name in LATER_COLUMNS]), path)
+    spooled(run, 1)
+    found = read(run.path, allow_incomplete=True)
+    assert list(found.memory.columns) == list(MEMORY_COLUMNS)
+    assert list(found.device.columns) == list(DEVICE_COLUMNS)
+    assert found.memory["pss_mib"].isna().all()
+
+
+def test_later_columns_stand_last(tmp_path: Path) -> None:
+    for columns in (MEMORY_COLUMNS, DEVICE_COLUMNS):
+        later = [column in LATER_COLUMNS for column in columns]
+        assert later == sorted(later)
