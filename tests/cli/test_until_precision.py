@@ -78,15 +78,15 @@ def test_it_ends_when_the_answer_is_precise_enough(repository: Path, tmp_path: P
 
 
 def test_it_ends_when_the_budget_is_spent_and_says_so(repository: Path, tmp_path: Path) -> None:
-    document, shown = measured(repository, tmp_path, "--until-precision", "0.01%", "--budget", "8s")
+    document, shown = measured(repository, tmp_path, "--until-precision", "0.01%", "--budget", "4s")
     outcome = document["precision"]
     assert outcome["stopped_by"] == "budget", outcome
-    assert outcome["budget_s"] == 8.0 and outcome["target"] == 0.0001
+    assert outcome["budget_s"] == 4.0 and outcome["target"] == 0.0001
     assert outcome["scenarios"]["calm"]["reached"] is False
     spent = sum(launch["wall_s"] for launch in document["launches"])
     (last, *_) = reversed(document["launches"])
-    assert spent - last["wall_s"] <= 8.0, "no launch was begun after the budget was spent"
+    assert spent - last["wall_s"] <= 4.0, "no launch was begun after the budget was spent"
     (finding,) = [finding for finding in document["validity"] if finding["code"] == "imprecise"]
     assert "±0.01%" in finding["text"] and "--budget" in finding["remedy"]
     assert finding["scenario"] == "calm" and finding["launch"] is None
-    assert "±0.01 % or 8 s are spent" in shown
+    assert "±0.01 % or 4 s are spent" in shown

@@ -12,7 +12,7 @@ import pytest
 from conftest import request_for
 
 from bench import discover, pipeline, store
-from bench.analyse.overview import overview
+from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
 from bench.console import Console
 from bench.store import Run
@@ -54,14 +54,11 @@ STRANGER = """wrap = lambda model, job: nn.parallel.DistributedDataParallel(mode
     other = replace(job.workload, seed=job.workload.seed + job.rank)
     job = replace(job, job=replace(job.job, workload=other))"""
 
-IDLE = "session.optimize = lambda: None"
-
 BROKEN: dict[str, dict[str, str]] = {
     "forgetful": {"wrap": "single"},
     "stranger": {"before": STRANGER},
     "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
-    "idle": {"fault": IDLE},
-    "idle_half": {"fault": IDLE, "level": "O1"},
+    "idle": {"fault": "session.optimize = lambda: None", "level": "O1"},
     "poisoned": {"fault": NAN_LATER},
     "lazy": {"fault": "session.forward = lambda images, labels: forward(images[:2], labels[:2])"},
 }
@@ -105,7 +102,6 @@ def test_a_recipe_in_order_is_called_so_with_its_error_and_its_bound(run: Run, s
         ("stranger", DIVERGED, "the ranks hold different parameters before the first step"),
         ("timid", DIVERGED, "the loss leaves its bound at step"),
         ("idle", DIVERGED, "the loss leaves its bound at step"),
-        ("idle_half", DIVERGED, "the loss leaves its bound at step"),
         ("lazy", DIVERGED, "the gradient of the first step is"),
         ("poisoned", NOT_FINITE, "the loss of step 3 is not finite"),
     ],
@@ -121,8 +117,11 @@ def test_a_broken_recipe_is_told_from_the_others_and_why(run: Run, scenario: str
 def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: Run) -> None:
     table = overview(run).set_index("scenario")
     chosen = run.document["recommendation"]
-    speed = table["throughput_img_s"]
-    assert speed["lazy"] > speed[chosen["fastest"]], "it does a quarter of the work"
+    faster = overview(run)
+    faster.loc[faster["scenario"].isin(BROKEN), "throughput_img_s"] *= 100.0  # on a busy machine no order is sure
+    again = recommendation(faster)
+    assert faster.loc[faster["throughput_img_s"].idxmax(), "scenario"] in BROKEN
+    assert (again["fastest"], again["leanest"]) == (chosen["fastest"], chosen["leanest"])
     assert chosen["fastest"] in NAMED and chosen["leanest"] in NAMED
     for scenario in BROKEN:
         assert chosen["left_out"][scenario] == row(run, scenario)["verdict"]
