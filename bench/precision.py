@@ -75,8 +75,8 @@ class Precision:
     def outcome(self, scenarios: Sequence[str]) -> dict[str, Any]:
         """What was asked for and what came of it, for run.json.
 
-        ``stopped_by``: ``precision`` (all that could be measured are precise enough), ``budget``, or ``launches``
-        (the most that one scenario may have).
+        ``stopped_by``: ``precision`` (all that could be measured are precise enough), ``budget``, ``launches`` (the
+        most that one scenario may have), or ``failures`` (none could be measured).
         """
         reached = {}
         for name in scenarios:
@@ -85,11 +85,17 @@ class Precision:
                 "half_width": self.half_width(name),
                 "reached": self._reached(name),
             }
-        precise = all(state["reached"] for name, state in reached.items() if name not in self.failed)
         return {
             "target": self.target,
             "budget_s": self.budget_s,
             "spent_s": self.spent_s,
-            "stopped_by": "precision" if precise else "budget" if self.refused else "launches",
+            "stopped_by": self._stopped_by([state for name, state in reached.items() if name not in self.failed]),
             "scenarios": reached,
         }
+
+    def _stopped_by(self, measured: list[dict[str, Any]]) -> str:
+        if not measured:
+            return "failures"
+        if all(state["reached"] for state in measured):
+            return "precision"
+        return "budget" if self.refused else "launches"

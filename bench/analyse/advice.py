@@ -49,7 +49,7 @@ def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     """The advice, and what was found about the figures with what to do, for a terminal."""
     numerics = parity(run.document, run.steps, run.numerics)
-    found = findings(run.document, run.steps, run.device, numerics)
+    found = findings(run.document, run.steps, numerics)
     rows = grouped(found, scenarios(run.document)).to_dict("records")
     return [
         *(f"{about}: {text}" for about, text in advice(run.document, table)),

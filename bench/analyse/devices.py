@@ -103,16 +103,6 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
     return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
 
 
-def invalid(device: pd.DataFrame, steps: pd.DataFrame) -> dict[int, str]:
-    """The launches whose figures must not be used, and why: a device slowed down for heat or by its hardware."""
-    table = per_device(device, steps)
-    bad = table[table["verdict"] == "invalid"]
-    return {
-        int(mine["launch"].iloc[0]): "; ".join(f"{row.device}: {row.throttle}" for row in mine.itertuples())
-        for _, mine in bad.groupby("launch")
-    }
-
-
 def _windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
     """Start and end (ns) of the measured steps of each launch, over its ranks."""
     measured = steps[~steps["warmup"].astype(bool)]

@@ -25,7 +25,7 @@ def overview(run: Run) -> pd.DataFrame:
     """
     table = summary(run.document, run.steps, run.memory)
     numerics = parity(run.document, run.steps, run.numerics)
-    found = validity.findings(run.document, run.steps, run.device, numerics)
+    found = validity.findings(run.document, run.steps, numerics)
     verdict = validity.by_scenario(found, scenarios(run.document))
     parities = by_scenario(numerics).set_index("scenario")["verdict"]
     codes = found.groupby("scenario")["code"].agg(lambda mine: ", ".join(dict.fromkeys(mine)))

@@ -30,11 +30,6 @@ FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}
 
 FEWEST_LAUNCHES = 3
 
-THERMAL = 0x08 | 0x20 | 0x40 | 0x80
-"""NVML's clock event reasons: hardware slowdown, software and hardware thermal slowdown, power brake."""
-
-POWER_CAP = 0x04
-
 COLUMNS = ("launch", "scenario", "code", "severity", "text", "remedy")
 
 
@@ -48,13 +43,12 @@ class Finding:
     remedy: str
 
 
-def findings(document: dict[str, Any], steps: pd.DataFrame, device: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
+def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
     """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario, code, severity, text, remedy``.
 
     ``parity``: as from :func:`bench.analyse.parity.parity`. Launches that failed have a status and no findings.
     """
     figures = per_launch(steps).set_index("launch")
-    bits = device.dropna(subset=["throttle_reasons"]).groupby("launch")["throttle_reasons"].agg(_any_bit)
     rows = []
     good = [launch for launch in document["launches"] if launch["status"] == "ok"]
     cores = {launch["effective"]["affinity"] for launch in good}
@@ -66,7 +60,7 @@ def findings(document: dict[str, Any], steps: pd.DataFrame, device: pd.DataFrame
             *_time(figure, document["request"]),
             *_checks(launch, document),
             *_threads(launch, cores),
-            *_gpu(int(bits.get(launch["launch"], 0)), launch["checks"].get("foreign")),
+            *_gpu(launch["checks"], document["workload"]["device"]),
         ]
         rows += [_row(launch["launch"], launch["scenario"], finding) for finding in about]
     for scenario, group in figures[figures.index.isin([launch["launch"] for launch in good])].groupby("scenario"):
@@ -214,29 +208,55 @@ def _threads(launch: dict[str, Any], cores: set[int]) -> Iterator[Finding]:
         )
 
 
-def _gpu(bits: int, foreign: Any) -> Iterator[Finding]:
-    """What the driver said of the GPUs meanwhile."""
-    if bits & THERMAL:
+def _gpu(checks: dict[str, Any], device: str) -> Iterator[Finding]:
+    """What the driver and the sampler said of the GPUs meanwhile; see ``bench.sample.noticed``."""
+    throttle = checks.get("throttle") or {"verdict": "ok"}
+    if throttle["verdict"] == "invalid":
         yield Finding(
             code="throttled",
             severity="invalid",
-            text=f"a GPU was slowed down by heat or by its power supply (reasons {bits:#x})",
-            remedy="cool it, or lower its power limit for all scenarios alike (nvidia-smi -pl), and measure again",
+            text=f"a GPU was slowed down by heat or by its hardware ({_reasons(throttle)})",
+            remedy="mend its cooling or its power supply, or cap the power of all runs alike, and measure again",
         )
-    elif bits & POWER_CAP:
+    if throttle["verdict"] == "warning":
         yield Finding(
             code="power cap",
             severity="warning",
-            text="a GPU ran at its power limit, so its clock followed the limit and not the work",
+            text=f"a GPU ran at its power limit ({_reasons(throttle)}), so its clock followed the limit",
             remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
         )
-    if foreign:
+    if checks.get("foreign"):
+        certain = any(process["certain"] for process in checks["foreign"])
         yield Finding(
             code="shared GPU",
-            severity="invalid",
-            text=f"other processes used the GPU meanwhile: {foreign}",
-            remedy="wait until they are done, or choose other GPUs with --gpus, and measure again",
+            severity="invalid" if certain else "warning",
+            text=f"it shared a GPU with {', '.join(_process(process) for process in checks['foreign'])}",
+            remedy="measure again when it is free, or choose other GPUs with --gpus",
         )
+    if device == "cuda" and checks.get("foreign", []) is None:
+        yield Finding(
+            code="unwatched",
+            severity="warning",
+            text="it had no sampler to its end, so nobody knows who else used its GPUs",
+            remedy="see logs/sampler.log for why, and measure again",
+        )
+    if checks.get("scrambled_lists"):
+        yield Finding(
+            code="scrambled lists",
+            severity="warning",
+            text=f"{checks['scrambled_lists']} of the driver's lists of processes were scrambled and left out",
+            remedy="update the driver: early R535 ones do that",
+        )
+
+
+def _reasons(throttle: dict[str, Any]) -> str:
+    return "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in throttle["devices"].items() if names)
+
+
+def _process(process: dict[str, Any]) -> str:
+    size = "memory unknown" if process["peak_mib"] is None else f"{process['peak_mib']:,.0f} MiB"
+    doubt = "" if process["certain"] else ", perhaps a rank under another PID"
+    return f"PID {process['pid']} ({process['name'] or 'name unknown'}, {size}{doubt})"
 
 
 def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> Iterator[Finding]:
@@ -277,10 +297,3 @@ def _untrue(verdict: dict[Any, Any]) -> Finding:
         text=verdict["reason"],
         remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
     )
-
-
-def _any_bit(values: pd.Series) -> int:
-    bits = 0
-    for value in values:
-        bits |= int(value)
-    return bits

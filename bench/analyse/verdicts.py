@@ -16,7 +16,7 @@ def of(run: Run) -> dict[str, Any]:
     """``validity``: findings; ``parity``: a verdict per launch; ``recommendation``: as its functions say."""
     numerics = parity(run.document, run.steps, run.numerics)
     return {
-        "validity": records(findings(run.document, run.steps, run.device, numerics)),
+        "validity": records(findings(run.document, run.steps, numerics)),
         "parity": records(numerics),
         "recommendation": recommendations(run.document, overview(run)),
     }

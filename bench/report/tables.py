@@ -293,7 +293,7 @@ def launches_table(run: Run) -> Table:
     )
     loss = losses(run.steps).set_index("launch")
     figures = per_launch(run.steps).set_index("launch")
-    found = findings(run.document, run.steps, run.device, parity(run.document, run.steps, run.numerics))
+    found = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
     codes = found.groupby("launch")["code"].agg(", ".join)
     rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document["launches"])
     notes = (

@@ -36,7 +36,7 @@ def for_csv(run: Run) -> dict[str, "pd.DataFrame"]:
 
 def found_in(run: Run) -> "pd.DataFrame":
     """The findings of a run."""
-    return findings(run.document, run.steps, run.device, parity_of(run))
+    return findings(run.document, run.steps, parity_of(run))
 
 
 def parity_of(run: Run) -> "pd.DataFrame":

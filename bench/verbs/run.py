@@ -204,6 +204,7 @@ def _how_precise(precision: dict[str, Any] | None) -> list[str]:
     outcomes = {
         "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
         "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
+        "failures": f"{wanted} was not reached: no scenario could be measured",
         "launches": f"{wanted} was not reached with the most launches that a scenario may have",
     }
     return [outcomes[precision["stopped_by"]]]

@@ -17,6 +17,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from bench.errors import BenchError
 from bench.records import Job, Workload
 from bench.worker.parallel import STRATEGIES
 
@@ -139,4 +140,7 @@ def session_for(job: RankJob, wrap: Wrap | None = None) -> Session:
     """The session of the job's precision level around ``wrap`` (default: the job's own strategy)."""
     from bench.worker.precision import session_class
 
-    return session_class(job)(job, wrap or STRATEGIES[job.job.strategy])
+    wrap = wrap or STRATEGIES.get(job.job.strategy)
+    if wrap is None:
+        raise BenchError("a custom strategy says how it wraps the model: session_for(job, wrap=lambda model, job: ...)")
+    return session_class(job)(job, wrap)

@@ -1,0 +1,80 @@
+"""Findings from what the records say: heat, power caps, other processes; and what they do to the recommendation."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.analyse.overview import overview, recommendation
+from bench.analyse.parity import parity
+from bench.analyse.validity import findings, grouped
+from bench.store import Run, read
+from tests.standin.runs import DDP, FINITE, write_run
+
+HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}
+CAPPED = {"verdict": "warning", "devices": {"GPU-a": ["power cap"]}}
+FINE = {"verdict": "ok", "devices": {"GPU-a": ["idle"]}}
+OTHER = {"device": "GPU-a", "pid": 4242, "name": "trainer", "peak_mib": 900.0, "certain": True}
+UNSURE = OTHER | {"pid": 7, "name": None, "peak_mib": None, "certain": False}
+
+
+def run_with(folder: Path, checks: dict[str, Any], device: str = "cuda") -> Run:
+    """A run of ``ddp`` and, with these checks, of the faster ``ddp_o2``."""
+    run = read(str(write_run(folder, [DDP, replace(FINITE, checks=checks)])))
+    run.document["workload"]["device"] = device
+    return run
+
+
+def found(run: Run) -> dict[str, tuple[str, str]]:
+    """Severity and text of the findings about launch 1, by code."""
+    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    mine = table[table["launch"] == 1].to_dict("records")
+    return {row["code"]: (row["severity"], row["text"]) for row in mine}
+
+
+def test_nothing_is_found_where_nothing_was_noticed(tmp_path: Path) -> None:
+    run = run_with(tmp_path, {"foreign": [], "scrambled_lists": 0, "throttle": FINE, "foreign_cores": 0.1})
+    assert not {"throttled", "power cap", "shared GPU", "unwatched", "scrambled lists", "load"} & set(found(run))
+
+
+def test_heat_makes_a_launch_invalid_and_the_next_is_recommended(tmp_path: Path) -> None:
+    run = run_with(tmp_path, {"throttle": HOT})
+    severity, text = found(run)["throttled"]
+    assert severity == "invalid" and "GPU-a: thermal slowdown (hardware)" in text and "GPU-b" not in text
+    advice = recommendation(overview(run))
+    assert advice["fastest"] == "ddp" and advice["left_out"] == {"ddp_o2": "throttled"}
+
+
+def test_a_power_cap_is_a_warning_and_leaves_the_recommendation(tmp_path: Path) -> None:
+    run = run_with(tmp_path, {"throttle": CAPPED})
+    assert found(run)["power cap"][0] == "warning"
+    assert recommendation(overview(run))["fastest"] == "ddp_o2"
+
+
+@pytest.mark.parametrize(("processes", "severity"), [([OTHER, UNSURE], "invalid"), ([UNSURE], "warning")])
+def test_other_processes_on_the_gpu_are_named(tmp_path: Path, processes: list[Any], severity: str) -> None:
+    said = found(run_with(tmp_path, {"foreign": processes}))["shared GPU"]
+    assert said[0] == severity
+    assert "PID 7 (name unknown, memory unknown, perhaps a rank under another PID)" in said[1]
+    assert ("PID 4242 (trainer, 900 MiB)" in said[1]) == (OTHER in processes)
+
+
+def test_a_launch_that_nobody_watched_is_told_on_a_gpu_alone(tmp_path: Path) -> None:
+    assert found(run_with(tmp_path / "gpu", {"foreign": None}))["unwatched"][0] == "warning"
+    assert "unwatched" not in found(run_with(tmp_path / "cpu", {"foreign": None}, device="cpu"))
+
+
+def test_others_on_the_cores_are_a_warning_in_proportion_to_the_device(tmp_path: Path) -> None:
+    busy = {"foreign_cores": 0.3}  # of two
+    assert "0.3 of the 2 cores" in found(run_with(tmp_path / "cpu", busy, device="cpu"))["load"][1]
+    assert "load" not in found(run_with(tmp_path / "gpu", busy))
+
+
+def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> None:
+    capped = [replace(DDP, checks={"throttle": CAPPED, "scrambled_lists": 2}) for _ in range(4)]
+    run = read(str(write_run(tmp_path, capped)))
+    table = grouped(findings(run.document, run.steps, parity(run.document, run.steps, run.numerics)))
+    rows = {row["code"]: row for row in table.to_dict("records")}
+    assert rows["power cap"]["where"] == "ddp (0, 1, 2, 3)" and rows["power cap"]["count"] == 4
+    assert "nvidia-smi" in rows["power cap"]["remedy"] and "update the driver" in rows["scrambled lists"]["remedy"]
