@@ -29,8 +29,9 @@ def shrink(arguments: list[str]) -> list[str]:
     if "--global-batch" in arguments:
         at = arguments.index("--global-batch")
         arguments = arguments[:at] + arguments[at + 2 :]
+    sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single,ddp"]
-    return [*arguments, *fewer, *SMALL.split()]
+    return [*arguments, *fewer, *sooner, *SMALL.split()]
 
 
 @pytest.fixture(scope="module")
