@@ -92,16 +92,15 @@ def launch(
     scratch = job.scratch or tempfile.mkdtemp(dir=where)
 
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        following = RunProgress(
-            Console(stream=nowhere), launches=1, steps=job.steps, global_batch=job.workload.global_batch
-        )
+        following = RunProgress(Console(stream=nowhere), steps=job.steps, global_batch=job.workload.global_batch)
+        following.expect([job.scenario])
         with following:
 
             def hear(event: dict[str, Any]) -> None:
                 on_event(event)
                 following.hear(event)
 
-            following.begin(0, job.scenario)
+            following.begin(job.scenario)
             outcome = on.run(replace(job, scratch=scratch, logs=scratch), hear)
     if outcome.status != "ok":
         raise RuntimeError(f"the launch of {job.scenario} failed: {outcome.reason}{_log(scratch)}")
