@@ -1,6 +1,7 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
 import json
+import os
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,10 @@ import pytest
 from bench import discover
 from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Request, launches
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
+a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
