@@ -73,7 +73,11 @@ def per_launch(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> 
     ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
     ``invalid`` says that the launch's figures are those of its cooling, and must not be used.
     """
-    table = per_device(device, steps)
+    return _launches(per_device(device, steps), device, steps, global_batch)
+
+
+def _launches(table: pd.DataFrame, device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+    """:func:`per_launch` from the table of :func:`per_device`."""
     measured = steps[~steps["warmup"]].groupby("launch")["step"].nunique()
     windows = _windows(steps)
     rows = []
@@ -118,7 +122,7 @@ def per_scenario(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -
     the names of all reasons that were seen, empty where none was, null where no driver tells; ``verdict`` the worst.
     """
     devices = per_device(device, steps)
-    launches = per_launch(device, steps, global_batch)
+    launches = _launches(devices, device, steps, global_batch)
     rows = []
     for scenario, mine in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
@@ -265,10 +269,12 @@ def _integral(
 
 def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
     """MiB/s between the first and the last known value of a counter in KiB; None where it fell or has not two."""
-    known = samples[samples[counter].notna()]
-    if len(known) < 2 or (known[counter].diff().dropna() < 0).any():
+    known = samples[counter].notna().to_numpy()
+    values = samples[counter].to_numpy(dtype="float64")[known]
+    if len(values) < 2 or (values[1:] < values[:-1]).any():
         return None
-    return float(known[counter].iloc[-1] - known[counter].iloc[0]) / 1024.0 / _span_s(known)
+    times_ns = samples["t_ns"].to_numpy()[known]
+    return float(values[-1] - values[0]) / 1024.0 / (float(times_ns[-1] - times_ns[0]) / 1e9)
 
 
 def _peak_power(device: pd.DataFrame, launch: Any, window: tuple[int, int]) -> float | None:
