@@ -31,7 +31,9 @@ from bench.store import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-PANEL_IN, BETWEEN_IN, BELOW_IN, LEFT_IN = 1.55, 0.42, 0.06, 0.78
+PANEL_IN, BETWEEN_IN, BELOW_IN, LEFT_IN, RIGHT_IN = 1.55, 0.42, 0.06, 0.78, 0.25
+SLANT = 0.72
+"""How high, and how wide, a name is that stands at 45 degrees, in parts of its length."""
 LABEL_GAP_IN = 0.2
 """The least distance between the names of launches."""
 NAME_LIMIT = 22
@@ -196,11 +198,11 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
     origin_ns = min(starts)
     bounds = held.boundaries(rows)
     range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
-    width_in = WIDTH_IN - LEFT_IN - 0.25
+    width_in = WIDTH_IN - LEFT_IN - RIGHT_IN
     panels_in = len(order) * (PANEL_IN + BETWEEN_IN)
     probe = sheet(run, title, height_in=4.0)
     names = _names(run, bounds)
-    names_in = max(text_width_in(probe, name, 8) for name in names.values()) * 0.72 + 0.22
+    names_in = max(text_width_in(probe, name, 8) for name in names.values()) * SLANT + 0.22
     height_in = TITLE_IN + 0.22 + names_in + panels_in + BELOW_IN + SOURCE_IN
     figure = sheet(run, title, height_in=height_in)
     launches = _launches(run, bounds, names, origin_ns, range_s, width_in)
@@ -271,7 +273,9 @@ def _name_launches(stage: Stage, axes: Artist) -> None:
     """The names above a panel, aslant, moved apart where launches are short, with a line to where they begin."""
     named = [launch for launch in stage.launches if launch.label]
     middles = [(launch.start + launch.end) / 2 / (stage.range_s * 1.005) for launch in named]
-    places = spaced(middles, LABEL_GAP_IN / stage.width_in, 0.0, 1.0 - 0.4 / stage.width_in)
+    wide_in = [text_width_in(stage.figure, launch.label, 8) * SLANT for launch in named]
+    over_in = max(wide - RIGHT_IN + 0.1 - LABEL_GAP_IN * (len(named) - 1 - at) for at, wide in enumerate(wide_in))
+    places = spaced(middles, LABEL_GAP_IN / stage.width_in, 0.0, 1.0 - max(0.0, over_in) / stage.width_in)
     for launch, middle, place in zip(named, middles, places, strict=True):
         axes.plot([middle, place], [1.045, 1.11], transform=axes.transAxes, color=light("muted"), linewidth=0.7)
         axes.lines[-1].set_clip_on(False)

@@ -55,7 +55,8 @@ class Section:
     spent: tables.Table | None
     traces: tuple[str, ...]
     no_diagnosis: str
-    beside_torch: tables.Table | None
+    memory: tables.Table | None
+    about_memory: str
     energy: tables.Table | None
     no_energy: str
     published: tables.Table | None
@@ -91,7 +92,8 @@ def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[s
         spent=verdict_tables.spent_table(run),
         traces=tuple(verdict_tables.traces(run)),
         no_diagnosis=NO_DIAGNOSIS,
-        beside_torch=device_tables.beside_torch_table(run),
+        memory=device_tables.beside_torch_table(run),
+        about_memory="Memory of each rank" if run.document["workload"]["device"] == "cpu" else "Memory beside torch",
         energy=device_tables.energy_table(run),
         no_energy=device_tables.no_energy(run),
         published=tables.published_table(run),

@@ -54,7 +54,7 @@ class OnGpus(Launch):
         if record["effective"]:
             dp = self.strategy == "dp"
             record["effective"] |= {"replicas": 2, "world_size": len(ranks), "backend": None if dp else "nccl"}
-            record["effective"] |= {"device": {"type": "cuda"}}
+            record["effective"] |= {"device": {"type": "cuda"}, "threads": 2 // len(ranks)}
         return record
 
     def memory_rows(self, launch: int) -> list[dict[str, Any]]:

@@ -125,6 +125,17 @@ def test_of_seventy_launches_the_first_of_each_scenario_is_named(tmp_path: Path)
     assert svg_texts(few.svg).count("ddp") == 3
 
 
+def test_names_of_launches_stay_on_the_sheet(tmp_path: Path) -> None:
+    long = replace(BROKEN, scenario="a_scenario_with_a_long_name", apart_s=2)
+    plot = plot_of(written(tmp_path, [replace(DDP, apart_s=2), long, long], ()), "memory-stack")
+    root = ElementTree.fromstring(plot.svg)
+    (_, last) = [node for node in root.iter() if node.tag.endswith("}text") and "(error)" in "".join(node.itertext())]
+    found = re.search(r"rotate\(-45 ([\d.]+)", ElementTree.tostring(last).decode())
+    assert found is not None
+    letters = len("".join(last.itertext()))
+    assert float(found[1]) + letters * 4.6 * 0.71 < float(root.attrib["width"][:-2])
+
+
 def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown() -> None:
     ticks = 5 * device_figures.MOST_SAMPLES
     index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
