@@ -23,7 +23,7 @@ from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.records import LATER_COLUMNS
 from bench.report import device_figures, device_tables, figures, tables
-from bench.store import Run, read
+from bench.store import Run, RunWriter, read
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(
@@ -248,6 +248,16 @@ def test_power_shows_the_mean_of_each_launch_and_where_it_was_held_back(whole: R
     assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
 
 
+def test_a_device_that_is_held_back_to_the_end_is_so_until_the_last_sample() -> None:
+    times = [SECOND_NS * second for second in range(4)]
+    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": times, "throttle_reasons": [0, 0x4, 0x44, 0x40]})
+    stretches = devices.throttled_stretches(table)
+    assert stretches[["verdict", "start_ns", "end_ns"]].to_numpy().tolist() == [
+        ["warning", times[1], times[2]],
+        ["invalid", times[2], times[3]],
+    ]
+
+
 @dataclass
 class OnPackages(Launch):
     """A CPU whose package counts 60 J each second."""
@@ -336,6 +346,16 @@ def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: An
     page = Page(report.render([run])["index.html"].decode())
     assert "Energy and heat" in page.texts and "script" not in page.tags
     assert "nan" not in page.text.lower().split()
+
+
+def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
+    def lost(writer: RunWriter) -> None:
+        writer._put({"memory": DP.memory_rows(1), "device": DP.device_rows(1)})
+
+    run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
+    assert "dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
+    assert "dp (interrupted)" in svg_texts(plot_of(run, "power").svg)
+    assert "dp (not run)" not in plot_of(run, "memory-stack").caption
 
 
 def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> None:
