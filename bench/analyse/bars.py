@@ -14,12 +14,15 @@ ENDS = {
     "relative_to_ddp": "relative_{}",
     "peak_pid_mib": "peak_pid_{}_mib",
     "peak_total_mib": "peak_total_{}_mib",
+    "energy_per_1000_images_j": "energy_per_1000_images_{}_j",
+    "energy_j": "energy_{}_j",
+    "mean_power_w": "mean_power_{}_w",
 }
-"""The figures of the summary that have an interval, and the columns of its ends, ``low`` and ``high``."""
+"""The figures of a table with a row per scenario that have an interval, and the columns of its ends."""
 
 
 def plus_minus(row: Mapping[Any, Any], name: str) -> str:
-    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of a row of the summary.
+    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of a row of such a table.
 
     Empty where the figure has no interval.
     """

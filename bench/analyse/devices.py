@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from bench import throttle
+from bench.analyse.intervals import Estimate, estimate
 
 COUNTER_WINDOW_S = 10.0
 """Shorter windows integrate power."""
@@ -32,6 +33,16 @@ COLUMNS = [
     *("utilisation_percent", "sm_clock_mhz", "min_sm_clock_mhz", "memory_clock_mhz", "max_temperature_c"),
     *("throttle_reasons", "throttle", "verdict"),
     *("pcie_tx_mib_s", "pcie_rx_mib_s", "nvlink_tx_mib_s", "nvlink_rx_mib_s"),
+]
+
+
+LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
+
+SCENARIO_COLUMNS = [
+    *("scenario", "launches", "devices", "energy_j", "energy_low_j", "energy_high_j", "energy_source", "energy_reason"),
+    *("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j"),
+    *("mean_power_w", "mean_power_low_w", "mean_power_high_w", "peak_power_w", "sm_clock_mhz", "min_sm_clock_mhz"),
+    *("max_temperature_c", "throttle", "verdict", *(f"{link}_mib_s" for link in LINKS)),
 ]
 
 
@@ -62,7 +73,11 @@ def per_launch(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> 
     ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
     ``invalid`` says that the launch's figures are those of its cooling, and must not be used.
     """
-    table = per_device(device, steps)
+    return _launches(per_device(device, steps), device, steps, global_batch)
+
+
+def _launches(table: pd.DataFrame, device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+    """:func:`per_launch` from the table of :func:`per_device`."""
     measured = steps[~steps["warmup"]].groupby("launch")["step"].nunique()
     windows = _windows(steps)
     rows = []
@@ -97,10 +112,85 @@ def per_launch(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> 
     return pd.DataFrame(rows, columns=columns)
 
 
+def per_scenario(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+    """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
+
+    Energies and mean power are those of :func:`per_launch`: their geometric mean over the launches that have one, with
+    the ends of its 95 % interval (``*_low_*``, ``*_high_*``; null below two launches). Peak power and temperature are
+    the highest of all launches and devices, the lowest clock the lowest of them, the median clock the median of theirs.
+    Traffic is summed over the devices of a launch, null where one is unknown, and averaged over launches. ``throttle``:
+    the names of all reasons that were seen, empty where none was, null where no driver tells; ``verdict`` the worst.
+    """
+    devices = per_device(device, steps)
+    launches = _launches(devices, device, steps, global_batch)
+    rows = []
+    for scenario, mine in launches.groupby("scenario", sort=False):
+        theirs = devices[devices["scenario"] == scenario]
+        told = theirs["throttle"].dropna()
+        row: dict[str, Any] = {"scenario": scenario, "launches": len(mine), "devices": int(mine["devices"].max())}
+        for name, unit in (("energy", "j"), ("energy_per_1000_images", "j"), ("mean_power", "w")):
+            over = _positive(mine[f"{name}_{unit}"])
+            row |= {f"{name}_{unit}": over.value, f"{name}_low_{unit}": over.low, f"{name}_high_{unit}": over.high}
+        row |= {
+            "energy_source": "+".join(
+                sorted({one for text in mine["energy_source"].dropna() for one in text.split("+")})
+            )
+            or None,
+            "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
+            "peak_power_w": _maximum(mine["peak_power_w"]),
+            "sm_clock_mhz": _median(theirs["sm_clock_mhz"]),
+            "min_sm_clock_mhz": _minimum(theirs["min_sm_clock_mhz"]),
+            "max_temperature_c": _maximum(theirs["max_temperature_c"]),
+            "throttle": ", ".join(dict.fromkeys(name for text in told for name in text.split(", ") if name))
+            if len(told)
+            else None,
+            "verdict": next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(mine["verdict"])),
+        }
+        for link in LINKS:
+            row[f"{link}_mib_s"] = _mean(
+                theirs.groupby("launch")[f"{link}_mib_s"].agg(lambda one: one.sum(skipna=False))
+            )
+        rows.append(row)
+    return pd.DataFrame(rows, columns=SCENARIO_COLUMNS)
+
+
+def _positive(values: "pd.Series[float]") -> Estimate:
+    """The estimate over launches; none where one of the figures is no more than nothing, which no logarithm bears."""
+    known = values.dropna().astype("float64")
+    return estimate(known if (known > 0).all() else ())
+
+
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
-    """The known powers for a plot: ``launch, scenario, device, t_ns, power_w``, in order of time."""
-    known = device[device["power_w"].notna()].sort_values(["launch", "t_ns"])
+    """The known powers for a plot: ``launch, scenario, device, t_ns, power_w``, in order of time.
+
+    A CPU package has a counter and no power: its power is the rise since the sample before, of the same launch.
+    """
+    ordered = device.sort_values(["launch", "t_ns"])
+    groups = ordered.groupby(["launch", "device"])
+    rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
+    package = ordered["device"].astype("str").str.startswith("package-")
+    powers = ordered.assign(power_w=ordered["power_w"].where(~package, rise_w.where(rise_w >= 0)))
+    known = powers[powers["power_w"].notna()]
     return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
+
+
+def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
+    """When devices were held back: ``launch, device, verdict, start_ns, end_ns``, warm-up and start-up included.
+
+    ``verdict``: as in :mod:`bench.throttle`, ``invalid`` or ``warning``. A stretch lasts from its first such sample to
+    the next one without, or the last of the launch.
+    """
+    rows = []
+    known = device[device["throttle_reasons"].notna()].sort_values("t_ns")
+    for (launch, uuid), samples in known.groupby(["launch", "device"]):
+        verdicts = samples["throttle_reasons"].astype("int64").map(throttle.verdict)
+        number = (verdicts != verdicts.shift()).cumsum()
+        until_ns = samples["t_ns"].shift(-1).fillna(samples["t_ns"].iloc[-1])
+        for _, mine in samples.groupby(number):
+            verdict = verdicts[mine.index[0]]
+            if verdict != "ok":
+                rows.append([launch, uuid, verdict, int(mine["t_ns"].iloc[0]), int(until_ns[mine.index[-1]])])
+    return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
 def _windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
@@ -135,10 +225,7 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
         "throttle_reasons": bits,
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
-        **{
-            f"{link}_mib_s": _traffic(samples, f"{link}_kib")
-            for link in ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
-        },
+        **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
     }
 
 
@@ -182,10 +269,12 @@ def _integral(
 
 def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
     """MiB/s between the first and the last known value of a counter in KiB; None where it fell or has not two."""
-    known = samples[samples[counter].notna()]
-    if len(known) < 2 or (known[counter].diff().dropna() < 0).any():
+    known = samples[counter].notna().to_numpy()
+    values = samples[counter].to_numpy(dtype="float64")[known]
+    if len(values) < 2 or (values[1:] < values[:-1]).any():
         return None
-    return float(known[counter].iloc[-1] - known[counter].iloc[0]) / 1024.0 / _span_s(known)
+    times_ns = samples["t_ns"].to_numpy()[known]
+    return float(values[-1] - values[0]) / 1024.0 / (float(times_ns[-1] - times_ns[0]) / 1e9)
 
 
 def _peak_power(device: pd.DataFrame, launch: Any, window: tuple[int, int]) -> float | None:

@@ -89,6 +89,49 @@ def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
     return stack
 
 
+def proportional(memory: pd.DataFrame) -> pd.DataFrame:
+    """The proportional set sizes of CPU ranks, which add up: ``launch, t_ns, pss_mib``, summed over processes.
+
+    Only the samples in which every process that lived at the time has one.
+    """
+    groups = memory[memory["device"] == "cpu"].groupby(["launch", "t_ns"])["pss_mib"]
+    return groups.agg(lambda sizes: sizes.sum(skipna=False)).dropna().reset_index()
+
+
+def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFrame:
+    """One row per launch and rank on the CPU: its peaks of both sizes, and why one is unknown (MiB).
+
+    ``launch, scenario, rank, pid, rss_mib, pss_mib, reason``. The proportional size is sampled far more seldom, so its
+    peak may have been missed.
+    """
+    mine = memory[memory["device"] == "cpu"]
+    rows = []
+    for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"]):
+        reasons = samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"].dropna()
+        peaks_mib = [samples[name].max() for name in ("used_mib", "pss_mib")]
+        unknown = any(pd.isna(peak) for peak in peaks_mib)
+        why = "; ".join(dict.fromkeys(reasons)) or "there is no sample of it"
+        rows.append([launch, scenario, rank, pid, *peaks_mib, why if unknown else None])
+    ok = {launch["launch"] for launch in launches if launch["status"] == "ok"}
+    table = pd.DataFrame(rows, columns=["launch", "scenario", "rank", "pid", "rss_mib", "pss_mib", "reason"])
+    return table[table["launch"].isin(ok)].reset_index(drop=True)
+
+
+def largest_launches(document: dict[str, Any], memory: pd.DataFrame) -> dict[str, int]:
+    """For each scenario with a known peak the ``ok`` launch that the peak of the summary is from, the first if several.
+
+    That is the one with the largest peak of all processes together; of one process, where no total is known.
+    """
+    known = peaks(memory)
+    ok = {launch["launch"]: launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"}
+    known = known[known["launch"].isin(list(ok))].sort_values("launch")
+    chosen = {}
+    for scenario, mine in known.groupby(known["launch"].map(ok)):
+        ordered = mine.sort_values(["peak_total_mib", "peak_pid_mib"], ascending=False, kind="stable")
+        chosen[str(scenario)] = int(ordered["launch"].iloc[0])
+    return chosen
+
+
 def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, in order of time: ``launch, scenario, start_ns, end_ns`` of its first and last sample."""
     groups = memory.groupby(["launch", "scenario"])["t_ns"]

@@ -4,20 +4,23 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import validity
+from bench.analyse import devices, validity
 from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.launches import ok_rows
 from bench.analyse.parity import UNTRUE, by_scenario, parity
 from bench.analyse.steps import scenarios, summary
 from bench.store import Run
 
+ENERGY = ("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j")
+
 LEAN_ENOUGH = 0.95
 """What part of the fastest scenario's speed one that needs less memory must have."""
 
 
 def overview(run: Run) -> pd.DataFrame:
-    """The summary of a run (:func:`bench.analyse.steps.summary`) and five columns more.
+    """The summary of a run (:func:`bench.analyse.steps.summary`) and some columns more.
 
+    ``energy_per_1000_images_j`` with the ends of its interval: as in :func:`bench.analyse.devices.per_scenario`.
     ``parity``: as in :mod:`bench.analyse.parity`, the gravest of the launches. ``validity``: ``valid``, ``warning`` or
     ``invalid``; null without a launch that is ``ok``. ``findings``: the codes of what was found, separated by commas.
     ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
@@ -35,6 +38,9 @@ def overview(run: Run) -> pd.DataFrame:
     table["findings"] = table["scenario"].map(codes).where(measured, None)
     table["why_not"] = [_why_not(row, found) for row in table.to_dict("records")]
     steps = ok_rows(run.document, run.steps)
+    energy = devices.per_scenario(run.device, steps, run.document["workload"]["global_batch"]).set_index("scenario")
+    for name in ENERGY:
+        table[name] = table["scenario"].map(energy[name]).astype("float64")
     rivals = against_fastest(steps[steps["scenario"].isin(table.loc[table["why_not"].isna(), "scenario"])])
     table["against_fastest"] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
     return table

@@ -173,24 +173,41 @@ def memory(run: Run, table: pd.DataFrame) -> Answer | None:
     question = "Who holds more memory?"
     measured = table[table["peak_total_mib"].notna()]
     ordered = measured.sort_values("peak_total_mib").to_dict("records")
-    least, most = ordered[0], ordered[-1]
-    parts = [
-        f"{most['scenario']} has the highest peak of all processes together ({most['peak_total_mib']:,.0f} MiB), "
-        f"{least['scenario']} the lowest ({least['peak_total_mib']:,.0f} MiB)."
-    ]
+    if not ordered:
+        parts = ["What all processes hold together is not known of any scenario."]
+    elif len(ordered) == 1:
+        (only,) = ordered
+        parts = [
+            f"{only['scenario']} is the only scenario with a known peak of all processes together "
+            f"({only['peak_total_mib']:,.0f} MiB)."
+        ]
+    else:
+        least, most = ordered[0], ordered[-1]
+        parts = [
+            f"{most['scenario']} has the highest peak of all processes together ({most['peak_total_mib']:,.0f} MiB), "
+            f"{least['scenario']} the lowest ({least['peak_total_mib']:,.0f} MiB)."
+        ]
+    indices = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}
     for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
         first = peaks[peaks["scenario"] == scenario]
-        first = first[first["launch"] == first["launch"].min()]
-        held = [f"{row['peak_mib']:,.0f} MiB{_where(run, row['device'])}" for row in first.to_dict("records")]
-        processes = first["pid"].nunique()
-        kind = "one process" if processes == 1 else f"{processes} processes"
-        parts.append(f"{scenario}: {kind}, {_listed(held)}.")
+        held = first[first["launch"] == first["launch"].min()].groupby(["rank", "pid", "device"])["peak_mib"].max()
+        mine = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
+        parts.append(_holders(scenario, mine.sort_values(["index", "rank"]).to_dict("records")))
     return question, " ".join(parts)
 
 
-def _where(run: Run, device: str) -> str:
-    index = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}.get(device)
-    return "" if index is None else f" on GPU {index}"
+def _holders(scenario: str, held: list[Row]) -> str:
+    """Who holds how much where in one launch, and how unevenly where one process is on several GPUs."""
+    processes = len({row["pid"] for row in held})
+    kind = "one process" if processes == 1 else f"{processes} processes"
+    where: list[str] = ["" if pd.isna(row["index"]) else f" on GPU {row['index']:.0f}" for row in held]
+    amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(held, where, strict=True)]
+    text = f"{scenario}: {kind}, {_listed(amounts)}."
+    most, least = (choose(held, key=lambda row: row["peak_mib"]) for choose in (max, min))
+    if processes > 1 or most["peak_mib"] <= 1.01 * least["peak_mib"] or least["peak_mib"] <= 0:
+        return text
+    more = most["peak_mib"] / least["peak_mib"]
+    return f"{text} Its peak{where[held.index(most)]} is {more:.2f} times that{where[held.index(least)]}."
 
 
 def _effective(run: Run, scenario: str) -> dict[str, Any]:

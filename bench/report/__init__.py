@@ -3,9 +3,10 @@
     python -m bench report latest --out reports
 
 ``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``; where there is
-something in them ``findings.csv``, ``parity.csv``, ``communication.csv`` and ``time-spent.csv``; and each plot as SVG
-and PNG: ``trade-off``, ``losses``, ``time-spent``, ``step-times``, ``phases``, ``memory``, ``elapsed``, prefixed with
-the run's id where there are several runs.
+something in them ``findings.csv``, ``parity.csv``, ``communication.csv``, ``time-spent.csv``, ``energy.csv`` and
+``memory-beside-torch.csv``; and each plot as SVG and PNG: ``trade-off``, ``losses``, ``time-spent``, ``step-times``,
+``phases``, ``memory-stack``, ``memory``, ``power``, ``elapsed``, prefixed with the run's id where there are several
+runs.
 """
 
 import os
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 
 from bench.errors import RequestError
-from bench.report import figures, markdown, page, tables, verdict_tables
+from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
 from bench.store import Run, check_writable
 
 
@@ -50,8 +51,8 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
 
 
 def _more_tables(runs: Sequence[Run]) -> dict[str, bytes]:
-    """The tables behind the verdicts as CSV, those that have a row."""
-    by_run = [verdict_tables.for_csv(run) for run in runs]
+    """The tables behind the verdicts and those of devices as CSV, those that have a row."""
+    by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run)} for run in runs]
     filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
     return {f"{name}.csv": tables.csv(found).encode() for name, found in filled.items() if found}
 

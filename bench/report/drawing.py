@@ -362,6 +362,8 @@ def handle(kind: str, colour: str) -> Artist:
         return Patch(facecolor=own, alpha=0.35)
     if kind == "line":
         return Line2D([], [], color=own, linewidth=0.9, linestyle=(0, (2, 2)))
+    if kind == "line-full":
+        return Line2D([], [], color=own, linewidth=1.8)
     if kind == "box-full":
         return Patch(facecolor=own)
     if kind == "shade":

@@ -9,6 +9,7 @@ from bench.analyse.launches import ok_rows, shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import headline, per_launch, phases
 from bench.records import PHASES
+from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
     EDGE_IN,
     RC,
@@ -47,7 +48,7 @@ def plots(run: Run) -> list[Plot]:
     """All plots of a run for which it has figures."""
     import matplotlib
 
-    drawings = (trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed)
+    drawings = (trade_off, losses, time_spent, step_times, phase_stack, memory_stack, memory, power, elapsed)
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
@@ -247,6 +248,7 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu["uuid"]: gpu["index"] for gpu in gpus}
     keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True))
+    keys.sort(key=lambda group: (*group[0][:2], indices.get(group[0][2], len(indices))))
     for number, (key, samples) in enumerate(keys):
         rank, pid, gpu = key
         where = "" if gpu == "cpu" else f" · GPU {indices.get(gpu, gpu[-6:])}"

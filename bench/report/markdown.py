@@ -39,6 +39,9 @@ def _parts(section: Section) -> Iterator[str]:
         yield _list(section.communication_words)
         yield from (_table(table) for table in (section.data_parallel, section.spent) if table is not None)
         yield _list([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
+    if section.memory:
+        yield f"### {section.about_memory}\n\n{_table(section.memory)}"
+    yield f"### Energy and heat\n\n{_table(section.energy) if section.energy else _inert(section.no_energy)}"
     if section.published:
         yield f"### The published form\n\n{_table(section.published)}"
     if section.statistics:

@@ -10,7 +10,7 @@ from bench.analyse.advice import Advice, advice
 from bench.analyse.answer import answer, caveats, failures
 from bench.analyse.questions import Answer, questions
 from bench.console import duration
-from bench.report import tables, verdict_tables
+from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
 from bench.store import Run
 
@@ -55,6 +55,10 @@ class Section:
     spent: tables.Table | None
     traces: tuple[str, ...]
     no_diagnosis: str
+    memory: tables.Table | None
+    about_memory: str
+    energy: tables.Table | None
+    no_energy: str
     published: tables.Table | None
     statistics: tables.Table | None
     figures: dict[str, Figure]
@@ -88,6 +92,10 @@ def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[s
         spent=verdict_tables.spent_table(run),
         traces=tuple(verdict_tables.traces(run)),
         no_diagnosis=NO_DIAGNOSIS,
+        memory=device_tables.beside_torch_table(run),
+        about_memory="Memory of each rank" if run.document["workload"]["device"] == "cpu" else "Memory beside torch",
+        energy=device_tables.energy_table(run),
+        no_energy=device_tables.no_energy(run),
         published=tables.published_table(run),
         statistics=verdict_tables.statistics_table(run),
         figures=figures,

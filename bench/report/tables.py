@@ -99,9 +99,10 @@ def csv(tables: Sequence["pd.DataFrame"]) -> str:
 
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:
-    """The summary for people: speed, memory, what ran, how it went."""
+    """The summary for people: speed, memory, energy where it is known, what ran, how it went."""
     best = fastest(table)
     highest = table["throughput_img_s"].max()
+    with_energy = table["energy_per_1000_images_j"].notna().any()
     columns = (
         Column(heading="scenario"),
         Column(heading="img/s", number=True),
@@ -111,6 +112,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         Column(heading="peak MiB of a PID", number=True),
         Column(heading="peak MiB in all", number=True),
         Column(heading="memory source"),
+        *((Column(heading="J per 1,000 images", number=True),) if with_energy else ()),
         Column(heading="figures"),
         Column(heading="numerics"),
         Column(heading="what ran"),
@@ -134,6 +136,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
                 _figure(row, "peak_pid_mib", ",.0f"),
                 _figure(row, "peak_total_mib", ",.0f"),
                 Cell(text=number(row["memory_source"], "")),
+                *((_figure(row, "energy_per_1000_images_j", ",.0f"),) if with_energy else ()),
                 _verdict(row["validity"], row["findings"]),
                 _verdict(row["parity"], ""),
                 Cell(text=row["what_ran"] or UNKNOWN),

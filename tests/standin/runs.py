@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Launch:
     reason: str | None = None
     losses: list[float] | None = None
     checks: dict[str, Any] = field(default_factory=dict)
+    apart_s: int = 100
 
     def record(self, launch: int, repeat: int) -> dict[str, Any]:
         ran = bool(self.steps_ms)
@@ -98,7 +99,7 @@ class Launch:
     def step_rows(self, launch: int, repeat: int) -> list[dict[str, Any]]:
         rows = []
         for rank, steps in enumerate(self.steps_ms):
-            start_ns = launch * 100 * SECOND_NS + SECOND_NS
+            start_ns = launch * self.apart_s * SECOND_NS + SECOND_NS
             for step, step_ms in enumerate(steps):
                 rows.append(
                     {
@@ -126,7 +127,7 @@ class Launch:
                 "launch": launch,
                 "scenario": self.scenario,
                 "host": "host",
-                "t_ns": launch * 100 * SECOND_NS + tick * SECOND_NS // 2,
+                "t_ns": launch * self.apart_s * SECOND_NS + tick * SECOND_NS // 2,
                 "pid": 100 * launch + rank,
                 "rank": rank,
                 "device": "cpu",
@@ -138,6 +139,10 @@ class Launch:
             for tick, used in enumerate(samples)
         ]
 
+    def device_rows(self, launch: int) -> list[dict[str, Any]]:
+        """None: this machine has neither GPUs nor a counter of its CPU packages."""
+        return []
+
 
 def write_run(
     out: Path,
@@ -148,9 +153,13 @@ def write_run(
     label: str | None = None,
     replicas: int = 2,
     host: str = "host",
+    gpus: Sequence[dict[str, Any]] = (),
     also: Callable[[RunWriter], None] = lambda writer: None,
 ) -> Path:
-    """A run folder with these launches, on the CPU, global batch 8. ``also`` writes what is no measured launch."""
+    """A run folder with these launches, global batch 8, on the CPU unless there are ``gpus``, as in run.json.
+
+    ``also`` writes what is no measured launch.
+    """
     repeats: Counter[str] = Counter()
     names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
     writer = RunWriter(
@@ -159,7 +168,7 @@ def write_run(
             "bench": "0.1.0",
             "request": {
                 "scenarios": names,
-                "devices": [],
+                "devices": [gpu["uuid"] for gpu in gpus],
                 "warmup": 1,
                 "iters": 4,
                 "launches": max(1, len(launches) // max(1, len(names))),
@@ -172,8 +181,8 @@ def write_run(
                 "image_size": 32,
                 "global_batch": 8,
                 "replicas": replicas,
-                "device": "cpu",
-                "half": "bf16",
+                "device": "cuda" if gpus else "cpu",
+                "half": "fp16" if gpus else "bf16",
                 "warmup": 1,
                 "seed": 0,
                 "loss": "cross_entropy",
@@ -191,7 +200,7 @@ def write_run(
                 "cores_usable": 2,
                 "cores_online": 4,
                 "memory_gib": 8.0,
-                "gpus": [],
+                "gpus": list(gpus),
                 "environment": {"OMP_NUM_THREADS": "1"},
             },
             "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
@@ -203,7 +212,10 @@ def write_run(
         repeat = repeats[launch.scenario]
         repeats[launch.scenario] += 1
         writer.add(
-            launch.record(number, repeat), steps=launch.step_rows(number, repeat), memory=launch.memory_rows(number)
+            launch.record(number, repeat),
+            steps=launch.step_rows(number, repeat),
+            memory=launch.memory_rows(number),
+            device=launch.device_rows(number),
         )
     also(writer)
     writer.finish(complete=complete, **({"end": {"utc": "2026-01-02T03:05:15Z"}} if complete else {}))

@@ -32,7 +32,7 @@ from bench.cli import main
 from bench.report import drawing, figures, tables
 from bench.store import Run, read
 
-PLOTS = ("trade-off", "losses", "step-times", "phases", "memory", "elapsed")
+PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
 
 
 @dataclass(frozen=True)
@@ -268,8 +268,8 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     unescaped = re.compile(r"(?<!\\)\|")
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     headings = [block[0].split(" | ")[0] for block in blocks]
-    assert headings == ["| scenario", "| finding", "| scenario", "| scenario", "| scenario"]
-    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 5, 3]
+    assert headings == ["| scenario", "| finding", "| scenario", "| scenario", "| scenario", "| scenario"]
+    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 5, 5, 3]
     for block in blocks:
         assert len({len(unescaped.findall(line)) for line in block}) == 1
     assert "| ddp_o2 | 533.3 | 15.0 |" in text

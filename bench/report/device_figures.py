@@ -1,0 +1,400 @@
+"""The plots of the whole run over time: memory on each device, stacked by process, and power."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import devices
+from bench.analyse import memory as held
+from bench.analyse.launches import ok_rows
+from bench.analyse.steps import scenarios
+from bench.report.drawing import (
+    SOURCE_IN,
+    TITLE_IN,
+    WIDTH_IN,
+    Artist,
+    Plot,
+    Row,
+    axes_at,
+    colour_of,
+    finished,
+    handle,
+    legend_row,
+    light,
+    locator,
+    plain,
+    sheet,
+    spaced,
+    text_width_in,
+)
+from bench.store import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PANEL_IN, BETWEEN_IN, BELOW_IN, LEFT_IN, RIGHT_IN = 1.55, 0.42, 0.06, 0.78, 0.25
+SLANT = 0.72
+"""How high, and how wide, a name is that stands at 45 degrees, in parts of its length."""
+LABEL_GAP_IN = 0.2
+"""The least distance between the names of launches."""
+NAME_LIMIT = 22
+"""Letters of such a name."""
+MOST_SAMPLES = 1200
+"""Points of a panel; with more samples neighbours are drawn as one."""
+RANK_COLOURS = 8
+HEADROOM = 1.24
+"""Of a panel, above its highest figure: for the name of its device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch on the time axis: seconds since the first sample of the run."""
+
+    launch: int
+    scenario: str
+    start: float
+    end: float
+    label: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A sheet with a panel for each device, and the launches that all of them share."""
+
+    figure: Artist
+    panels: dict[str, Artist]
+    launches: list[Launch]
+    origin_ns: int
+    width_in: float
+    range_s: float
+
+    def seconds(self, t_ns: Any) -> Any:
+        """Since the first sample of the run."""
+        return (t_ns - self.origin_ns) / 1e9
+
+
+def memory_stack(run: Run) -> Plot | None:
+    """What each process held on each device over the whole run, stacked, so that their sum shows."""
+    memory = run.memory[(run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna()]
+    known = memory[memory["used_mib"].notna()]
+    if known.empty:
+        return None
+    title = "Memory on each device over the whole run, stacked by process"
+    stage = _stage(run, title, memory, list(known["device"].unique()))
+    stacks = {device: held.stacked(memory, device) for device in stage.panels}
+    highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values())
+    proportional = held.proportional(memory)
+    for device, axes in stage.panels.items():
+        axes.set_ylim(0, highest * HEADROOM or 1.0)
+        for launch in stage.launches:
+            if launch.launch in stacks[device].index.get_level_values("launch"):
+                mine: pd.DataFrame = stacks[device].loc[[launch.launch]].droplevel("launch")
+                _layers(stage, axes, launch, mine)
+        if device == "cpu" and len(proportional):
+            _proportional(stage, axes, proportional)
+        axes.yaxis.set_major_locator(locator(4))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel("MiB")
+    ranks = sorted({int(rank) for rank in known["rank"].unique()})[:RANK_COLOURS]
+    keys = [(handle("box-full", _of_rank(rank)), f"rank {rank}") for rank in ranks]
+    if any(stack.isna().any(axis=None) for stack in stacks.values()):
+        keys.append((handle("shade", "shade"), "unknown for a process"))
+    if "cpu" in stage.panels and len(proportional):
+        keys.append((handle("line-full", "ink"), "sum of PSS"))
+    legend_row(stage.figure, keys)
+    caption = _about_stack(stage, known, len(proportional) > 0)
+    named = [name for name in scenarios(run.document) if name in set(known["scenario"])]
+    return finished(run, stage.figure, "memory-stack", title, caption, [_bare(name) for name in named])
+
+
+def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
+    caption = _about_launches(stage)
+    on_gpus = [device for device in stage.panels if device != "cpu"]
+    if on_gpus:
+        caption += (
+            " A process has the colour of its rank in all panels: one that is on every GPU, as DataParallel's is, has "
+            "the same colour and PID in each."
+        )
+    if "cpu" in stage.panels:
+        caption += (
+            " Host memory is the resident set (RSS), in which pages that processes share, torch's libraries above all, "
+            "count in each of them: a stack of several ranks is higher than what the host gave. "
+        )
+        caption += (
+            "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
+            if proportional
+            else "Proportional set sizes (PSS), which would add up, were not sampled in this run."
+        )
+    return caption
+
+
+def power(run: Run) -> Plot | None:
+    """Power of each device over the whole run, with the mean of each launch and where it was held back."""
+    timeline = devices.power_timeline(run.device)
+    if timeline.empty:
+        return None
+    title = "Power of each device over the whole run"
+    stage = _stage(run, title, run.device, list(timeline["device"].unique()))
+    means = devices.per_device(run.device, run.steps)
+    stretches = devices.throttled_stretches(run.device)
+    highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
+    for device, axes in stage.panels.items():
+        axes.set_ylim(0, highest * HEADROOM or 1.0)
+        for _, samples in timeline[timeline["device"] == device].groupby("launch"):
+            _power_line(stage, axes, samples)
+        for row in stretches[stretches["device"] == device].to_dict("records"):
+            start, end = stage.seconds(row["start_ns"]), stage.seconds(row["end_ns"])
+            wide = max(end - start, 0.003 * stage.range_s)
+            axes.axvspan(start, start + wide, 0, 0.07, color=light(_TONE[row["verdict"]]), linewidth=0, zorder=4)
+            axes.axvspan(start, start + wide, color=light(_TONE[row["verdict"]]), alpha=0.13, linewidth=0, zorder=0)
+        for row in means[(means["device"] == device) & means["mean_power_w"].notna()].to_dict("records"):
+            _mean(run, stage, axes, row)
+        axes.yaxis.set_major_locator(locator(4))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.set_ylabel("W")
+    keys = [
+        (handle("line-full", "line-0"), "power"),
+        (handle("line-full", "ink"), "mean over the measured steps of a launch"),
+    ]
+    seen = set(stretches["verdict"])
+    told = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
+    keys += [(handle("box-full", _TONE[name]), text) for name, text in told.items() if name in seen]
+    legend_row(stage.figure, keys)
+    caption = _about_launches(stage)
+    if any(device.startswith("package-") for device in stage.panels):
+        caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
+    with_samples = set(ok_rows(run.document, timeline)["scenario"])
+    named = [name for name in scenarios(run.document) if name in set(timeline["scenario"]) | with_samples]
+    return finished(run, stage.figure, "power", title, caption, [_bare(name) for name in named])
+
+
+_TONE = {"invalid": "bad", "warning": "doubt"}
+
+
+def _bare(scenario: str) -> Row:
+    return Row(scenario=scenario, label="", colour="ink")
+
+
+def _of_rank(rank: int) -> str:
+    return f"line-{rank % RANK_COLOURS}"
+
+
+def _about_launches(stage: Stage) -> str:
+    caption = "Seconds since the first sample of the run. A vertical line is the beginning of a launch"
+    named = sum(bool(launch.label) for launch in stage.launches)
+    if named < len(stage.launches):
+        caption += (
+            f"; of {len(stage.launches)} launches {named} are named, the first of each scenario where there is room, "
+            "and the strip on top has the scenario's colour for all of them"
+        )
+    return f"{caption}. Where nothing is drawn, nothing is known, or no launch was running."
+
+
+def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stage:
+    """A sheet with a panel for each device that has figures: GPUs in the order of their index, then the rest."""
+    gpus = {gpu["uuid"]: gpu for gpu in run.document["machine"]["gpus"]}
+    order = sorted(found, key=lambda device: (gpus[device]["index"] if device in gpus else len(gpus), str(device)))
+    starts = [int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table)]
+    origin_ns = min(starts)
+    bounds = held.boundaries(rows)
+    range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
+    width_in = WIDTH_IN - LEFT_IN - RIGHT_IN
+    panels_in = len(order) * (PANEL_IN + BETWEEN_IN)
+    probe = sheet(run, title, height_in=4.0)
+    names = _names(run, bounds)
+    names_in = max(text_width_in(probe, name, 8) for name in names.values()) * SLANT + 0.22
+    height_in = TITLE_IN + 0.22 + names_in + panels_in + BELOW_IN + SOURCE_IN
+    figure = sheet(run, title, height_in=height_in)
+    launches = _launches(run, bounds, names, origin_ns, range_s, width_in)
+    stage = Stage(figure=figure, panels={}, launches=launches, origin_ns=origin_ns, width_in=width_in, range_s=range_s)
+    top_in = BELOW_IN + SOURCE_IN + panels_in
+    for number, device in enumerate(order):
+        bottom_in = top_in - number * (PANEL_IN + BETWEEN_IN) - PANEL_IN
+        axes = axes_at(figure, LEFT_IN, bottom_in, width_in, PANEL_IN)
+        axes.set_xlim(0, range_s * 1.005)
+        axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
+        axes.xaxis.set_major_locator(locator(10))
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.tick_params(labelbottom=number == len(order) - 1)
+        _mark_launches(stage, axes)
+        _device_name(axes, device, gpus, run)
+        stage.panels[device] = axes
+    stage.panels[order[-1]].set_xlabel("seconds since the first sample of the run")
+    _name_launches(stage, stage.panels[order[0]])
+    return stage
+
+
+def _names(run: Run, bounds: "pd.DataFrame") -> dict[int, str]:
+    """What each launch is called: its scenario, and how it ended unless well."""
+    states = {launch["launch"]: launch["status"] for launch in run.document["launches"]}
+    names = {}
+    for row in bounds.to_dict("records"):
+        name = plain(str(row["scenario"]))
+        name = name if len(name) <= NAME_LIMIT else name[: NAME_LIMIT - 1] + "…"
+        status = states.get(row["launch"], "interrupted")
+        names[int(row["launch"])] = name if status == "ok" else f"{name} ({status})"
+    return names
+
+
+def _launches(
+    run: Run, bounds: "pd.DataFrame", names: dict[int, str], origin_ns: int, range_s: float, width_in: float
+) -> list[Launch]:
+    """All launches; named are all of them where their names fit, and else the first of each scenario, if those fit."""
+    room = max(1, int(width_in / LABEL_GAP_IN))
+    colours = {launch["launch"]: colour_of(launch) for launch in run.document["launches"]}
+    records = bounds.to_dict("records")
+    first = list(bounds.drop_duplicates("scenario")["launch"])
+    named = set(bounds["launch"]) if len(records) <= room else set(first[:room])
+    return [
+        Launch(
+            launch=int(row["launch"]),
+            scenario=str(row["scenario"]),
+            start=(int(row["start_ns"]) - origin_ns) / 1e9,
+            end=(int(row["end_ns"]) - origin_ns) / 1e9,
+            label=names[int(row["launch"])] if row["launch"] in named else "",
+            colour=colours.get(row["launch"], "muted"),
+        )
+        for row in records
+    ]
+
+
+def _mark_launches(stage: Stage, axes: Artist) -> None:
+    """Where each launch begins, and on top a strip in the colour of its scenario."""
+    across = axes.get_xaxis_transform()
+    thin = 0.8 if len(stage.launches) <= 30 else 0.4
+    for launch in stage.launches:
+        axes.axvline(launch.start, color=light("muted"), linewidth=thin, alpha=0.6, zorder=1)
+        end = max(launch.end, launch.start + 0.003 * stage.range_s)
+        axes.fill_between([launch.start, end], 1.0, 1.035, transform=across, color=light(launch.colour), linewidth=0)
+        axes.collections[-1].set_clip_on(False)
+
+
+def _name_launches(stage: Stage, axes: Artist) -> None:
+    """The names above a panel, aslant, moved apart where launches are short, with a line to where they begin."""
+    named = [launch for launch in stage.launches if launch.label]
+    middles = [(launch.start + launch.end) / 2 / (stage.range_s * 1.005) for launch in named]
+    wide_in = [text_width_in(stage.figure, launch.label, 8) * SLANT for launch in named]
+    over_in = max(wide - RIGHT_IN + 0.1 - LABEL_GAP_IN * (len(named) - 1 - at) for at, wide in enumerate(wide_in))
+    places = spaced(middles, LABEL_GAP_IN / stage.width_in, 0.0, 1.0 - max(0.0, over_in) / stage.width_in)
+    for launch, middle, place in zip(named, middles, places, strict=True):
+        axes.plot([middle, place], [1.045, 1.11], transform=axes.transAxes, color=light("muted"), linewidth=0.7)
+        axes.lines[-1].set_clip_on(False)
+        text = axes.annotate(launch.label, (place, 1.12), xycoords="axes fraction", rotation=45)
+        text.set(fontsize=8, color=light("ink"), ha="left", va="bottom", rotation_mode="anchor")
+
+
+def _device_name(axes: Artist, device: str, gpus: dict[str, dict[str, Any]], run: Run) -> None:
+    if device in gpus:
+        name = f"GPU {gpus[device]['index']}: {plain(gpus[device]['name'])}"
+    elif device == "cpu":
+        name = f"host memory, {plain(run.document['machine']['cpu'])}"
+    else:
+        name = plain(device)
+    text = axes.annotate(name, (0, 1), (4, -4), xycoords="axes fraction", textcoords="offset points", va="top")
+    text.set(fontsize=8.5, fontweight="bold", color=light("ink"), zorder=6)
+    text.set_bbox({"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.75, "pad": 1.2})
+
+
+def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -> None:
+    """The processes of a launch on one device above each other; where one is unknown the ground is shaded."""
+    import numpy as np
+
+    own = stack.loc[:, (stack != 0).any()]
+    if own.empty or not own.shape[1]:
+        return
+    own = _thinned(stage, own)
+    times = stage.seconds(own.index.to_numpy()).astype(float)
+    values = own.to_numpy(dtype=float)
+    if len(times) == 1:  # one sample is drawn as wide as can be seen
+        times, values = np.array([times[0], times[0] + 0.004 * stage.range_s]), np.repeat(values, 2, axis=0)
+    hidden = np.isnan(values).any(axis=1)
+    if hidden.any():
+        axes.fill_between(
+            times, 0, 1, where=_widened(hidden), transform=axes.get_xaxis_transform(), color=light("shade")
+        )
+        axes.collections[-1].set(linewidth=0, zorder=0)
+    below = np.zeros(len(times))
+    processes: list[Any] = own.columns.to_list()
+    for (rank, pid), layer in zip(processes, values.T, strict=True):
+        above = below + np.nan_to_num(layer)
+        axes.fill_between(times, below, above, where=~np.isnan(layer), color=light(_of_rank(int(rank))), alpha=0.85)
+        axes.collections[-1].set(linewidth=0, zorder=2, gid=f"stack-{launch.launch}-{rank}-{pid}")
+        _pid_label(stage, axes, times, below, above, f"PID {pid}")
+        below = above
+
+
+def _widened(hidden: Any) -> Any:
+    """Also the neighbours of what is unknown, so that a single sample has an extent."""
+    wide = hidden.copy()
+    wide[1:] |= hidden[:-1]
+    wide[:-1] |= hidden[1:]
+    return wide
+
+
+def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, text: str) -> None:
+    """The PID within its layer, upright or lying, where there is room for it."""
+    import numpy as np
+
+    high = (above - below) * PANEL_IN / axes.get_ylim()[1]
+    tall = high >= 0.6 * float(high.max())  # where the layer is about as high as it gets
+    at = np.flatnonzero(tall)
+    long_in = text_width_in(stage.figure, text, 6.5) + 0.06
+    wide_in = float(times[at[-1]] - times[at[0]]) / (stage.range_s * 1.005) * stage.width_in
+    high_in = float(high[tall].min())
+    if wide_in >= long_in and high_in >= 0.13:
+        turned = 0
+    elif wide_in >= 0.13 and high_in >= long_in:
+        turned = 90
+    else:
+        return
+    middle = float(times[at[0]] + times[at[-1]]) / 2
+    level = float(np.interp(middle, times, (below + above) / 2))
+    label = axes.text(middle, level, text, rotation=turned)
+    label.set(fontsize=6.5, color=light("paper"), ha="center", va="center_baseline" if not turned else "center")
+    label.set_zorder(5)
+
+
+def _thinned(stage: Stage, stack: "pd.DataFrame") -> "pd.DataFrame":
+    """At most so many samples as can be told apart; of neighbours the one with something unknown, or the highest."""
+    width_ns = stage.range_s * 1e9 / MOST_SAMPLES
+    bins = ((stack.index.to_numpy() - stage.origin_ns) // width_ns).astype("int64")
+    total = stack.sum(axis=1, skipna=False).fillna(float("inf"))
+    return stack.loc[total.groupby(bins).idxmax().to_numpy()]
+
+
+def _proportional(stage: Stage, axes: Artist, proportional: "pd.DataFrame") -> None:
+    for launch, samples in proportional.groupby("launch"):
+        axes.plot(stage.seconds(samples["t_ns"]), samples["pss_mib"], marker="o", markersize=2.6, linewidth=1.3)
+        axes.lines[-1].set(color=light("ink"), zorder=5, gid=f"pss-{launch}")
+
+
+def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
+    """The power in one launch, broken where it is unknown for long."""
+    import numpy as np
+
+    width_ns = stage.range_s * 1e9 / MOST_SAMPLES
+    bins = ((samples["t_ns"] - stage.origin_ns) // width_ns).astype("int64")
+    drawn = samples.groupby(bins)[["t_ns", "power_w"]].mean()
+    times = stage.seconds(drawn["t_ns"].to_numpy(dtype=float))
+    watts = drawn["power_w"].to_numpy(dtype=float)
+    gaps = np.flatnonzero(np.diff(times) > devices.LARGEST_GAP_S) + 1
+    times, watts = np.insert(times, gaps, np.nan), np.insert(watts, gaps, np.nan)
+    alone = len(drawn) == 1
+    axes.plot(times, watts, color=light("line-0"), linewidth=1.1, marker="o" if alone else "", markersize=3, zorder=2)
+
+
+def _mean(run: Run, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
+    """The mean over the measured steps of a launch, as a bar over them with its figure where there is room."""
+    mine = run.steps[(run.steps["launch"] == row["launch"]) & ~run.steps["warmup"]]
+    start = stage.seconds(float(mine["start_ns"].min()))
+    end = start + float(row["window_s"])
+    axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8, solid_capstyle="butt")
+    axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}")
+    text = f"{row['mean_power_w']:,.0f} W"
+    if (end - start) / (stage.range_s * 1.005) * stage.width_in < text_width_in(stage.figure, text, 7) + 0.04:
+        return
+    label = axes.annotate(
+        text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points", ha="center", va="top"
+    )
+    label.set(fontsize=7, color=light("ink"), zorder=5)
+    label.set_bbox({"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.7, "pad": 0.6})

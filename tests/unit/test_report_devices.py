@@ -1,0 +1,378 @@
+"""What a report says of memory, power, energy and heat: of runs on two GPUs and on the CPU, written by hand."""
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
+from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, write_run
+from test_report import Page, plot_of, svg_texts
+
+from bench import report
+from bench.analyse import devices
+from bench.analyse.memory import largest_launches, proportional, resident
+from bench.analyse.overview import overview
+from bench.analyse.questions import questions
+from bench.records import LATER_COLUMNS
+from bench.report import device_figures, device_tables, figures, tables
+from bench.store import Run, RunWriter, read
+
+HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
+HIDDEN = replace(
+    DDP2,
+    scenario="apex_ddp",
+    strategy="apex_ddp",
+    held={(0, FIRST): None, (1, SECOND): 7000.0},
+    watts={FIRST: None, SECOND: 200.0},
+    bits={},
+)
+OUT = replace(DP, scenario="ddp_o3", strategy="ddp", steps_ms=[], status="oom", reason=HOSTILE, reserved={}, watts={})
+
+
+def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: Any) -> Run:
+    return read(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """dp with one process on both GPUs, ddp with two at a power cap, one too hot, one half hidden, one that died."""
+    return written(tmp_path_factory.mktemp("whole"), [DP, DDP2, HOT, HIDDEN, OUT])
+
+
+@pytest.fixture(scope="module")
+def files(whole: Run) -> dict[str, bytes]:
+    return report.render([whole])
+
+
+def cells(table: tables.Table | None) -> list[list[str]]:
+    assert table is not None
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def shapes(svg: str, prefix: str) -> dict[str, list[tuple[float, float]]]:
+    """The points of what was drawn under ids that begin so."""
+    found = {}
+    for node in ElementTree.fromstring(svg).iter():
+        if node.attrib.get("id", "").startswith(prefix):
+            paths = " ".join(inner.attrib["d"] for inner in node.iter() if "d" in inner.attrib)
+            pairs = re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", paths)
+            found[node.attrib["id"]] = [(float(x), float(y)) for x, y in pairs]
+    return found
+
+
+def height(points: list[tuple[float, float]]) -> float:
+    return max(y for _, y in points) - min(y for _, y in points)
+
+
+# Memory over the run
+
+
+def test_dataparallel_is_one_process_on_both_gpus_and_the_first_is_heavier(files: dict[str, bytes]) -> None:
+    svg = files["memory-stack.svg"].decode()
+    texts = svg_texts(svg)
+    assert texts.count("PID 4000") == 2 and texts.count("PID 4010") == texts.count("PID 4011") == 1
+    names = [text for text in texts if text.startswith("GPU ")]
+    assert names == ["GPU 0: NVIDIA Some GPU <b>80GB</b>", "GPU 1: NVIDIA Some GPU <b>80GB</b>"]
+    nodes = [node for node in ElementTree.fromstring(svg).iter() if node.attrib.get("id") == "stack-0-0-4000"]
+    first, second = (
+        height(
+            [
+                (float(x), float(y))
+                for x, y in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", ElementTree.tostring(node).decode())
+            ]
+        )
+        for node in nodes
+    )
+    assert first / second == pytest.approx(9000 / 6000, rel=0.01)
+
+
+def test_launches_are_named_with_how_they_ended_and_what_is_unknown_is_a_gap(files: dict[str, bytes]) -> None:
+    svg = files["memory-stack.svg"].decode()
+    texts = svg_texts(svg)
+    assert {"dp", "ddp", "ddp_o2", "apex_ddp", "ddp_o3 (oom)", "unknown for a process", "rank 0", "rank 1"} <= set(
+        texts
+    )
+    drawn = shapes(svg, "stack-3-")
+    assert drawn["stack-3-1-4031"] and not drawn["stack-3-0-4030"]
+
+
+def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
+    """300 and 200 MiB at the second sample."""
+    svg = plot_of(written(tmp_path, [DDP], ()), "memory-stack").svg
+    drawn = shapes(svg, "stack-0-")
+    lower, upper = drawn["stack-0-0-0"], drawn["stack-0-1-1"]
+    assert min(y for _, y in lower) == pytest.approx(max(y for x, y in upper if x > upper[0][0] + 1), abs=0.1)
+    assert height(lower) / (max(y for _, y in lower) - min(y for _, y in upper)) == pytest.approx(300 / 500, rel=0.01)
+
+
+def test_of_seventy_launches_the_first_of_each_scenario_is_named(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(10)]
+    run = written(tmp_path, [Launch(name, [[9, 8]], [[1.0, 2.0]], apart_s=1) for _ in range(7) for name in names], ())
+    plot = plot_of(run, "memory-stack")
+    texts = svg_texts(plot.svg)
+    assert [text for text in texts if text in names] == names
+    assert "of 70 launches 10 are named" in plot.caption
+    few = plot_of(written(tmp_path / "few", [Launch("ddp", [[9, 8]], [[1.0]], apart_s=1)] * 3, ()), "memory-stack")
+    assert svg_texts(few.svg).count("ddp") == 3
+
+
+def test_names_of_launches_stay_on_the_sheet(tmp_path: Path) -> None:
+    long = replace(BROKEN, scenario="a_scenario_with_a_long_name", apart_s=2)
+    plot = plot_of(written(tmp_path, [replace(DDP, apart_s=2), long, long], ()), "memory-stack")
+    root = ElementTree.fromstring(plot.svg)
+    (_, last) = [node for node in root.iter() if node.tag.endswith("}text") and "(error)" in "".join(node.itertext())]
+    found = re.search(r"rotate\(-45 ([\d.]+)", ElementTree.tostring(last).decode())
+    assert found is not None
+    letters = len("".join(last.itertext()))
+    assert float(found[1]) + letters * 4.6 * 0.71 < float(root.attrib["width"][:-2])
+
+
+def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown() -> None:
+    ticks = 5 * device_figures.MOST_SAMPLES
+    index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
+    values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
+    stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
+    stage = device_figures.Stage(figure=None, panels={}, launches=[], origin_ns=0, width_in=8.0, range_s=float(ticks))
+    thin = device_figures._thinned(stage, stack)
+    assert len(thin) <= device_figures.MOST_SAMPLES + 1
+    assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
+
+
+@dataclass
+class WithPss(Launch):
+    """Every other sample has a proportional set size, three quarters of the resident one."""
+
+    def memory_rows(self, launch: int) -> list[dict[str, Any]]:
+        rows = super().memory_rows(launch)
+        return [row | {"pss_mib": 0.75 * row["used_mib"] if number % 2 else None} for number, row in enumerate(rows)]
+
+
+def test_proportional_set_sizes_stand_beside_resident_ones(tmp_path: Path) -> None:
+    run = written(tmp_path, [WithPss("ddp", [[9, 8]] * 2, [[100.0, 400.0], [100.0, 200.0]])], ())
+    assert proportional(run.memory)["pss_mib"].tolist() == [450.0]
+    plot = plot_of(run, "memory-stack")
+    assert "sum of PSS" in svg_texts(plot.svg) and "shared pages count once" in plot.caption
+    assert [row[-2:] for row in cells(device_tables.beside_torch_table(run))] == [["400", "300"], ["200", "150"]]
+    without = plot_of(written(tmp_path / "without", [DDP], ()), "memory-stack")
+    assert "sum of PSS" not in svg_texts(without.svg) and "were not sampled in this run" in without.caption
+
+
+# Memory beside torch
+
+
+def test_memory_beside_torch_names_the_difference(whole: Run) -> None:
+    table = device_tables.beside_torch_table(whole)
+    rows = cells(table)
+    assert rows[:4] == [
+        ["dp", "0", "0", "4000", "0", "9,000", "nvml_pid", "8,100", "8,400", "600"],
+        ["dp", "0", "0", "4000", "1", "6,000", "nvml_pid", "5,200", "5,500", "500"],
+        ["ddp", "1", "0", "4010", "0", "7,000", "nvml_pid", "6,000", "6,300", "700"],
+        ["ddp", "1", "1", "4011", "1", "7,100", "nvml_pid", "6,100", "6,400", "700"],
+    ]
+    hidden = rows[6]
+    assert hidden == ["apex_ddp", "3", "0", "4030", "0", "–", "torch_allocator", "6,000", "6,300", "–"]
+    assert table is not None and table.rows[6][5].small == "the driver hid <it>"
+    notes = " ".join(table.notes)
+    assert "nvml_pid: what the driver lists" in notes and "torch_allocator: the driver gave nothing" in notes
+
+
+def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Path) -> None:
+    larger = replace(DP, held={(0, FIRST): 9500.0, (0, SECOND): 6000.0})
+    failed = replace(DP, held={(0, FIRST): 20000.0}, status="oom", reason="no memory")
+    run = written(tmp_path, [DP, larger, larger, failed])
+    assert largest_launches(run.document, run.memory) == {"dp": 1}
+    assert [row[1] for row in cells(device_tables.beside_torch_table(run))] == ["1", "1"]
+
+
+def test_on_the_cpu_resident_sizes_stand_with_why_the_proportional_ones_are_unknown(tmp_path: Path) -> None:
+    run = written(tmp_path, [DDP, BROKEN], ())
+    table = device_tables.beside_torch_table(run)
+    assert cells(table) == [["ddp", "0", "0", "0", "300", "–"], ["ddp", "0", "1", "1", "200", "–"]]
+    assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
+    assert resident(run.document["launches"], run.memory)["launch"].unique().tolist() == [0]
+
+
+# Energy, power and heat
+
+
+def test_energy_and_heat_of_each_scenario(whole: Run) -> None:
+    table = device_tables.energy_table(whole)
+    rows = {row[0]: row[1:] for row in cells(table)}
+    # 500 W over 12 s; 24 steps of 8 images. The counters of PCIe rise by 50 and 80 MiB/s on each of two GPUs.
+    assert rows["dp"] == [
+        *("1", "6,000", "31,250", "counter", "500", "500", "1,800", "1,200", "60", "nothing"),
+        *("100", "160", "–", "–"),
+    ]
+    assert rows["apex_ddp"][:6] == ["1", "–", "–", "–", "–", "–"]
+    assert "ddp_o3" not in rows
+    assert table is not None
+    held_back = {row[0].text: (row[10].text, row[10].tone) for row in table.rows}
+    assert held_back["ddp"] == ("power cap", "doubt")
+    assert held_back["ddp_o2"] == ("thermal slowdown (hardware)", "bad")
+    notes = " ".join(table.notes)
+    assert "Energy of apex_ddp is unknown, or that of a launch: the driver gives neither energy nor power" in notes
+    assert "Unknown in all scenarios: NVLink traffic" in notes
+
+
+def test_over_launches_energy_has_its_interval_and_the_summary_has_it_too(tmp_path: Path) -> None:
+    launches = [replace(DP, watts={FIRST: watts, SECOND: watts}) for watts in (100.0, 110.0, 121.0)]
+    run = written(tmp_path, launches)
+    table = device_tables.energy_table(run)
+    assert cells(table)[0][1:4] == ["3", "2,640", "13,750"]  # the geometric mean: 220 W
+    # Logarithms a step of ln 1.1 apart, times t (4.303) over root 3: 0.2368, so +26.7 %.
+    assert table is not None and table.rows[0][2].small == "±27%"
+    summary = tables.summary_of(run)
+    (row,) = csv.DictReader(StringIO(tables.csv([summary])))
+    assert float(row["energy_per_1000_images_j"]) == pytest.approx(13750.0)
+    assert float(row["energy_per_1000_images_high_j"]) == pytest.approx(13750.0 * 1.267, rel=1e-3)
+    shown = tables.summary_table(run, summary)
+    at = [column.heading for column in shown.columns].index("J per 1,000 images")
+    assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
+
+
+def test_power_shows_the_mean_of_each_launch_and_where_it_was_held_back(whole: Run, files: dict[str, bytes]) -> None:
+    texts = svg_texts(files["power.svg"].decode())
+    assert {"300 W", "200 W", "at its power cap", "held back by heat or protection"} <= set(texts)
+    stretches = devices.throttled_stretches(whole.device)
+    rows = stretches[["launch", "device", "verdict"]].to_numpy().tolist()
+    assert rows == [[1, SECOND, "warning"], [2, FIRST, "invalid"]]
+    assert ((stretches["end_ns"] - stretches["start_ns"]) / SECOND_NS).tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_a_device_that_is_held_back_to_the_end_is_so_until_the_last_sample() -> None:
+    times = [SECOND_NS * second for second in range(4)]
+    table = pd.DataFrame({"launch": 0, "device": FIRST, "t_ns": times, "throttle_reasons": [0, 0x4, 0x44, 0x40]})
+    stretches = devices.throttled_stretches(table)
+    assert stretches[["verdict", "start_ns", "end_ns"]].to_numpy().tolist() == [
+        ["warning", times[1], times[2]],
+        ["invalid", times[2], times[3]],
+    ]
+
+
+@dataclass
+class OnPackages(Launch):
+    """A CPU whose package counts 60 J each second."""
+
+    def device_rows(self, launch: int) -> list[dict[str, Any]]:
+        start_ns = launch * self.apart_s * SECOND_NS
+        about = {"launch": launch, "scenario": self.scenario, "host": "host", "device": "package-0"}
+        return [{**about, "t_ns": start_ns + tick * SECOND_NS, "energy_mj": 60000.0 * tick} for tick in range(9)]
+
+
+def test_a_cpu_package_has_power_from_its_counter(tmp_path: Path) -> None:
+    run = written(tmp_path, [OnPackages("ddp", [[1000.0] * 6], [[1.0]])], ())
+    assert devices.power_timeline(run.device)["power_w"].tolist() == pytest.approx([60.0] * 8)
+    plot = plot_of(run, "power")
+    assert {"package-0", "60 W"} <= set(svg_texts(plot.svg)) and "energy counter" in plot.caption
+    table = device_tables.energy_table(run)
+    assert cells(table)[0][:7] == ["ddp", "1", "300", "7,500", "rapl", "60", "–"]
+    assert table is not None and "the kernel counts the energy of a CPU package alone" in " ".join(table.notes)
+
+
+def test_without_any_device_the_page_says_why_in_a_line(tmp_path: Path) -> None:
+    why = f"no RAPL counter {HOSTILE}"
+    told = replace(DDP, checks={"cpu_energy": {"source": None, "reason": why}})
+    run = written(tmp_path, [told, told], ())
+    rendered = report.render([run])
+    page = Page(rendered["index.html"].decode())
+    assert page.texts.count(f"Energy, power and heat are unknown: {why}.") == 1
+    assert "<script>" not in rendered["summary.md"].decode()
+    assert not {"power.svg", "energy.csv", "memory-beside-torch.csv"} & set(rendered)
+    heading = [column.heading for column in tables.summary_table(run, tables.summary_of(run)).columns]
+    assert "J per 1,000 images" not in heading
+    assert "does not say why" in device_tables.no_energy(written(tmp_path / "silent", [DDP], ()))
+    dead = written(tmp_path / "dead", [replace(DP, status="error", reason="boom")])
+    assert "no launch that ended well" in device_tables.no_energy(dead) and device_tables.energy_table(dead) is None
+
+
+# The whole page
+
+
+def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict[str, bytes]) -> None:
+    html = files["index.html"].decode()
+    page = Page(html)
+    for text in ("Where the memory goes", "Memory beside torch", "Energy and heat", "the driver hid <it>"):
+        assert text in page.texts
+    assert not {"b", "it", "script"} & set(page.tags)
+    assert not re.findall(r"#[0-9a-f]{6}\b", "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL)))
+    assert "nan" not in page.text.lower().split()
+    text = files["summary.md"].decode()
+    assert "\n### Memory beside torch\n" in text and "\n### Energy and heat\n" in text
+    rows = list(csv.DictReader(StringIO(files["energy.csv"].decode())))
+    assert [row["energy_j"] for row in rows[:2]] == ["3600.0", "2400.0"]
+    beside = list(csv.DictReader(StringIO(files["memory-beside-torch.csv"].decode())))
+    assert float(beside[0]["context_mib"]) in (500.0, 600.0)
+
+
+def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Run) -> None:
+    said = dict(questions(whole))["Who holds more memory?"]
+    assert said.endswith(
+        "dp: one process, 9,000 MiB on GPU 0 and 6,000 MiB on GPU 1. Its peak on GPU 0 is 1.50 times that on GPU 1. "
+        "ddp: 2 processes, 7,000 MiB on GPU 0 and 7,100 MiB on GPU 1."
+    )
+
+
+def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
+    run = written(tmp_path, [replace(DP, source="torch_allocator")])
+    said = dict(questions(run))["Who holds more memory?"]
+    assert said.startswith("What all processes hold together is not known of any scenario. dp: one process, 9,000 MiB")
+    assert "memory-stack" not in [plot.name for plot in figures.plots(run)]
+    assert "No sample of this run tells" not in Page(report.render([run])["index.html"].decode()).text
+
+
+@pytest.mark.parametrize(
+    ("launches", "gpus"),
+    [
+        ([GONE], ()),
+        ([OUT], GPUS),
+        ([replace(DP, held={}, reserved={}, watts={})], GPUS),
+        ([replace(DP, held={(0, FIRST): None, (0, SECOND): None}, reserved={})], GPUS),
+        ([Launch("ddp", [[9, 8]], [[5.0]])], ()),
+        ([replace(DP, scenario=HOSTILE)], [GPUS[0] | {"name": HOSTILE}]),
+    ],
+    ids=["nothing", "failed", "no samples", "unknown", "one sample", "hostile"],
+)
+def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: Any, tmp_path: Path) -> None:
+    run = written(tmp_path, launches, gpus)
+    page = Page(report.render([run])["index.html"].decode())
+    assert "Energy and heat" in page.texts and "script" not in page.tags
+    assert "nan" not in page.text.lower().split()
+
+
+def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
+    def lost(writer: RunWriter) -> None:
+        writer._put({"memory": DP.memory_rows(1), "device": DP.device_rows(1)})
+
+    run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
+    assert "dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
+    assert "dp (interrupted)" in svg_texts(plot_of(run, "power").svg)
+    assert "dp (not run)" not in plot_of(run, "memory-stack").caption
+
+
+def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [DP, DDP2], gpus=GPUS)
+    for name in ("memory", "device"):
+        table = pq.read_table(folder / f"{name}.parquet")
+        pq.write_table(table.drop_columns([*LATER_COLUMNS & set(table.column_names)]), folder / f"{name}.parquet")
+    document = json.loads((folder / "run.json").read_text())
+    document |= {"schema_version": 1, "complete": False}
+    for key in ("diagnostics", "reference", "precision", "validity", "parity"):
+        del document[key]
+    for launch in document["launches"]:
+        for rank in launch["ranks"]:
+            del rank["allocator"]
+    (folder / "run.json").write_text(json.dumps(document))
+    run = read(str(folder), allow_incomplete=True)
+    page = Page(report.render([run])["index.html"].decode())
+    assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
+    assert cells(device_tables.energy_table(run))[0][2] == "6,000"
+    assert overview(run)["energy_per_1000_images_j"].notna().all()
