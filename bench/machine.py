@@ -6,13 +6,12 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from bench import nvml
+from bench import nvml, redact
 from bench.apex_probe import look
 from bench.errors import RequestError
 from bench.scenario import Scenario
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
 
 
 def cores() -> int:
@@ -158,9 +157,9 @@ def cpu_model() -> str:
 def recorded_environment() -> dict[str, str]:
     """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
     return {
-        name: value
+        name: redact.without_address_secrets(value)
         for name, value in sorted(os.environ.items())
-        if name.startswith(RECORDED_PREFIXES) and not any(word in name.upper() for word in SECRET_WORDS)
+        if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }
 
 

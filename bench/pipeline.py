@@ -22,6 +22,7 @@ from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import WorkerHost
+from bench.lock import acquire
 from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
 from bench.precision import Precision
 from bench.records import LaunchRecord
@@ -44,15 +45,19 @@ class Finished:
         return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
-def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console) -> Finished:
+def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console, wait: bool = False) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
-    Raises :class:`RequestError` before anything is written when the request cannot be served, and
-    :class:`Interrupted` after sealing what was done.
+    ``wait``: stand in line for GPUs or CPU that another run has. Raises :class:`RequestError` before anything is
+    written when the request cannot be served, and :class:`Interrupted` after sealing what was done.
     """
     check_writable(out)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
-    with _host(request) as host, _sigterm_interrupts():
+    with (
+        acquire(request.devices, wait=wait, say=console.line) as locks,
+        _host(request, locks.descriptors) as host,
+        _sigterm_interrupts(),
+    ):
         with console.waiting("importing torch, once for all launches"):
             host.wait_until_ready()
         _check_model(request, host.description["models"])
@@ -322,13 +327,18 @@ def _announce(request: Request, obstacles: dict[str, str | None], console: Conso
 
 
 @contextmanager
-def _host(request: Request) -> Iterator[WorkerHost]:
+def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
     """The worker host with its log in a temporary file, since there is no run folder yet."""
     descriptor, log = tempfile.mkstemp(prefix="bench-worker-host-", suffix=".log")
     os.close(descriptor)
     try:
         with WorkerHost(
-            python=request.python, fresh=request.fresh, apex_path=request.apex_path, log=log, device=request.device
+            python=request.python,
+            fresh=request.fresh,
+            apex_path=request.apex_path,
+            log=log,
+            device=request.device,
+            locks=locks,
         ) as host:
             yield host
     finally:

@@ -34,12 +34,23 @@ class Outcome:
 class WorkerHost:
     """A running worker host. Use as a context manager: leaving it ends the host and every rank that it has.
 
-    ``description``: what the host said of its interpreter (versions, models, which apex; see ``bench.worker.host``).
+    ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.lock``). ``description``:
+    what the host said of its interpreter (versions, models, which apex; see ``bench.worker.host``).
     """
 
-    def __init__(self, *, python: str | None, fresh: bool, apex_path: str | None, log: str, device: str) -> None:
+    def __init__(
+        self,
+        *,
+        python: str | None,
+        fresh: bool,
+        apex_path: str | None,
+        log: str,
+        device: str,
+        locks: tuple[int, ...] = (),
+    ) -> None:
         ours, theirs = socket.socketpair()
-        arguments = ["host", str(theirs.fileno()), str(os.getpid()), "fresh" if fresh else "fork"]
+        kept = ",".join(map(str, locks))
+        arguments = ["host", str(theirs.fileno()), str(os.getpid()), "fresh" if fresh else "fork", kept]
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
         self.python = python or sys.executable
         self.log = log
@@ -51,7 +62,7 @@ class WorkerHost:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *locks),
                     start_new_session=True,
                 )
             except OSError as error:

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
     from bench import pipeline
 
-    finished = pipeline.run(request, scenarios, out=options.out, console=Console())
+    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     from bench.analyse.overview import overview
     from bench.store import read
 
@@ -81,6 +81,7 @@ def _parser() -> Parser:
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument("--wait", action="store_true", help="stand in line while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)

@@ -87,8 +87,11 @@ class Launch:
             os.killpg(self.ranks[0].pid, signal.SIGKILL)
 
 
-def serve(channel: Channel, *, fresh: bool, apex_path: str | None) -> int:
-    """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks."""
+def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
+    """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks.
+
+    ``locks``: descriptors that the ranks inherit, so that a lock is held until the last of them is gone.
+    """
     started = time.monotonic()
     for name in BLAS_THREADS:
         os.environ[name] = "1"  # libraries read these on import; a pool of threads would not survive the fork
@@ -108,7 +111,8 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None) -> int:
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "launch":
-                _supervise(start_launch(job_from_json(message["job"]), channel, fresh=fresh), channel)
+                job = job_from_json(message["job"])
+                _supervise(start_launch(job, channel, fresh=fresh, locks=locks), channel)
     return 0
 
 
@@ -155,7 +159,7 @@ def _in_child(question: Any) -> Any:
     return json.loads(text)
 
 
-def start_launch(job: Job, control: Channel, *, fresh: bool) -> Launch:
+def start_launch(job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = ()) -> Launch:
     """Bring the ranks of ``job`` to life in a process group of their own."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, job.processes))
     common = _environment(job, listener)
@@ -165,7 +169,8 @@ def start_launch(job: Job, control: Channel, *, fresh: bool) -> Launch:
         environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
         group = ranks[0].pid if ranks else 0
         if fresh:
-            pid = _start_fresh(job, number, environment, theirs, listener, group)
+            inherited = (theirs.fileno(), listener.fileno(), *locks)
+            pid = _start_fresh(job, number, environment, theirs, inherited, group)
         else:
             pid = _fork(job, number, environment, theirs, [control, *(rank.channel for rank in ranks)], ours, group)
         theirs.close()
@@ -240,7 +245,7 @@ def _fork(
 
 
 def _start_fresh(
-    job: Job, number: int, environment: dict[str, str], theirs: socket.socket, listener: socket.socket, group: int
+    job: Job, number: int, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
     job_file = os.path.join(job.scratch, "job.json")
     with open(job_file, "w", encoding="utf-8") as file:
@@ -253,7 +258,7 @@ def _start_fresh(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        pass_fds=(theirs.fileno(), listener.fileno()),
+        pass_fds=inherited,
         process_group=group,
     )
     os.close(log)
