@@ -5,11 +5,11 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench import machine
-from bench.launch.local import Outcome, WorkerHost
+from bench.launch.local import LaunchInterrupted, Outcome, WorkerHost
 from bench.plan import Planned
 from bench.records import PHASES, Job, LaunchRecord
 
@@ -25,7 +25,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks."""
+    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks.
+
+    ``partial``: the steps of the ranks that did not, as far as they came. ``interrupted``: by Ctrl-C or its like.
+    """
 
     outcome: Outcome
     results: list[dict[str, Any]]
@@ -33,6 +36,8 @@ class Executed:
     ended_utc: str
     wall_s: float
     foreign_cores: float
+    partial: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callable[[Event], None]) -> Executed:
@@ -41,10 +46,15 @@ def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callab
     os.makedirs(scratch)
     job = replace(job, scratch=scratch, logs=logs, apex_problems=host.description["apex"]["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
-    outcome = host.run(job, on_event)
+    interrupted = False
+    try:
+        outcome = host.run(job, on_event)
+    except LaunchInterrupted as error:
+        outcome, interrupted = error.outcome, True
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
-    results = _read_results(scratch, job.processes)
+    results = _read_results(scratch, job.processes, "rank{}.json")
+    partial = _read_results(scratch, job.processes, "rank{}.partial.json") if outcome.status != "ok" else []
     shutil.rmtree(scratch)
     return Executed(
         outcome=outcome,
@@ -53,6 +63,8 @@ def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callab
         ended_utc=machine.utc_now(),
         wall_s=wall_s,
         foreign_cores=max(0.0, busy - outcome.cpu_s) / wall_s,
+        partial=partial,
+        interrupted=interrupted,
     )
 
 
@@ -73,7 +85,29 @@ def record(planned: Planned, done: Executed, checks: dict[str, Any]) -> LaunchRe
         first_forward_s=max(
             (result["first_forward_s"] for result in results if "first_forward_s" in result), default=None
         ),
+        failure=_failure(done),
     )
+
+
+def _failure(done: Executed) -> dict[str, Any] | None:
+    """What is known of a failure, with how many steps were kept of each rank that has any."""
+    if done.outcome.status == "ok":
+        return None
+    kept = {str(result["rank"]): len(result["steps"]) for result in done.partial}
+    for result in done.results:
+        if "measured" in result:
+            kept[str(result["rank"])] = sum(len(result[window]["step_ms"]) for window in ("warmup", "measured"))
+    return {**(done.outcome.failure or {}), "steps_kept": kept}
+
+
+def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
+    """The rows of steps.parquet of the ranks that came to no end: the losses, which stay with a rank, are unknown."""
+    head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
+    return [
+        {**head, "rank": result["rank"], "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
+        for result in partial
+        for row in result["steps"]
+    ]
 
 
 def blank_record(planned: Planned) -> LaunchRecord:
@@ -148,10 +182,10 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     return rows
 
 
-def _read_results(scratch: str, processes: int) -> list[dict[str, Any]]:
+def _read_results(scratch: str, processes: int, name: str) -> list[dict[str, Any]]:
     results = []
     for rank in range(processes):
-        path = os.path.join(scratch, f"rank{rank}.json")
+        path = os.path.join(scratch, name.format(rank))
         if os.path.isfile(path):
             with open(path, encoding="utf-8") as file:
                 results.append(json.load(file))

@@ -7,17 +7,15 @@ each launch is one isolated set of processes; its figures are on disk before the
 import itertools
 import os
 import shutil
-import signal
 import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from types import FrameType
 from typing import Any
 
 import bench
-from bench import collect, machine
+from bench import collect, interrupts, machine
 from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
@@ -56,7 +54,7 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     with (
         acquire(request.devices, wait=wait, say=console.line) as locks,
         _host(request, locks.descriptors) as host,
-        _sigterm_interrupts(),
+        interrupts.heeded(),
     ):
         with console.waiting("importing torch, once for all launches"):
             host.wait_until_ready()
@@ -80,15 +78,17 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
         try:
             with _launching(request, scenarios, obstacles, host, writer, console) as launching:
                 _do_all(launching)
+            shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
+            writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
         except (KeyboardInterrupt, HostError) as error:
-            writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
+            with interrupts.held():
+                writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
             if isinstance(error, HostError):
                 raise
             raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
         except OSError as error:
-            raise BenchError(f"{writer.path} cannot be written: {error.strerror}; make room and run again") from error
-        shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
-        writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
+            remedy = f"make room and go on with --resume {os.path.basename(writer.path)}"
+            raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
     return Finished(path=writer.path, document=writer.document)
 
 
@@ -219,14 +219,16 @@ def _measure(planned: Planned, run: _Run) -> None:
     run.progress.begin(job.scenario)
     done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
     memory, device = run.sampler.finish(job.launch)
-    steps = collect.step_rows(job, done.results)
+    steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
     record = collect.record(planned, done, {"sampling": run.sampler.cost})
     numerics = collect.gradient_rows(job, done.results)
-    run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
+    with interrupts.held():
+        run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
     median_ms = _median_step_ms(steps) if record.status == "ok" else None
     if run.precision is not None:
         run.precision.add(job.scenario, median_ms, done.wall_s)
     run.progress.end(status=record.status, text=_how_it_went(record, median_ms, run))
+    _stop_if_interrupted(done)
 
 
 def _diagnose(found: Found, run: _Run) -> None:
@@ -240,8 +242,10 @@ def _diagnose(found: Found, run: _Run) -> None:
     about = ("pairs_reason", "logger_reason", "data_parallel_reason", "profile")
     record["looks"] = [{name: result[name] for name in about} for result in done.results]
     rows = collect.diagnostic_rows(planned.job, done.results)
-    run.writer.add_diagnostic(record, diagnostics=rows)
+    with interrupts.held():
+        run.writer.add_diagnostic(record, diagnostics=rows)
     run.progress.end(status=record["status"], text=_where_to_look(record) or "where the time goes is recorded")
+    _stop_if_interrupted(done)
 
 
 def _compute_reference(run: _Run) -> None:
@@ -263,8 +267,16 @@ def _compute_reference(run: _Run) -> None:
         "half": job.half,
         "unit_roundoff": done.results[0]["unit_roundoff"] if done.results else None,
     }
-    run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
+    with interrupts.held():
+        run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
     run.progress.end(status=done.outcome.status, text=done.outcome.reason or f"fp32 in {done.wall_s:.0f} s")
+    _stop_if_interrupted(done)
+
+
+def _stop_if_interrupted(done: collect.Executed) -> None:
+    """Go on with an interruption once the launch that it ended is on disk."""
+    if done.interrupted:
+        raise KeyboardInterrupt
 
 
 def _median_step_ms(steps: collect.Rows) -> float:
@@ -287,7 +299,8 @@ def _where_to_look(record: dict[str, Any]) -> str:
     """Why a launch failed, and the log that has more; empty for one that did not."""
     if record["status"] == "ok":
         return ""
-    return f"{record['reason']} (see {record['ranks'][record['first_failed_rank'] or 0]['log']})"
+    logs = {rank["rank"]: rank["log"] for rank in record["ranks"]}
+    return f"{record['reason']} (see {logs.get(record['first_failed_rank'] or 0, 'logs/worker-host.log')})"
 
 
 def _verdicts(writer: RunWriter) -> dict[str, Any]:
@@ -343,20 +356,6 @@ def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
             yield host
     finally:
         os.unlink(log)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Within this context SIGTERM does what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check_model(request: Request, models: list[str]) -> None:

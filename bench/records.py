@@ -202,7 +202,8 @@ class LaunchRecord:
 
     ``effective``: what really ran, read off the live objects of the ranks; null where no rank came that far.
     ``checks``: what was verified about the figures (conservation of time, equal threads, executed optimizer steps).
-    ``ranks``: per rank its pid, device and log. ``steps_done``: steps in steps.parquet for each rank.
+    ``ranks``: per rank its pid, device and log. ``failure``: of a launch that did not end well, where its first failed
+    rank was, the end of its log, what others said, and how many steps of each rank were kept.
     """
 
     launch: int
@@ -222,6 +223,7 @@ class LaunchRecord:
     ended_utc: str | None = None
     wall_s: float | None = None
     first_forward_s: float | None = None
+    failure: dict[str, Any] | None = None
 
 
 def canonical_json(value: Any) -> str:
