@@ -15,6 +15,7 @@ verbs:
   list      every scenario, what it is, and whether it can run here
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
+  check     verify runs: seals, counts, and figures that add up
 
 Start with:
   python -m bench run                               the whole comparison, in a few minutes
@@ -29,7 +30,7 @@ And then:
 Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
 """
 
-VERBS = ("list", "run", "report")
+VERBS = ("list", "run", "report", "check")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +16,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import bench
-from bench import collect, interrupts, machine
+from bench import collect, interrupts, machine, redact
+from bench import resume as resuming
 from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import WorkerHost
 from bench.lock import acquire
+from bench.nvml import Gpu
 from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
 from bench.precision import Precision
 from bench.records import LaunchRecord
 from bench.sample import Sampler
-from bench.store import RunWriter, check_writable
+from bench.store import RunWriter, check_writable, next_launch, sha256, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,19 @@ class Finished:
         return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
-def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console, wait: bool = False) -> Finished:
+def run(
+    request: Request,
+    scenarios: tuple[Found, ...],
+    *,
+    out: str,
+    console: Console,
+    wait: bool = False,
+    resume: str | None = None,
+) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
-    ``wait``: stand in line for GPUs or CPU that another run has. Raises :class:`RequestError` before anything is
+    ``wait``: stand in line for GPUs or CPU that another run has. ``resume``: the folder of a run of this request, which
+    is gone on with. Raises :class:`RequestError` before anything is
     written when the request cannot be served, and :class:`Interrupted` after sealing what was done.
     """
     check_writable(out)
@@ -62,26 +74,18 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
         _, gpus = machine.choose_device(request.device)
-        _announce(request, obstacles, console)
-        writer = RunWriter(
-            out,
-            {
-                "bench": bench.__version__,
-                "request": asdict(request),
-                "workload": {**asdict(request.workload), "hash": request.workload.hash()},
-                "machine": machine.describe(gpus),
-                "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
-                "apex": host.description["apex"],
-                "start": machine.state(),
-            },
-        )
+        about = _circumstances(request, scenarios, gpus, host)
+        writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
+        done = resuming.done(writer.document)
+        _announce(request, obstacles, done, console)
         try:
-            with _launching(request, scenarios, obstacles, host, writer, console) as launching:
+            with _launching(request, scenarios, obstacles, done, host, writer, console) as launching:
                 _do_all(launching)
-            shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
+            _keep_log(host, writer)
             writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():
+                _keep_log(host, writer)
                 writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
             if isinstance(error, HostError):
                 raise
@@ -92,6 +96,37 @@ def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Co
     return Finished(path=writer.path, document=writer.document)
 
 
+def _circumstances(request: Request, scenarios: tuple[Found, ...], gpus: list[Gpu], host: WorkerHost) -> dict[str, Any]:
+    """What a run says of itself before its first launch."""
+    return {
+        "bench": bench.__version__,
+        "command": redact.command_line(sys.argv[1:]),
+        "request": asdict(request),
+        "workload": {**asdict(request.workload), "hash": request.workload.hash()},
+        "machine": machine.describe(gpus),
+        "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
+        "apex": host.description["apex"],
+        "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
+        "start": machine.state(),
+    }
+
+
+def _go_on(path: str, about: dict[str, Any]) -> RunWriter:
+    """The run in this folder, to be gone on with under the same circumstances."""
+    resuming.check_same(verified(path, allow_incomplete=True), about)
+    writer = RunWriter.reopen(path)
+    resuming.supersede_failures(writer)
+    writer.document["resumed"].append({"launch": next_launch(writer.document), **machine.state()})
+    writer.seal(complete=False)
+    return writer
+
+
+def _keep_log(host: WorkerHost, writer: RunWriter) -> None:
+    """What the worker host printed, behind what that of an earlier part of the run did."""
+    with open(host.log, "rb") as log, open(os.path.join(writer.logs, "worker-host.log"), "ab") as kept:
+        shutil.copyfileobj(log, kept)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """What the launches of a run have in common."""
@@ -99,6 +134,7 @@ class _Run:
     request: Request
     scenarios: tuple[Found, ...]
     obstacles: dict[str, str | None]
+    done: resuming.Done
     host: WorkerHost
     sampler: Sampler
     writer: RunWriter
@@ -117,7 +153,7 @@ class _Run:
 
     def next_launch(self) -> int:
         """The number of the next launch of any kind."""
-        return len(self.writer.document["launches"]) + len(self.writer.document["diagnostics"])
+        return next_launch(self.writer.document)
 
 
 @contextmanager
@@ -125,13 +161,14 @@ def _launching(
     request: Request,
     scenarios: tuple[Found, ...],
     obstacles: dict[str, str | None],
+    done: resuming.Done,
     host: WorkerHost,
     writer: RunWriter,
     console: Console,
 ) -> Iterator[_Run]:
     """A sampler and a display of progress for as long as launches follow each other."""
     progress = RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch)
-    progress.expect(_expected(request, obstacles))
+    progress.expect(_expected(request, obstacles, done))
     sampler = Sampler.start(
         device=request.device, gpus=request.devices, spool=writer.scratch, host=writer.document["machine"]["host"]
     )
@@ -139,12 +176,14 @@ def _launching(
     if request.until_precision is not None:
         assert request.budget_s is not None
         precision = Precision(request.until_precision, request.budget_s)
+        _remember(precision, writer)
     try:
         with progress:
             yield _Run(
                 request=request,
                 scenarios=scenarios,
                 obstacles=obstacles,
+                done=done,
                 host=host,
                 sampler=sampler,
                 writer=writer,
@@ -155,10 +194,21 @@ def _launching(
         sampler.stop()
 
 
-def _expected(request: Request, obstacles: dict[str, str | None]) -> list[str]:
+def _expected(request: Request, obstacles: dict[str, str | None], done: resuming.Done) -> list[str]:
     """The launches that are sure to come, by what the display calls them."""
     runnable = [name for name, reason in obstacles.items() if reason is None]
-    return runnable * (request.launches + request.diagnose) + [REFERENCE] * request.parity
+    diagnosed = [name for name in runnable if name not in done.diagnosed] * request.diagnose
+    return done.missing(request, runnable) + diagnosed + [REFERENCE] * (request.parity and not done.reference)
+
+
+def _remember(precision: Precision, writer: RunWriter) -> None:
+    """The launches that a resumed run has already."""
+    steps = writer.frames().steps
+    for launch in writer.document["launches"]:
+        if launch["status"] == "ok":
+            mine = steps[(steps["launch"] == launch["launch"]) & ~steps["warmup"]]
+            median_ms = float(mine.groupby("step")["step_ms"].max().median())
+            precision.add(launch["scenario"], median_ms, launch["wall_s"])
 
 
 def _do_all(run: _Run) -> None:
@@ -169,11 +219,13 @@ def _do_all(run: _Run) -> None:
         run.writer.document["precision"] = run.precision.outcome([found.name for found in run.runnable])
     if run.request.diagnose:
         for found in run.runnable:
+            if found.name in run.done.diagnosed:
+                continue
             if found.name in run.successful:
                 _diagnose(found, run)
             else:
                 run.progress.drop(found.name)
-    if run.request.parity:
+    if run.request.parity and not resuming.done(run.writer.document).reference:
         _compute_reference(run)
 
 
@@ -187,10 +239,12 @@ def _rounds(run: _Run) -> Iterator[Planned]:
     for repeat in itertools.count():
         if repeat >= request.launches:
             lacking = _lacking(run, precision) if precision else []
-            run.progress.expect([found.name for found in lacking])
+            run.progress.expect([found.name for found in lacking if (found.name, repeat) not in run.done.launches])
         if not lacking:
             return
         for planned in one_round(request, lacking, repeat, 0, cores):
+            if (planned.found.name, repeat) in run.done.launches:
+                continue
             if repeat and precision and not precision.affords(planned.found.name):
                 run.progress.drop(planned.found.name)
                 continue
@@ -310,12 +364,12 @@ def _verdicts(writer: RunWriter) -> dict[str, Any]:
     return verdicts.of(writer.frames())
 
 
-def _announce(request: Request, obstacles: dict[str, str | None], console: Console) -> None:
+def _announce(request: Request, obstacles: dict[str, str | None], done: resuming.Done, console: Console) -> None:
     workload = request.workload
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
-    runnable = sum(reason is None for reason in obstacles.values())
+    launches = len(done.missing(request, [name for name, reason in obstacles.items() if reason is None]))
     console.line(
-        f"{count(runnable * request.launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
+        f"{count(launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
         f"measured steps: {workload.model}, {workload.image_size} px, global batch {workload.global_batch} in "
         f"{workload.replicas} parts, {where}"
     )

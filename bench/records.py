@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")

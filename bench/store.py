@@ -10,6 +10,7 @@
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ from bench.records import (
     NUMERICS_COLUMNS,
     SCHEMA_VERSION,
     STEP_COLUMNS,
+    canonical_json,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +47,20 @@ DOCUMENT = {
 ALWAYS_WRITTEN = ("steps", "memory")
 """Tables that a finished run has also where they are empty."""
 
-EMPTY: dict[str, Any] = {"diagnostics": [], "reference": None, "precision": None, "validity": [], "parity": []}
-"""What a run has that was not asked for it, and what one of schema version 1 is given when it is read."""
+EMPTY: dict[str, Any] = {
+    "diagnostics": [],
+    "reference": None,
+    "precision": None,
+    "validity": [],
+    "parity": [],
+    "superseded": [],
+    "resumed": [],
+    "batch_search": None,
+}
+"""What a run has that was not asked for it, and what one of an older schema is given when it is read."""
+
+SEALED_SINCE = 3
+"""The schema version from which on run.json has a checksum of its own."""
 
 COLUMNS = {
     "steps": STEP_COLUMNS,
@@ -92,6 +106,35 @@ class RunWriter:
         }
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
         self.seal(complete=False)
+
+    @classmethod
+    def reopen(cls, path: str) -> "RunWriter":
+        """Go on writing a run that is there, with the rows of every launch that stands in its run.json.
+
+        What a launch without a record left behind goes: its rows, and its logs under another name. Raises
+        :class:`RequestError` as :func:`read` does.
+        """
+        document = verified(path, allow_incomplete=True)
+        writer = cls.__new__(cls)
+        writer.id = os.path.basename(os.path.abspath(path))
+        writer.path = os.path.abspath(path)
+        writer.document = {**document, "schema_version": SCHEMA_VERSION}
+        writer._tables = {name: [table] if (table := _arrow(path, name, document)).num_rows else [] for name in COLUMNS}
+        shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
+        os.makedirs(writer.logs, exist_ok=True)
+        for name in sorted(os.listdir(writer.logs)):
+            if re.match(rf"launch-0*{next_launch(document)}-.*\.log$", name):
+                os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
+        writer.seal(complete=False)
+        return writer
+
+    def supersede(self, record: dict[str, Any]) -> None:
+        """Take a launch of any kind that failed out of what tables show. Its record and its rows stay."""
+        self.document["superseded"].append(record)
+        if record is self.document["reference"]:
+            self.document["reference"] = None
+        for kind in ("launches", "diagnostics"):
+            self.document[kind] = [other for other in self.document[kind] if other is not record]
 
     @property
     def logs(self) -> str:
@@ -145,6 +188,8 @@ class RunWriter:
         """Write ``run.json`` with the checksum and the number of rows (logs: lines) of every other file."""
         self.document["files"] = describe_files(self.path)
         self.document["complete"] = complete
+        self.document.pop("seal", None)
+        self.document["seal"] = seal_of(json.loads(json.dumps(self.document, allow_nan=False)))
         text = json.dumps(self.document, indent=1, allow_nan=False) + "\n"
         write_atomically(os.path.join(self.path, "run.json"), text.encode())
 
@@ -158,7 +203,7 @@ class RunWriter:
         import pyarrow.parquet as pq
 
         sink = pa.BufferOutputStream()
-        pq.write_table(self._whole(name), sink)
+        pq.write_table(self._whole(name), sink, write_page_checksum=True)
         write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
 
 
@@ -201,6 +246,24 @@ def describe_files(path: str) -> dict[str, dict[str, Any]]:
             if relative != "run.json" and not name.startswith("."):
                 found[relative] = {"sha256": sha256(full), "rows": _count_rows(full)}
     return found
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """The checksum of run.json itself: SHA-256 of its canonical JSON without ``seal``."""
+    rest = {key: value for key, value in document.items() if key != "seal"}
+    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
+
+
+def records_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The record of every launch of any kind, superseded ones too, in the order of their numbers."""
+    reference = [document["reference"]] if document["reference"] else []
+    everything = [*document["launches"], *document["diagnostics"], *document["superseded"], *reference]
+    return sorted(everything, key=lambda record: int(record["launch"]))
+
+
+def next_launch(document: dict[str, Any]) -> int:
+    """The number of the next launch of any kind."""
+    return max((record["launch"] for record in records_of(document)), default=-1) + 1
 
 
 def sha256(path: str) -> str:
@@ -267,6 +330,15 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
     Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
     has a file that is missing or changed since it was sealed.
     """
+    document = verified(path, allow_incomplete=allow_incomplete)
+    if not os.path.isfile(os.path.join(path, "steps.parquet")):
+        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    tables = {name: _arrow(path, name, document).to_pandas() for name in COLUMNS}
+    return Run(path=os.path.abspath(path), document=document, **tables)
+
+
+def verified(path: str, *, allow_incomplete: bool) -> dict[str, Any]:
+    """The document of a run whose files are as it says."""
     document = _read_document(path)
     if not document["complete"] and not allow_incomplete:
         raise RequestError(
@@ -280,10 +352,7 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
             raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
         if sha256(file) != seal["sha256"] and document["complete"]:
             raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
-    if not os.path.isfile(os.path.join(path, "steps.parquet")):
-        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
-    tables = {name: _read_table(path, name) for name in COLUMNS}
-    return Run(path=os.path.abspath(path), document=document, **tables)
+    return document
 
 
 def _read_document(path: str) -> dict[str, Any]:
@@ -293,7 +362,7 @@ def _read_document(path: str) -> dict[str, Any]:
     try:
         with open(file, encoding="utf-8") as text:
             document = json.load(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", "restore it, or measure again") from error
     wrong = [key for key, kind in DOCUMENT.items() if not isinstance(_get(document, key), kind)]
     if wrong:
@@ -307,13 +376,36 @@ def _read_document(path: str) -> dict[str, Any]:
     for name, seal in document["files"].items():
         if not isinstance(_get(seal, "sha256"), str):
             raise RequestError("RUN", f"{file} has no checksum of {name}", "restore it, or measure again")
-    return migrate(document)
+    migrated = migrate(document)
+    sealed = "seal" in document or document["schema_version"] >= SEALED_SINCE
+    if sealed and document.get("seal") != _seal_or_none(document):
+        raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
+    if not _has_records(migrated):
+        raise RequestError("RUN", f"{file} has a launch without a number", "restore it, or measure again")
+    return migrated
+
+
+def _seal_or_none(document: dict[str, Any]) -> str | None:
+    try:
+        return seal_of(document)
+    except ValueError:  # NaN, which bench never writes
+        return None
+
+
+def _has_records(document: dict[str, Any]) -> bool:
+    reference = document["reference"]
+    kinds = [document["launches"], document["diagnostics"], document["superseded"]]
+    kinds += [] if reference is None else [[reference]]
+    return all(isinstance(kind, list) for kind in kinds) and all(
+        isinstance(_get(record, "launch"), int) for kind in kinds for record in kind
+    )
 
 
 def migrate(document: dict[str, Any]) -> dict[str, Any]:
     """A run.json of any schema version up to the reader's, as one of the reader's. ``schema_version`` stays.
 
-    Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity.
+    Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity. Version 3
+    added the checksum of run.json itself, superseded launches, and what failed launches say of themselves.
     """
     return {**EMPTY, **document}
 
@@ -322,18 +414,28 @@ def _get(document: Any, key: str) -> Any:
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _read_table(path: str, name: str) -> "pd.DataFrame":
+def _arrow(path: str, name: str, document: dict[str, Any]) -> "pa.Table":
+    """A table of a run; of one that is incomplete without the rows of a launch that has no record yet."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = _read_table(path, name)
+    if document["complete"]:
+        return table
+    recorded = pa.array([record["launch"] for record in records_of(document)], pa.int32())
+    return table.filter(pc.is_in(table["launch"], value_set=recorded))
+
+
+def _read_table(path: str, name: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = os.path.join(path, f"{name}.parquet")
     if not os.path.isfile(file):
-        empty: pd.DataFrame = _table([], COLUMNS[name]).to_pandas()
-        return empty
+        return _table([], COLUMNS[name])
+    schema = _table([], COLUMNS[name]).schema
     try:
-        table = pq.read_table(file)
-        frame: pd.DataFrame = table.select(list(COLUMNS[name])).to_pandas()
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        return pq.read_table(file, page_checksum_verification=True).select(list(COLUMNS[name])).cast(schema)
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise RequestError("RUN", f"{file} is damaged: {first}", "restore it, or measure again") from error
-    return frame
