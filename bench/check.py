@@ -62,7 +62,9 @@ def _steps(run: Run) -> Iterator[str]:
     import pandas as pd
 
     rows = run.steps
-    measured = {record["launch"]: record for record in [*run.document["launches"], *run.document["superseded"]]}
+    search = run.document["batch_search"]
+    timed = [*run.document["launches"], *run.document["superseded"], *(search["launches"] if search else ())]
+    measured = {record["launch"]: record for record in timed}
     for launch in sorted(set(rows["launch"]) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which has no record"
     for launch, record in measured.items():
@@ -92,7 +94,8 @@ def _steps(run: Run) -> Iterator[str]:
 
 
 def _ranks_and_steps(run: Run, record: dict[str, Any], mine: "pd.DataFrame") -> Iterator[str]:
-    warmup, iters = run.document["workload"]["warmup"], run.document["request"]["iters"]
+    warmup = record.get("warmup", run.document["workload"]["warmup"])
+    iters = record.get("iters", run.document["request"]["iters"])
     if record["status"] == "unsupported" or "ranks" not in record:
         if len(mine):
             yield f"launch {record['launch']} is {record['status']} and has steps"

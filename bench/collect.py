@@ -12,9 +12,13 @@ from bench import machine
 from bench.launch.local import LaunchInterrupted, Outcome, WorkerHost
 from bench.plan import Planned
 from bench.records import PHASES, Job, LaunchRecord
+from bench.store import write_atomically
 
 CONSERVATION_LIMIT = 0.005
 """By how much the steps of a window may differ from the host's wall time for it."""
+
+LOG_LIMIT_BYTES = 16 << 20
+"""How much of what one rank prints is kept."""
 
 EXPECTED_TO_DIFFER = {"device"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
@@ -56,6 +60,8 @@ def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callab
     results = _read_results(scratch, job.processes, "rank{}.json")
     partial = _read_results(scratch, job.processes, "rank{}.partial.json") if outcome.status != "ok" else []
     shutil.rmtree(scratch)
+    for rank in range(job.processes):
+        shorten(os.path.join(logs, os.path.basename(log_of(job, rank))))
     return Executed(
         outcome=outcome,
         results=results,
@@ -182,6 +188,28 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     return rows
 
 
+def log_of(job: Job, rank: int) -> str:
+    """Where a rank's standard output and error are, within the run folder."""
+    return f"logs/launch-{job.launch:03d}-{job.scenario}-rank{rank}.log"
+
+
+def shorten(log: str) -> None:
+    """Leave of a log longer than :data:`LOG_LIMIT_BYTES` its two ends, with a line between that says what is missing.
+
+    While a rank writes nobody stands between it and its log, which would take part in what is measured.
+    """
+    size = os.path.getsize(log) if os.path.isfile(log) else 0
+    if size <= LOG_LIMIT_BYTES:
+        return
+    half = LOG_LIMIT_BYTES // 2
+    with open(log, "rb") as file:
+        head = file.read(half)
+        file.seek(size - half)
+        tail = file.read()
+    note = f"\n[bench: {size - 2 * half} bytes were left out here]\n".encode()
+    write_atomically(log, head + note + tail)
+
+
 def _read_results(scratch: str, processes: int, name: str) -> list[dict[str, Any]]:
     results = []
     for rank in range(processes):
@@ -236,7 +264,7 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> list[di
         ranks.append(
             {
                 **rank,
-                "log": f"logs/launch-{job.launch:03d}-{job.scenario}-rank{rank['rank']}.log",
+                "log": log_of(job, rank["rank"]),
                 "device": result["effective"]["device"] if "effective" in result else None,
                 **{name: result.get(name) for name in ("allocator", "initial_sha256", "final_sha256")},
             }

@@ -18,6 +18,16 @@ from typing import Any
 import bench
 from bench import collect, interrupts, machine, redact
 from bench import resume as resuming
+from bench.batch_search import (
+    KEPT_FREE,
+    TRY_ITERS,
+    TRY_WARMUP,
+    Try,
+    fullest_mib,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
@@ -43,6 +53,8 @@ class Finished:
         """Launches of any kind that should have run and did not end well."""
         reference = [self.document["reference"]] if self.document["reference"] else []
         everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
+        if self.document["batch_search"]:
+            return sum(found["failed"] for found in self.document["batch_search"]["scenarios"].values())
         return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
@@ -54,12 +66,14 @@ def run(
     console: Console,
     wait: bool = False,
     resume: str | None = None,
+    find_batch: bool = False,
 ) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
     ``wait``: stand in line for GPUs or CPU that another run has. ``resume``: the folder of a run of this request, which
-    is gone on with. Raises :class:`RequestError` before anything is
-    written when the request cannot be served, and :class:`Interrupted` after sealing what was done.
+    is gone on with. ``find_batch``: look for the largest global batch that trains instead of measuring. Raises
+    :class:`RequestError` before anything is written when the request cannot be served, and :class:`Interrupted` after
+    sealing what was done.
     """
     check_writable(out)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
@@ -77,10 +91,11 @@ def run(
         about = _circumstances(request, scenarios, gpus, host)
         writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
         done = resuming.done(writer.document)
-        _announce(request, obstacles, done, console)
+        if not find_batch:
+            _announce(request, obstacles, done, console)
         try:
             with _launching(request, scenarios, obstacles, done, host, writer, console) as launching:
-                _do_all(launching)
+                _find_batches(launching) if find_batch else _do_all(launching)
             _keep_log(host, writer)
             writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
         except (KeyboardInterrupt, HostError) as error:
@@ -282,7 +297,7 @@ def _measure(planned: Planned, run: _Run) -> None:
     if run.precision is not None:
         run.precision.add(job.scenario, median_ms, done.wall_s)
     run.progress.end(status=record.status, text=_how_it_went(record, median_ms, run))
-    _stop_if_interrupted(done)
+    _stop_if_interrupted(done.interrupted)
 
 
 def _diagnose(found: Found, run: _Run) -> None:
@@ -299,7 +314,7 @@ def _diagnose(found: Found, run: _Run) -> None:
     with interrupts.held():
         run.writer.add_diagnostic(record, diagnostics=rows)
     run.progress.end(status=record["status"], text=_where_to_look(record) or "where the time goes is recorded")
-    _stop_if_interrupted(done)
+    _stop_if_interrupted(done.interrupted)
 
 
 def _compute_reference(run: _Run) -> None:
@@ -324,12 +339,79 @@ def _compute_reference(run: _Run) -> None:
     with interrupts.held():
         run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
     run.progress.end(status=done.outcome.status, text=done.outcome.reason or f"fp32 in {done.wall_s:.0f} s")
-    _stop_if_interrupted(done)
+    _stop_if_interrupted(done.interrupted)
 
 
-def _stop_if_interrupted(done: collect.Executed) -> None:
+def _find_batches(run: _Run) -> None:
+    """For each scenario the largest global batch that trains, each try a launch of few steps."""
+    capacity_mib = _capacity_mib(run)
+    search: dict[str, Any] = {"launches": [], "scenarios": {}, "capacity_mib": capacity_mib, "kept_free": KEPT_FREE}
+    run.writer.document["batch_search"] = search
+    run.progress.drop_all()
+    for found in run.runnable:
+        tries: list[Try] = []
+        failed = False
+        while not failed:
+            known = {one.global_batch: one.why_not is None for one in tries}
+            batch = next_batch(known, found.scenario.replicas(run.request.replicas))
+            if batch is None:
+                break
+            need_mib = predicted_mib(tries, batch) if run.request.device == "cpu" else None
+            if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
+                why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
+                tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
+                continue
+            record, one = _try_batch(found, batch, capacity_mib, run)
+            failed = record.status not in ("ok", "oom")
+            tries.append(one)
+            search["scenarios"][found.name] = {**outcome(tries), "failed": failed}
+            _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")
+
+
+def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tuple[LaunchRecord, Try]:
+    """One launch with this global batch."""
+    request = replace(run.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
+    (planned,) = one_round(request, [found], 0, run.next_launch(), machine.cores())
+    job = planned.job
+
+    def on_event(event: collect.Event) -> None:
+        if event["event"] == "up":
+            run.sampler.watch(job.launch, job.scenario, event["rank"], event["pid"])
+        run.progress.hear(event)
+
+    run.progress.expect([found.name])
+    run.progress.global_batch, run.progress.steps = batch, job.steps
+    run.progress.begin(found.name, "trying")
+    done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
+    memory, device = run.sampler.finish(job.launch)
+    steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
+    record = collect.record(planned, done, {"sampling": run.sampler.cost})
+    peak_mib = fullest_mib(memory)
+    why_not = record.reason or record.status if record.status != "ok" else None
+    if why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
+        why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
+    speed = 1000 * batch / _median_step_ms(steps) if record.status == "ok" else None
+    one = Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_img_s=speed)
+    about = {"global_batch": batch, "warmup": TRY_WARMUP, "iters": TRY_ITERS, "peak_mib": peak_mib, "why_not": why_not}
+    run.writer.document["batch_search"]["launches"].append({**asdict(record), **about})
+    with interrupts.held():
+        run.writer.put(steps=steps, memory=memory, device=device)
+    run.progress.end(status="ok", text=f"global batch {batch}: {why_not or f'trains, {speed:.1f} img/s'}")
+    return record, one
+
+
+def _capacity_mib(run: _Run) -> float:
+    """The memory of the smallest chosen GPU, or what is free on the host."""
+    gpus = run.writer.document["machine"]["gpus"]
+    known = [gpu["memory_total_mib"] for gpu in gpus if gpu["uuid"] in run.request.devices]
+    if None in known:
+        raise RequestError("--find-batch", "the driver does not tell how much memory there is", "choose another GPU")
+    return float(min(known)) if known else machine.available_memory_bytes() / 2**20
+
+
+def _stop_if_interrupted(interrupted: bool) -> None:
     """Go on with an interruption once the launch that it ended is on disk."""
-    if done.interrupted:
+    if interrupted:
         raise KeyboardInterrupt
 
 

@@ -151,24 +151,25 @@ class RunWriter:
     def add(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put a measured launch and its rows (``steps``, ``memory``, ``device``, ``numerics``) on disk."""
         self.document["launches"].append(record)
-        self._put(tables)
+        self.put(**tables)
 
     def add_diagnostic(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put a diagnostic launch and its rows on disk, apart from the measured ones."""
         self.document["diagnostics"].append(record)
-        self._put(tables)
+        self.put(**tables)
 
     def add_reference(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put the launch of the reference and its rows on disk."""
         self.document["reference"] = record
-        self._put(tables)
+        self.put(**tables)
 
     def frames(self) -> Run:
         """The run as it would be read now."""
         tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
         return Run(path=self.path, document=self.document, **tables)
 
-    def _put(self, tables: dict[str, Sequence[dict[str, Any]]]) -> None:
+    def put(self, **tables: Sequence[dict[str, Any]]) -> None:
+        """Put the rows of a launch whose record stands in the document on disk."""
         for name, rows in tables.items():
             if rows:
                 self._tables[name].append(_table(rows, COLUMNS[name]))
@@ -257,7 +258,8 @@ def seal_of(document: dict[str, Any]) -> str:
 def records_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The record of every launch of any kind, superseded ones too, in the order of their numbers."""
     reference = [document["reference"]] if document["reference"] else []
-    everything = [*document["launches"], *document["diagnostics"], *document["superseded"], *reference]
+    tries = document["batch_search"]["launches"] if document["batch_search"] else []
+    everything = [*document["launches"], *document["diagnostics"], *document["superseded"], *tries, *reference]
     return sorted(everything, key=lambda record: int(record["launch"]))
 
 
@@ -396,6 +398,7 @@ def _has_records(document: dict[str, Any]) -> bool:
     reference = document["reference"]
     kinds = [document["launches"], document["diagnostics"], document["superseded"]]
     kinds += [] if reference is None else [[reference]]
+    kinds += [] if document["batch_search"] is None else [_get(document["batch_search"], "launches")]
     return all(isinstance(kind, list) for kind in kinds) and all(
         isinstance(_get(record, "launch"), int) for kind in kinds for record in kind
     )

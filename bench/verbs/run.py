@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from bench import discover, machine, resume
-from bench.console import Console, count, duration, summary_table
+from bench.console import Console, align, count, duration, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
@@ -45,8 +45,30 @@ def main(arguments: list[str]) -> int:
     check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
     from bench import pipeline
 
+    if options.find_batch:
+        return _find_batch(request, scenarios, options)
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     return _show(finished, request, scenarios, as_json=options.json)
+
+
+def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
+    """Look for the largest global batch of each scenario; returns the exit code."""
+    from bench import pipeline
+
+    console = Console()
+    finished = pipeline.run(request, scenarios, out=options.out, console=console, wait=options.wait, find_batch=True)
+    search = finished.document["batch_search"]
+    rows = [("scenario", "largest batch", "img/s", "MiB", "the next one")]
+    for name, found in search["scenarios"].items():
+        figures = [found[key] for key in ("largest", "throughput_img_s", "peak_mib")]
+        texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
+        rows.append((name, *texts, f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"))
+    people = sys.stderr if options.json else sys.stdout
+    print("", align(rows, left=("scenario", "the next one")), "", sep="\n", file=people)
+    print(f"Run folder: {os.path.relpath(finished.path)}", file=people)
+    if options.json:
+        print_json({"path": finished.path, **finished.document})
+    return FAILED if finished.failed else OK
 
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
@@ -126,6 +148,11 @@ def _parser() -> Parser:
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     much.add_argument(
         "--launches", type=whole_number, metavar="R", help="launches of each scenario: the unit of replication"
+    )
+    much.add_argument(
+        "--find-batch",
+        action="store_true",
+        help="instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free",
     )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"

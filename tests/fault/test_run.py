@@ -311,10 +311,10 @@ def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Pa
 
 @pytest.fixture
 def small_files() -> Iterator[Callable[[], None]]:
-    """Of a process that calls this before it starts, no file can grow beyond 40 kB: a disk that is full."""
+    """Of a process that calls this before it starts, no file can grow beyond 25 kB: a disk that is full."""
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
 
     yield limit
 
@@ -347,3 +347,38 @@ def test_no_secret_is_recorded(repository: Path, tmp_path: Path) -> None:
     text = (path / "run.json").read_text()
     assert "hunter2" not in text and '"NCCL_DEBUG": "WARN"' in text and "http://***@host" in text
     assert re.search(r'"command": \[', text)
+
+
+@pytest.fixture
+def greedy(tmp_path: Path) -> Path:
+    """A scenario that is out of memory above a global batch of 13."""
+    file = tmp_path / "greedy.py"
+    file.write_text(
+        '"""Runs out of memory."""\nfrom bench.scenario import Scenario\n'
+        'SCENARIO = Scenario(summary="runs out of memory", strategy="custom")\n'
+        "def setup(job):\n    import torch\n    from bench.worker.session import session_for\n"
+        "    if job.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
+        "    return session_for(job, wrap=lambda model, job: model)\n"
+    )
+    return file
+
+
+def test_the_largest_batch_is_found_and_running_out_of_memory_is_no_failure(
+    repository: Path, tmp_path: Path, greedy: Path
+) -> None:
+    out = tmp_path / "out"
+    running = start(repository, out, "--scenario", str(greedy), "--nproc", "1", "--find-batch", "--json")
+    said, shown = running.communicate(timeout=250)
+    assert running.returncode == 0, shown
+    search = json.loads(said)["batch_search"]
+    assert [launch["global_batch"] for launch in search["launches"]] == [2, 4, 8, 16, 12, 14, 13]
+    assert [launch["status"] for launch in search["launches"]] == ["ok"] * 3 + ["oom", "ok", "oom", "ok"]
+    found = search["scenarios"]["greedy"]
+    assert (found["largest"], found["too_large"], found["failed"]) == (13, 14, False)
+    assert found["throughput_img_s"] > 0 and found["peak_mib"] > 100
+    assert "planted" in found["why_not"] and "global batch 14" in found["why_not"]
+    assert re.search(r"greedy +13 +\d", shown)
+    (path,) = out.iterdir()
+    assert findings(str(path)) == []
+    for verb in (["report", str(path), "--out", str(tmp_path / "report")], ["run", "--resume", str(path)]):
+        assert cli.main(verb) == 2
