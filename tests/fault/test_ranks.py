@@ -54,7 +54,6 @@ def matrix() -> list[Any]:
     """Every phase with every fault in both ranks; a few of them, one for each phase and fault, without ``slow``."""
     short = {
         ("import", "kill", 0),
-        ("rendezvous", "sleep", 0),
         ("warmup", "exit", 0),
         ("measured", "exception", 1),
         ("measured", "stop", 1),
@@ -108,7 +107,9 @@ def test_a_fault_is_told_and_nobody_is_left(
         assert again.outcome.status == "ok", again.outcome.reason
 
 
-@pytest.mark.parametrize("fault", ["exception", "kill", pytest.param("stop", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
+)
 def test_what_was_measured_before_the_failure_is_kept(
     planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str
 ) -> None:

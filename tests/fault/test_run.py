@@ -363,6 +363,7 @@ def greedy(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_and_running_out_of_memory_is_no_failure(
     repository: Path, tmp_path: Path, greedy: Path
 ) -> None:
