@@ -7,6 +7,7 @@
 ``complete: true`` comes with the last one.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -101,7 +102,7 @@ class RunWriter:
             "run": self.id,
             **document,
             "launches": [],
-            **EMPTY,
+            **copy.deepcopy(EMPTY),
             "complete": False,
         }
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
@@ -410,7 +411,7 @@ def migrate(document: dict[str, Any]) -> dict[str, Any]:
     Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity. Version 3
     added the checksum of run.json itself, superseded launches, and what failed launches say of themselves.
     """
-    return {**EMPTY, **document}
+    return {**copy.deepcopy(EMPTY), **document}
 
 
 def _get(document: Any, key: str) -> Any:

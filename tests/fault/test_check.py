@@ -311,3 +311,20 @@ def test_any_command_line_is_answered_without_a_traceback(
     helped = {"--help", "-h", "help", "--version", "list"} & set(words)
     assert code == 2 or (code == 0 and helped), (words, code, shown.getvalue())
     assert "Traceback" not in shown.getvalue()
+
+
+def test_what_one_run_supersedes_is_not_in_the_next(tmp_path: Path) -> None:
+    first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    first.add(record_of(0, "ddp", "killed"))
+    first.supersede(first.document["launches"][0])
+    assert (first.document["launches"], len(first.document["superseded"])) == ([], 1)
+    assert RunWriter(str(tmp_path), {"request": {}, "workload": {}}).document["superseded"] == []
+
+
+def test_a_failed_reference_is_superseded_and_the_numbers_go_on(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    writer.add(record_of(0, "ddp"))
+    writer.add_reference({"launch": 1, "status": "error", "replica_counts": [2]})
+    writer.supersede(writer.document["reference"])
+    assert writer.document["reference"] is None
+    assert store.next_launch(writer.document) == 2
