@@ -373,18 +373,19 @@ def _supervise(launch: Launch, control: Channel) -> None:
     if launch.failures:
         _keep_what_was_measured(launch)
     cause = launch.cause()
+    failure = _describe_failure(launch, cause) if cause else None
+    if launch.beats is not None:
+        launch.beats.close()
     control.send(
         event="over",
         launch=launch.job.launch,
         status=cause.kind if cause else "ok",
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
-        failure=_describe_failure(launch, cause) if cause else None,
+        failure=failure,
         cpu_s=sum(rank.cpu_s for rank in launch.ranks) + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
     )
-    if launch.beats is not None:
-        launch.beats.close()
 
 
 def _patience_s(launch: Launch) -> float:
