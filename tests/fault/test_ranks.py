@@ -175,6 +175,7 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., 
     assert all_gone([int(pid)])
 
 
+@pytest.mark.slow
 def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable[..., Executed]) -> None:
     source = (
         scenario("pass")
