@@ -6,6 +6,8 @@ import signal
 import socket
 from typing import Any
 
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
 
 class Channel:
     """One end of a pair of connected sockets. ``receive`` gives whole messages, ``send`` sends them whole.
@@ -64,11 +66,19 @@ def die_with_parent(parent: int) -> None:
 
     ``parent`` is compared afterwards, since it may have gone before the call.
     """
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(pr_set_pdeathsig, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends (Linux: PR_SET_CHILD_SUBREAPER)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")

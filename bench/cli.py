@@ -16,6 +16,7 @@ verbs:
   doctor    what this machine can measure, and what would spoil it
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
+  check     verify runs: seals, counts, and figures that add up
 
 Start with:
   python -m bench run                               the whole comparison, in a few minutes
@@ -30,7 +31,7 @@ And then:
 Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
 """
 
-VERBS = ("doctor", "list", "run", "report")
+VERBS = ("doctor", "list", "run", "report", "check")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,12 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BenchError as error:
         line = " ".join(str(error).split())
         prefix = "" if error.exit_code == INTERRUPTED else "error: "
-        print(f"bench: {prefix}{line}", file=sys.stderr)
+        _say(f"bench: {prefix}{line}")
         if "--json" in arguments:
             _print_json({"error": line, "exit_code": error.exit_code})
         return error.exit_code
     except KeyboardInterrupt:
-        print("bench: interrupted", file=sys.stderr)
+        _say("bench: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; nobody is there to tell
@@ -73,6 +74,13 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
     from importlib import import_module
 
     return import_module(f"bench.verbs.{name}").main
+
+
+def _say(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = None  # the terminal was closed; the exit code is all that is left to say
 
 
 def _print_json(document: object) -> None:

@@ -5,16 +5,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench import machine
-from bench.launch.local import Outcome, WorkerHost
+from bench.launch.local import LaunchInterrupted, Outcome, WorkerHost
 from bench.plan import Planned
 from bench.records import PHASES, Job, LaunchRecord
+from bench.store import write_atomically
 
 CONSERVATION_LIMIT = 0.005
 """By how much the steps of a window may differ from the host's wall time for it."""
+
+LOG_LIMIT_BYTES = 16 << 20
+"""How much of what one rank prints is kept."""
 
 EXPECTED_TO_DIFFER = {"device"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
@@ -25,7 +29,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks."""
+    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks.
+
+    ``partial``: the steps of the ranks that did not, as far as they came. ``interrupted``: by Ctrl-C or its like.
+    """
 
     outcome: Outcome
     results: list[dict[str, Any]]
@@ -33,6 +40,8 @@ class Executed:
     ended_utc: str
     wall_s: float
     foreign_cores: float
+    partial: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callable[[Event], None]) -> Executed:
@@ -41,11 +50,18 @@ def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callab
     os.makedirs(scratch)
     job = replace(job, scratch=scratch, logs=logs, apex_problems=host.description["apex"]["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
-    outcome = host.run(job, on_event)
+    interrupted = False
+    try:
+        outcome = host.run(job, on_event)
+    except LaunchInterrupted as error:
+        outcome, interrupted = error.outcome, True
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
-    results = _read_results(scratch, job.processes)
+    results = _read_results(scratch, job.processes, "rank{}.json")
+    partial = _read_results(scratch, job.processes, "rank{}.partial.json") if outcome.status != "ok" else []
     shutil.rmtree(scratch)
+    for rank in range(job.processes):
+        shorten(os.path.join(logs, os.path.basename(log_of(job, rank))))
     return Executed(
         outcome=outcome,
         results=results,
@@ -53,6 +69,8 @@ def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callab
         ended_utc=machine.utc_now(),
         wall_s=wall_s,
         foreign_cores=max(0.0, busy - outcome.cpu_s) / wall_s,
+        partial=partial,
+        interrupted=interrupted,
     )
 
 
@@ -73,7 +91,29 @@ def record(planned: Planned, done: Executed, checks: dict[str, Any]) -> LaunchRe
         first_forward_s=max(
             (result["first_forward_s"] for result in results if "first_forward_s" in result), default=None
         ),
+        failure=_failure(done),
     )
+
+
+def _failure(done: Executed) -> dict[str, Any] | None:
+    """What is known of a failure, with how many steps were kept of each rank that has any."""
+    if done.outcome.status == "ok":
+        return None
+    kept = {str(result["rank"]): len(result["steps"]) for result in done.partial}
+    for result in done.results:
+        if "measured" in result:
+            kept[str(result["rank"])] = sum(len(result[window]["step_ms"]) for window in ("warmup", "measured"))
+    return {**(done.outcome.failure or {}), "steps_kept": kept}
+
+
+def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
+    """The rows of steps.parquet of the ranks that came to no end: the losses, which stay with a rank, are unknown."""
+    head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
+    return [
+        {**head, "rank": result["rank"], "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
+        for result in partial
+        for row in result["steps"]
+    ]
 
 
 def blank_record(planned: Planned) -> LaunchRecord:
@@ -148,10 +188,32 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     return rows
 
 
-def _read_results(scratch: str, processes: int) -> list[dict[str, Any]]:
+def log_of(job: Job, rank: int) -> str:
+    """Where a rank's standard output and error are, within the run folder."""
+    return f"logs/launch-{job.launch:03d}-{job.scenario}-rank{rank}.log"
+
+
+def shorten(log: str) -> None:
+    """Leave of a log longer than :data:`LOG_LIMIT_BYTES` its two ends, with a line between that says what is missing.
+
+    While a rank writes nobody stands between it and its log, which would take part in what is measured.
+    """
+    size = os.path.getsize(log) if os.path.isfile(log) else 0
+    if size <= LOG_LIMIT_BYTES:
+        return
+    half = LOG_LIMIT_BYTES // 2
+    with open(log, "rb") as file:
+        head = file.read(half)
+        file.seek(size - half)
+        tail = file.read()
+    note = f"\n[bench: {size - 2 * half} bytes were left out here]\n".encode()
+    write_atomically(log, head + note + tail)
+
+
+def _read_results(scratch: str, processes: int, name: str) -> list[dict[str, Any]]:
     results = []
     for rank in range(processes):
-        path = os.path.join(scratch, f"rank{rank}.json")
+        path = os.path.join(scratch, name.format(rank))
         if os.path.isfile(path):
             with open(path, encoding="utf-8") as file:
                 results.append(json.load(file))
@@ -202,7 +264,7 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> list[di
         ranks.append(
             {
                 **rank,
-                "log": f"logs/launch-{job.launch:03d}-{job.scenario}-rank{rank['rank']}.log",
+                "log": log_of(job, rank["rank"]),
                 "device": result["effective"]["device"] if "effective" in result else None,
                 **{name: result.get(name) for name in ("allocator", "initial_sha256", "final_sha256")},
             }

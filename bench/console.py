@@ -18,11 +18,33 @@ PHASE_WORDS = {"rendezvous": "starting", "build": "starting", "warmup": "warm-up
 """What the display calls a phase of a rank; the others are what the launch is for."""
 
 
+class _Unbreakable:
+    """A stream for people: one whose terminal is gone, or whose disk is full, is no reason to end a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Console:
     """Progress on standard error. ``quiet``: errors only."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+        self.stream: TextIO = _Unbreakable(stream or sys.stderr)  # type: ignore[assignment]
         self.quiet = quiet
         self.live = self.stream.isatty() and not quiet
 
@@ -79,6 +101,10 @@ class RunProgress:
     def drop(self, name: str) -> None:
         """One launch of this that was to come is not."""
         self._coming.remove(name)
+
+    def drop_all(self) -> None:
+        """Nothing of what was told of is to come."""
+        self._coming.clear()
 
     def __enter__(self) -> "RunProgress":
         if self.console.live:

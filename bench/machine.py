@@ -6,7 +6,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from bench import nvml
+from bench import nvml, redact
 from bench.apex_probe import look
 from bench.errors import RequestError
 from bench.scenario import Scenario
@@ -14,8 +14,6 @@ from bench.scenario import Scenario
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
-
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH")
 
 
 def cores() -> int:
@@ -169,9 +167,9 @@ def cpu_model() -> str:
 def recorded_environment() -> dict[str, str]:
     """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
     return {
-        name: value
+        name: redact.without_address_secrets(value)
         for name, value in sorted(os.environ.items())
-        if name.startswith(RECORDED_PREFIXES) and not any(word in name.upper() for word in SECRET_WORDS)
+        if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }
 
 

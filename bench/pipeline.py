@@ -7,27 +7,39 @@ each launch is one isolated set of processes; its figures are on disk before the
 import itertools
 import os
 import shutil
-import signal
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from types import FrameType
 from typing import Any
 
 import bench
-from bench import collect, machine
+from bench import collect, interrupts, machine, redact
+from bench import resume as resuming
+from bench.batch_search import (
+    KEPT_FREE,
+    TRY_ITERS,
+    TRY_WARMUP,
+    Try,
+    fullest_mib,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import WorkerHost
+from bench.lock import acquire
+from bench.nvml import Gpu
 from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
 from bench.precision import Precision
 from bench.records import LaunchRecord
 from bench.sample import Sampler
 from bench.sample.noticed import allocator_rows, checks
-from bench.store import RunWriter, check_writable
+from bench.store import RunWriter, check_writable, next_launch, sha256, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,51 +54,94 @@ class Finished:
         """Launches of any kind that should have run and did not end well."""
         reference = [self.document["reference"]] if self.document["reference"] else []
         everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
+        if self.document["batch_search"]:
+            return sum(found["failed"] for found in self.document["batch_search"]["scenarios"].values())
         return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
 
 
-def run(request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console) -> Finished:
+def run(
+    request: Request,
+    scenarios: tuple[Found, ...],
+    *,
+    out: str,
+    console: Console,
+    wait: bool = False,
+    resume: str | None = None,
+    find_batch: bool = False,
+) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
-    Raises :class:`RequestError` before anything is written when the request cannot be served, and
-    :class:`Interrupted` after sealing what was done.
+    ``wait``: stand in line for GPUs or CPU that another run has. ``resume``: the folder of a run of this request, which
+    is gone on with. ``find_batch``: look for the largest global batch that trains instead of measuring. Raises
+    :class:`RequestError` before anything is written when the request cannot be served, and :class:`Interrupted` after
+    sealing what was done.
     """
     check_writable(out)
     machine.refuse_blocking_launches(request.device)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
-    with _host(request) as host, _sigterm_interrupts():
+    with (
+        acquire(request.devices, wait=wait, say=console.line) as locks,
+        _host(request, locks.descriptors) as host,
+        interrupts.heeded(),
+    ):
         with console.waiting("importing torch, once for all launches"):
             host.wait_until_ready()
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
         _, gpus = machine.choose_device(request.device)
-        _announce(request, obstacles, console)
-        writer = RunWriter(
-            out,
-            {
-                "bench": bench.__version__,
-                "request": asdict(request),
-                "workload": {**asdict(request.workload), "hash": request.workload.hash()},
-                "machine": machine.describe(gpus),
-                "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
-                "apex": host.description["apex"],
-                "start": machine.state(),
-            },
-        )
+        about = _circumstances(request, scenarios, gpus, host)
+        writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
+        done = resuming.done(writer.document)
+        if not find_batch:
+            _announce(request, obstacles, done, console)
         try:
-            with _launching(request, scenarios, obstacles, host, writer, console) as launching:
-                _do_all(launching)
+            with _launching(request, scenarios, obstacles, done, host, writer, console) as launching:
+                _find_batches(launching) if find_batch else _do_all(launching)
+            _keep_log(host, writer)
+            writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
         except (KeyboardInterrupt, HostError) as error:
-            writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
+            with interrupts.held():
+                _keep_log(host, writer)
+                writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
             if isinstance(error, HostError):
                 raise
             raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
         except OSError as error:
-            raise BenchError(f"{writer.path} cannot be written: {error.strerror}; make room and run again") from error
-        shutil.copyfile(host.log, os.path.join(writer.logs, "worker-host.log"))
-        writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
+            remedy = f"make room and go on with --resume {os.path.basename(writer.path)}"
+            raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
     return Finished(path=writer.path, document=writer.document)
+
+
+def _circumstances(request: Request, scenarios: tuple[Found, ...], gpus: list[Gpu], host: WorkerHost) -> dict[str, Any]:
+    """What a run says of itself before its first launch."""
+    return {
+        "bench": bench.__version__,
+        "command": redact.command_line(sys.argv[1:]),
+        "request": asdict(request),
+        "workload": {**asdict(request.workload), "hash": request.workload.hash()},
+        "machine": machine.describe(gpus),
+        "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
+        "apex": host.description["apex"],
+        "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
+        "start": machine.state(),
+    }
+
+
+def _go_on(path: str, about: dict[str, Any]) -> RunWriter:
+    """The run in this folder, to be gone on with under the same circumstances."""
+    resuming.check_same(verified(path, allow_incomplete=True), about)
+    writer = RunWriter.reopen(path)
+    resuming.supersede_failures(writer)
+    writer.document["resumed"].append({"launch": next_launch(writer.document), **machine.state()})
+    writer.seal(complete=False)
+    return writer
+
+
+def _keep_log(host: WorkerHost, writer: RunWriter) -> None:
+    """What the worker host printed, behind what that of an earlier part of the run did."""
+    with open(host.log, "rb") as log, open(os.path.join(writer.logs, "worker-host.log"), "ab") as kept:
+        shutil.copyfileobj(log, kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +151,7 @@ class _Run:
     request: Request
     scenarios: tuple[Found, ...]
     obstacles: dict[str, str | None]
+    done: resuming.Done
     host: WorkerHost
     sampler: Sampler
     writer: RunWriter
@@ -114,7 +170,7 @@ class _Run:
 
     def next_launch(self) -> int:
         """The number of the next launch of any kind."""
-        return len(self.writer.document["launches"]) + len(self.writer.document["diagnostics"])
+        return next_launch(self.writer.document)
 
 
 @contextmanager
@@ -122,13 +178,14 @@ def _launching(
     request: Request,
     scenarios: tuple[Found, ...],
     obstacles: dict[str, str | None],
+    done: resuming.Done,
     host: WorkerHost,
     writer: RunWriter,
     console: Console,
 ) -> Iterator[_Run]:
     """A sampler and a display of progress for as long as launches follow each other."""
     progress = RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch)
-    progress.expect(_expected(request, obstacles))
+    progress.expect(_expected(request, obstacles, done))
     sampler = Sampler.start(
         device=request.device,
         gpus=request.devices,
@@ -140,12 +197,14 @@ def _launching(
     if request.until_precision is not None:
         assert request.budget_s is not None
         precision = Precision(request.until_precision, request.budget_s)
+        _remember(precision, writer)
     try:
         with progress:
             yield _Run(
                 request=request,
                 scenarios=scenarios,
                 obstacles=obstacles,
+                done=done,
                 host=host,
                 sampler=sampler,
                 writer=writer,
@@ -156,10 +215,21 @@ def _launching(
         sampler.stop()
 
 
-def _expected(request: Request, obstacles: dict[str, str | None]) -> list[str]:
+def _expected(request: Request, obstacles: dict[str, str | None], done: resuming.Done) -> list[str]:
     """The launches that are sure to come, by what the display calls them."""
     runnable = [name for name, reason in obstacles.items() if reason is None]
-    return runnable * (request.launches + request.diagnose) + [REFERENCE] * request.parity
+    diagnosed = [name for name in runnable if name not in done.diagnosed] * request.diagnose
+    return done.missing(request, runnable) + diagnosed + [REFERENCE] * (request.parity and not done.reference)
+
+
+def _remember(precision: Precision, writer: RunWriter) -> None:
+    """The launches that a resumed run has already."""
+    steps = writer.frames().steps
+    for launch in writer.document["launches"]:
+        if launch["status"] == "ok":
+            mine = steps[(steps["launch"] == launch["launch"]) & ~steps["warmup"]]
+            median_ms = float(mine.groupby("step")["step_ms"].max().median())
+            precision.add(launch["scenario"], median_ms, launch["wall_s"])
 
 
 def _do_all(run: _Run) -> None:
@@ -170,11 +240,13 @@ def _do_all(run: _Run) -> None:
         run.writer.document["precision"] = run.precision.outcome([found.name for found in run.runnable])
     if run.request.diagnose:
         for found in run.runnable:
+            if found.name in run.done.diagnosed:
+                continue
             if found.name in run.successful:
                 _diagnose(found, run)
             else:
                 run.progress.drop(found.name)
-    if run.request.parity:
+    if run.request.parity and not resuming.done(run.writer.document).reference:
         _compute_reference(run)
 
 
@@ -188,10 +260,12 @@ def _rounds(run: _Run) -> Iterator[Planned]:
     for repeat in itertools.count():
         if repeat >= request.launches:
             lacking = _lacking(run, precision) if precision else []
-            run.progress.expect([found.name for found in lacking])
+            run.progress.expect([found.name for found in lacking if (found.name, repeat) not in run.done.launches])
         if not lacking:
             return
         for planned in one_round(request, lacking, repeat, 0, cores):
+            if (planned.found.name, repeat) in run.done.launches:
+                continue
             if repeat and precision and not precision.affords(planned.found.name):
                 run.progress.drop(planned.found.name)
                 continue
@@ -219,17 +293,19 @@ def _measure(planned: Planned, run: _Run) -> None:
     run.progress.begin(job.scenario)
     done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
     memory, device = run.sampler.finish(job.launch)
-    steps = collect.step_rows(job, done.results)
+    steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
     noticed = {"sampling": run.sampler.cost, **checks(run.sampler.findings, device, steps)}
     record = collect.record(planned, done, noticed)
     host = run.writer.document["machine"]["host"]
     memory += allocator_rows(memory, record.ranks, launch=job.launch, scenario=job.scenario, host=host)
     numerics = collect.gradient_rows(job, done.results)
-    run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
+    with interrupts.held():
+        run.writer.add(asdict(record), steps=steps, memory=memory, device=device, numerics=numerics)
     median_ms = _median_step_ms(steps) if record.status == "ok" else None
     if run.precision is not None:
         run.precision.add(job.scenario, median_ms, done.wall_s)
     run.progress.end(status=record.status, text=_how_it_went(record, median_ms, run))
+    _stop_if_interrupted(done.interrupted)
 
 
 def _diagnose(found: Found, run: _Run) -> None:
@@ -243,8 +319,10 @@ def _diagnose(found: Found, run: _Run) -> None:
     about = ("pairs_reason", "logger_reason", "data_parallel_reason", "profile")
     record["looks"] = [{name: result[name] for name in about} for result in done.results]
     rows = collect.diagnostic_rows(planned.job, done.results)
-    run.writer.add_diagnostic(record, diagnostics=rows)
+    with interrupts.held():
+        run.writer.add_diagnostic(record, diagnostics=rows)
     run.progress.end(status=record["status"], text=_where_to_look(record) or "where the time goes is recorded")
+    _stop_if_interrupted(done.interrupted)
 
 
 def _compute_reference(run: _Run) -> None:
@@ -266,8 +344,83 @@ def _compute_reference(run: _Run) -> None:
         "half": job.half,
         "unit_roundoff": done.results[0]["unit_roundoff"] if done.results else None,
     }
-    run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
+    with interrupts.held():
+        run.writer.add_reference(record, numerics=collect.reference_rows(job, done.results))
     run.progress.end(status=done.outcome.status, text=done.outcome.reason or f"fp32 in {done.wall_s:.0f} s")
+    _stop_if_interrupted(done.interrupted)
+
+
+def _find_batches(run: _Run) -> None:
+    """For each scenario the largest global batch that trains, each try a launch of few steps."""
+    capacity_mib = _capacity_mib(run)
+    search: dict[str, Any] = {"launches": [], "scenarios": {}, "capacity_mib": capacity_mib, "kept_free": KEPT_FREE}
+    run.writer.document["batch_search"] = search
+    run.progress.drop_all()
+    for found in run.runnable:
+        tries: list[Try] = []
+        failed = False
+        while not failed:
+            known = {one.global_batch: one.why_not is None for one in tries}
+            batch = next_batch(known, found.scenario.replicas(run.request.replicas))
+            if batch is None:
+                break
+            need_mib = predicted_mib(tries, batch) if run.request.device == "cpu" else None
+            if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
+                why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
+                tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
+                continue
+            record, one = _try_batch(found, batch, capacity_mib, run)
+            failed = record.status not in ("ok", "oom")
+            tries.append(one)
+            search["scenarios"][found.name] = {**outcome(tries), "failed": failed}
+            _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")
+
+
+def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tuple[LaunchRecord, Try]:
+    """One launch with this global batch."""
+    request = replace(run.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
+    (planned,) = one_round(request, [found], 0, run.next_launch(), machine.cores())
+    job = planned.job
+
+    def on_event(event: collect.Event) -> None:
+        if event["event"] == "up":
+            run.sampler.watch(job.launch, job.scenario, event["rank"], event["pid"])
+        run.progress.hear(event)
+
+    run.progress.expect([found.name])
+    run.progress.global_batch, run.progress.steps = batch, job.steps
+    run.progress.begin(found.name, "trying")
+    done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
+    memory, device = run.sampler.finish(job.launch)
+    steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
+    record = collect.record(planned, done, {"sampling": run.sampler.cost})
+    peak_mib = fullest_mib(memory)
+    why_not = record.reason or record.status if record.status != "ok" else None
+    if why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
+        why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
+    speed = 1000 * batch / _median_step_ms(steps) if record.status == "ok" else None
+    one = Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_img_s=speed)
+    about = {"global_batch": batch, "warmup": TRY_WARMUP, "iters": TRY_ITERS, "peak_mib": peak_mib, "why_not": why_not}
+    run.writer.document["batch_search"]["launches"].append({**asdict(record), **about})
+    with interrupts.held():
+        run.writer.put(steps=steps, memory=memory, device=device)
+    run.progress.end(status="ok", text=f"global batch {batch}: {why_not or f'trains, {speed:.1f} img/s'}")
+    return record, one
+
+
+def _capacity_mib(run: _Run) -> float:
+    """The memory of the smallest chosen GPU, or what is free on the host."""
+    gpus = run.writer.document["machine"]["gpus"]
+    known = [gpu["memory_total_mib"] for gpu in gpus if gpu["uuid"] in run.request.devices]
+    if None in known:
+        raise RequestError("--find-batch", "the driver does not tell how much memory there is", "choose another GPU")
+    return float(min(known)) if known else machine.available_memory_bytes() / 2**20
+
+
+def _stop_if_interrupted(interrupted: bool) -> None:
+    """Go on with an interruption once the launch that it ended is on disk."""
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _median_step_ms(steps: collect.Rows) -> float:
@@ -290,7 +443,8 @@ def _where_to_look(record: dict[str, Any]) -> str:
     """Why a launch failed, and the log that has more; empty for one that did not."""
     if record["status"] == "ok":
         return ""
-    return f"{record['reason']} (see {record['ranks'][record['first_failed_rank'] or 0]['log']})"
+    logs = {rank["rank"]: rank["log"] for rank in record["ranks"]}
+    return f"{record['reason']} (see {logs.get(record['first_failed_rank'] or 0, 'logs/worker-host.log')})"
 
 
 def _verdicts(writer: RunWriter) -> dict[str, Any]:
@@ -300,12 +454,12 @@ def _verdicts(writer: RunWriter) -> dict[str, Any]:
     return verdicts.of(writer.frames())
 
 
-def _announce(request: Request, obstacles: dict[str, str | None], console: Console) -> None:
+def _announce(request: Request, obstacles: dict[str, str | None], done: resuming.Done, console: Console) -> None:
     workload = request.workload
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
-    runnable = sum(reason is None for reason in obstacles.values())
+    launches = len(done.missing(request, [name for name, reason in obstacles.items() if reason is None]))
     console.line(
-        f"{count(runnable * request.launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
+        f"{count(launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
         f"measured steps: {workload.model}, {workload.image_size} px, global batch {workload.global_batch} in "
         f"{workload.replicas} parts, {where}"
     )
@@ -330,31 +484,22 @@ def _announce(request: Request, obstacles: dict[str, str | None], console: Conso
 
 
 @contextmanager
-def _host(request: Request) -> Iterator[WorkerHost]:
+def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
     """The worker host with its log in a temporary file, since there is no run folder yet."""
     descriptor, log = tempfile.mkstemp(prefix="bench-worker-host-", suffix=".log")
     os.close(descriptor)
     try:
         with WorkerHost(
-            python=request.python, fresh=request.fresh, apex_path=request.apex_path, log=log, device=request.device
+            python=request.python,
+            fresh=request.fresh,
+            apex_path=request.apex_path,
+            log=log,
+            device=request.device,
+            locks=locks,
         ) as host:
             yield host
     finally:
         os.unlink(log)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Within this context SIGTERM does what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check_model(request: Request, models: list[str]) -> None:

@@ -221,6 +221,11 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, co
     )
 
 
+def group_timeout_s(stall_timeout_s: float) -> float:
+    """How long a collective may wait: longer than the supervisor does, which can say who did not come."""
+    return max(300.0, 10.0 * stall_timeout_s)
+
+
 def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:
     scenario = found.scenario
     processes = scenario.processes(request.replicas)
@@ -242,5 +247,6 @@ def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -
         "devices": request.devices[:1] if scenario.strategy == "single" else request.devices,
         "apex_path": request.apex_path,
         "stall_timeout_s": request.stall_timeout_s,
+        "rendezvous_timeout_s": group_timeout_s(request.stall_timeout_s),
     }
     return Job(**everything)

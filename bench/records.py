@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 PROBE_MIB = 512.0
@@ -228,7 +228,8 @@ class LaunchRecord:
 
     ``effective``: what really ran, read off the live objects of the ranks; null where no rank came that far.
     ``checks``: what was verified about the figures (conservation of time, equal threads, executed optimizer steps).
-    ``ranks``: per rank its pid, device and log. ``steps_done``: steps in steps.parquet for each rank.
+    ``ranks``: per rank its pid, device and log. ``failure``: of a launch that did not end well, where its first failed
+    rank was, the end of its log, what others said, and how many steps of each rank were kept.
     """
 
     launch: int
@@ -248,6 +249,7 @@ class LaunchRecord:
     ended_utc: str | None = None
     wall_s: float | None = None
     first_forward_s: float | None = None
+    failure: dict[str, Any] | None = None
 
 
 def canonical_json(value: Any) -> str:

@@ -11,6 +11,7 @@ import copy
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ from bench.records import (
     NUMERICS_COLUMNS,
     SCHEMA_VERSION,
     STEP_COLUMNS,
+    canonical_json,
 )
 from bench.spool import read_spool, spool_path, spooled_launches
 
@@ -48,8 +50,20 @@ DOCUMENT = {
 ALWAYS_WRITTEN = ("steps", "memory")
 """Tables that a finished run has also where they are empty."""
 
-EMPTY: dict[str, Any] = {"diagnostics": [], "reference": None, "precision": None, "validity": [], "parity": []}
-"""What a run has that was not asked for it, and what one of schema version 1 is given when it is read."""
+EMPTY: dict[str, Any] = {
+    "diagnostics": [],
+    "reference": None,
+    "precision": None,
+    "validity": [],
+    "parity": [],
+    "superseded": [],
+    "resumed": [],
+    "batch_search": None,
+}
+"""What a run has that was not asked for it, and what one of an older schema is given when it is read."""
+
+SEALED_SINCE = 3
+"""The schema version from which on run.json has a checksum of its own."""
 
 COLUMNS = {
     "steps": STEP_COLUMNS,
@@ -96,6 +110,35 @@ class RunWriter:
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
         self.seal(complete=False)
 
+    @classmethod
+    def reopen(cls, path: str) -> "RunWriter":
+        """Go on writing a run that is there, with the rows of every launch that stands in its run.json.
+
+        What a launch without a record left behind goes: its rows, and its logs under another name. Raises
+        :class:`RequestError` as :func:`read` does.
+        """
+        document = verified(path, allow_incomplete=True)
+        writer = cls.__new__(cls)
+        writer.id = os.path.basename(os.path.abspath(path))
+        writer.path = os.path.abspath(path)
+        writer.document = {**document, "schema_version": SCHEMA_VERSION}
+        writer._tables = {name: [table] if (table := _arrow(path, name, document)).num_rows else [] for name in COLUMNS}
+        shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
+        os.makedirs(writer.logs, exist_ok=True)
+        for name in sorted(os.listdir(writer.logs)):
+            if re.match(rf"launch-0*{next_launch(document)}-.*\.log$", name):
+                os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
+        writer.seal(complete=False)
+        return writer
+
+    def supersede(self, record: dict[str, Any]) -> None:
+        """Take a launch of any kind that failed out of what tables show. Its record and its rows stay."""
+        self.document["superseded"].append(record)
+        if record is self.document["reference"]:
+            self.document["reference"] = None
+        for kind in ("launches", "diagnostics"):
+            self.document[kind] = [other for other in self.document[kind] if other is not record]
+
     @property
     def logs(self) -> str:
         """The folder for what the ranks print."""
@@ -111,24 +154,25 @@ class RunWriter:
     def add(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put a measured launch and its rows (``steps``, ``memory``, ``device``, ``numerics``) on disk."""
         self.document["launches"].append(record)
-        self._put(tables)
+        self.put(**tables)
 
     def add_diagnostic(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put a diagnostic launch and its rows on disk, apart from the measured ones."""
         self.document["diagnostics"].append(record)
-        self._put(tables)
+        self.put(**tables)
 
     def add_reference(self, record: dict[str, Any], **tables: Sequence[dict[str, Any]]) -> None:
         """Put the launch of the reference and its rows on disk."""
         self.document["reference"] = record
-        self._put(tables)
+        self.put(**tables)
 
     def frames(self) -> Run:
         """The run as it would be read now."""
         tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
         return Run(path=self.path, document=self.document, **tables)
 
-    def _put(self, tables: dict[str, Sequence[dict[str, Any]]]) -> None:
+    def put(self, **tables: Sequence[dict[str, Any]]) -> None:
+        """Put the rows of a launch whose record stands in the document on disk."""
         for name, rows in tables.items():
             if rows:
                 self._tables[name].append(_table(rows, COLUMNS[name]))
@@ -151,6 +195,8 @@ class RunWriter:
         """Write ``run.json`` with the checksum and the number of rows (logs: lines) of every other file."""
         self.document["files"] = describe_files(self.path)
         self.document["complete"] = complete
+        self.document.pop("seal", None)
+        self.document["seal"] = seal_of(json.loads(json.dumps(self.document, allow_nan=False)))
         text = json.dumps(self.document, indent=1, allow_nan=False) + "\n"
         write_atomically(os.path.join(self.path, "run.json"), text.encode())
 
@@ -164,7 +210,7 @@ class RunWriter:
         import pyarrow.parquet as pq
 
         sink = pa.BufferOutputStream()
-        pq.write_table(self._whole(name), sink)
+        pq.write_table(self._whole(name), sink, write_page_checksum=True)
         write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
 
 
@@ -207,6 +253,25 @@ def describe_files(path: str) -> dict[str, dict[str, Any]]:
             if relative != "run.json" and not name.startswith("."):
                 found[relative] = {"sha256": sha256(full), "rows": _count_rows(full)}
     return found
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """The checksum of run.json itself: SHA-256 of its canonical JSON without ``seal``."""
+    rest = {key: value for key, value in document.items() if key != "seal"}
+    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
+
+
+def records_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The record of every launch of any kind, superseded ones too, in the order of their numbers."""
+    reference = [document["reference"]] if document["reference"] else []
+    tries = document["batch_search"]["launches"] if document["batch_search"] else []
+    everything = [*document["launches"], *document["diagnostics"], *document["superseded"], *tries, *reference]
+    return sorted(everything, key=lambda record: int(record["launch"]))
+
+
+def next_launch(document: dict[str, Any]) -> int:
+    """The number of the next launch of any kind."""
+    return max((record["launch"] for record in records_of(document)), default=-1) + 1
 
 
 def sha256(path: str) -> str:
@@ -273,6 +338,17 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
     Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
     has a file that is missing or changed since it was sealed.
     """
+    document = verified(path, allow_incomplete=allow_incomplete)
+    salvaged = {} if document["complete"] else _salvaged(path, document)
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
+        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    tables = {name: _arrow(path, name, document).to_pandas() for name in COLUMNS}
+    tables |= _with_salvaged(tables, salvaged)
+    return Run(path=os.path.abspath(path), document=document, **tables)
+
+
+def verified(path: str, *, allow_incomplete: bool) -> dict[str, Any]:
+    """The document of a run whose files are as it says."""
     document = _read_document(path)
     if not document["complete"] and not allow_incomplete:
         raise RequestError(
@@ -286,12 +362,7 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
             raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
         if sha256(file) != seal["sha256"] and document["complete"]:
             raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
-    salvaged = {} if document["complete"] else _salvaged(path, document)
-    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
-        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
-    tables = {name: _read_table(path, name) for name in COLUMNS}
-    tables |= _with_salvaged(tables, salvaged)
-    return Run(path=os.path.abspath(path), document=document, **tables)
+    return document
 
 
 def _salvaged(path: str, document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -327,7 +398,7 @@ def _read_document(path: str) -> dict[str, Any]:
     try:
         with open(file, encoding="utf-8") as text:
             document = json.load(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", "restore it, or measure again") from error
     wrong = [key for key, kind in DOCUMENT.items() if not isinstance(_get(document, key), kind)]
     if wrong:
@@ -341,13 +412,37 @@ def _read_document(path: str) -> dict[str, Any]:
     for name, seal in document["files"].items():
         if not isinstance(_get(seal, "sha256"), str):
             raise RequestError("RUN", f"{file} has no checksum of {name}", "restore it, or measure again")
-    return migrate(document)
+    migrated = migrate(document)
+    sealed = "seal" in document or document["schema_version"] >= SEALED_SINCE
+    if sealed and document.get("seal") != _seal_or_none(document):
+        raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
+    if not _has_records(migrated):
+        raise RequestError("RUN", f"{file} has a launch without a number", "restore it, or measure again")
+    return migrated
+
+
+def _seal_or_none(document: dict[str, Any]) -> str | None:
+    try:
+        return seal_of(document)
+    except ValueError:  # NaN, which bench never writes
+        return None
+
+
+def _has_records(document: dict[str, Any]) -> bool:
+    reference = document["reference"]
+    kinds = [document["launches"], document["diagnostics"], document["superseded"]]
+    kinds += [] if reference is None else [[reference]]
+    kinds += [] if document["batch_search"] is None else [_get(document["batch_search"], "launches")]
+    return all(isinstance(kind, list) for kind in kinds) and all(
+        isinstance(_get(record, "launch"), int) for kind in kinds for record in kind
+    )
 
 
 def migrate(document: dict[str, Any]) -> dict[str, Any]:
     """A run.json of any schema version up to the reader's, as one of the reader's. ``schema_version`` stays.
 
-    Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity.
+    Version 2 added what version 1 lacks: diagnostic launches, the reference, precision, validity and parity. Version 3
+    added the checksum of run.json itself, superseded launches, and what failed launches say of themselves.
     """
     return {**copy.deepcopy(EMPTY), **document}
 
@@ -356,21 +451,32 @@ def _get(document: Any, key: str) -> Any:
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _read_table(path: str, name: str) -> "pd.DataFrame":
+def _arrow(path: str, name: str, document: dict[str, Any]) -> "pa.Table":
+    """A table of a run; of one that is incomplete without the rows of a launch that has no record yet."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = _read_table(path, name)
+    if document["complete"]:
+        return table
+    recorded = pa.array([record["launch"] for record in records_of(document)], pa.int32())
+    return table.filter(pc.is_in(table["launch"], value_set=recorded))
+
+
+def _read_table(path: str, name: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = os.path.join(path, f"{name}.parquet")
     if not os.path.isfile(file):
-        empty: pd.DataFrame = _table([], COLUMNS[name]).to_pandas()
-        return empty
+        return _table([], COLUMNS[name])
+    schema = _table([], COLUMNS[name]).schema
     try:
-        table = pq.read_table(file)
+        table = pq.read_table(file, page_checksum_verification=True)
         for column, kind in COLUMNS[name].items():
             if column in LATER_COLUMNS and column not in table.column_names:
                 table = table.append_column(column, pa.nulls(table.num_rows, pa.type_for_alias(kind)))
-        frame: pd.DataFrame = table.select(list(COLUMNS[name])).to_pandas()
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        return table.select(list(COLUMNS[name])).cast(schema)
+    except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise RequestError("RUN", f"{file} is damaged: {first}", "restore it, or measure again") from error
-    return frame

@@ -30,6 +30,7 @@ from bench.channel import Channel
 from bench.sample import Sampler
 from bench.scenario import Scenario
 from bench.worker import loop
+from bench.worker.beats import Beats
 from bench.worker.data import Batch
 from bench.worker.parallel import STRATEGIES
 from bench.worker.session import RankJob, Session, session_for
@@ -56,6 +57,7 @@ def setup(job: RankJob) -> Session:
         *,
         device: torch.device,
         on_step: Callable[[int], None] = lambda step: None,
+        note: Callable[[], None] | None = None,
     ) -> loop.Timings:
         nonlocal warm
         if warm:
@@ -64,7 +66,7 @@ def setup(job: RankJob) -> Session:
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(result, file)
         warm = True
-        return run_window(session, load, steps, device=device, on_step=on_step)
+        return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 
     loop.run_window = window  # of this rank alone, which is a process of this one launch
     return session_for(job, STRATEGIES[ask["strategy"]])
@@ -93,6 +95,8 @@ class Block:
         self.device = device
         self.on_step = on_step
         self.clock = loop.clock_for(device)
+        self.beats: Beats | None = None
+        self.note: Callable[[], None] | None = None
         self.empty = Block(nothing := Nothing(device), nothing.load, times - 1, device, ignore) if times > 1 else None
         gc.collect()
         gc.freeze()  # so that collecting before each block takes no time to speak of
@@ -113,6 +117,10 @@ class Block:
     def prepare(self, blocks: int = 1) -> None:
         """The marks of as many blocks."""
         self.clock.prepare(blocks * (self.steps * loop.MARKS_PER_STEP + 1))
+        if self.beats is not None:
+            self.beats.close()
+        self.beats = Beats.create(1, blocks * (self.steps + 1))
+        self.note = self.beats.window(0, 0)
         if self.empty:
             self.empty.prepare(self.steps)
 
@@ -132,7 +140,7 @@ class Block:
             self.session.optimize()
 
     def instrumented(self) -> None:
-        """What :func:`bench.worker.loop.run_window` times: the same with marks, kept losses and a look at the clock."""
+        """What ``run_window`` times: the same with marks (in shared memory too), losses and a look at the clock."""
         self._instrumented(ignore)
 
     def reporting(self) -> None:
@@ -141,7 +149,8 @@ class Block:
 
     def _instrumented(self, on_step: Callable[[int], None]) -> None:
         losses: list[Tensor] = []
-        loop._chain(self.session, self._load_after_empty, self.steps, self.clock.mark, losses, on_step)
+        mark = loop._noted(self.clock.mark, self.note)
+        loop._chain(self.session, self._load_after_empty, self.steps, mark, losses, on_step)
 
     def _load_after_empty(self) -> Batch:
         if self.empty:

@@ -57,6 +57,14 @@ class Executed:
         return next(self.folder.glob(f"*rank{rank}.log")).read_text()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def locks_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks in a folder of these tests, so that those of another checkout on this machine do not disturb them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCH_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     """A worker host that forks."""

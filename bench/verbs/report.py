@@ -4,7 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import OK
+from bench.errors import OK, RequestError
 from bench.store import find, read
 from bench.verbs.options import Parser, print_json
 
@@ -36,6 +36,9 @@ def main(arguments: list[str]) -> int:
         read(find(name, options.results), allow_incomplete=options.allow_incomplete)
         for name in options.runs or ["latest"]
     ]
+    for run in runs:
+        if run.document["batch_search"]:
+            raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
     from bench import report
 
     files = report.write(runs, options.out)

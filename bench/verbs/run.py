@@ -4,15 +4,19 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench import discover, foreign, machine
-from bench.console import Console, count, duration, summary_table
+from bench import discover, foreign, machine, resume
+from bench.console import Console, align, count, duration, summary_table
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
 from bench.precision import FEWEST_LAUNCHES
+from bench.store import find, read, verified
 from bench.verbs.options import Parser, check_apex, percentage, print_json, seconds, seed, span, whole_number
+
+if TYPE_CHECKING:
+    from bench.pipeline import Finished
 
 DEFAULT_BUDGET_S = 1200.0
 
@@ -26,29 +30,79 @@ examples:
   python -m bench run --scenario ddp_o2 --gpus 0,1,3         one scenario on three of four GPUs
   python -m bench run --profile standard --label 'new NCCL'  repeated launches, with a note for the report
   python -m bench run --scenario ./mine.py                   a scenario of your own
+  python -m bench run --resume latest                        what is missing of a run or failed in it
 """
 
 
 def main(arguments: list[str]) -> int:
     """Measure; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.resume is not None:
+        return _resume(options, parser)
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
     from bench import pipeline
 
-    finished = pipeline.run(request, scenarios, out=options.out, console=Console())
+    if options.find_batch:
+        return _find_batch(request, scenarios, options)
+    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
+    return _show(finished, request, scenarios, as_json=options.json)
+
+
+def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
+    """Look for the largest global batch of each scenario; returns the exit code."""
+    from bench import pipeline
+
+    console = Console()
+    finished = pipeline.run(request, scenarios, out=options.out, console=console, wait=options.wait, find_batch=True)
+    search = finished.document["batch_search"]
+    rows = [("scenario", "largest batch", "img/s", "MiB", "the next one")]
+    for name, found in search["scenarios"].items():
+        figures = [found[key] for key in ("largest", "throughput_img_s", "peak_mib")]
+        texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
+        rows.append((name, *texts, f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"))
+    people = sys.stderr if options.json else sys.stdout
+    print("", align(rows, left=("scenario", "the next one")), "", sep="\n", file=people)
+    print(f"Run folder: {os.path.relpath(finished.path)}", file=people)
+    if options.json:
+        print_json({"path": finished.path, **finished.document})
+    return FAILED if finished.failed else OK
+
+
+def _resume(options: argparse.Namespace, parser: Parser) -> int:
+    """Go on with a run under its own request; returns the exit code."""
+    allowed = ("resume", "out", "wait", "json")
+    for action in parser._actions:
+        if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
+            option = action.option_strings[0]
+            raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
+    path = find(options.resume, options.out)
+    document = verified(path, allow_incomplete=True)
+    request, scenarios = resume.request_of(document), resume.scenarios_of(document)
+    from bench import pipeline
+
+    if document["complete"] and not resume.anything_missing(document, request):
+        print(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
+        finished = pipeline.Finished(path=path, document=document)
+    else:
+        finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resume=path)
+    return _show(finished, request, scenarios, as_json=options.json)
+
+
+def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], *, as_json: bool) -> int:
+    """The table of a run that is on disk, and what to do with it; returns the exit code."""
     from bench.analyse.advice import in_lines
     from bench.analyse.overview import overview
-    from bench.store import read
 
     done = read(finished.path)
     table = overview(done)
-    people = sys.stderr if options.json else sys.stdout
+    people = sys.stderr if as_json else sys.stdout
     verdicts = [*in_lines(done, table), *_how_precise(done.document["precision"])]
     next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
     print("", summary_table(table), "", *verdicts, "", next_steps, sep="\n", file=people)
-    if options.json:
+    if as_json:
         rows = json.loads(table.to_json(orient="records"))
         print_json({"path": finished.path, **finished.document, "summary": rows})
     return FAILED if finished.failed else OK
@@ -83,6 +137,7 @@ def _parser() -> Parser:
     where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
+    where.add_argument("--wait", action="store_true", help="stand in line while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
@@ -95,6 +150,11 @@ def _parser() -> Parser:
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
     much.add_argument(
         "--launches", type=whole_number, metavar="R", help="launches of each scenario: the unit of replication"
+    )
+    much.add_argument(
+        "--find-batch",
+        action="store_true",
+        help="instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free",
     )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
@@ -131,6 +191,7 @@ def _parser() -> Parser:
     )
     result = parser.add_argument_group("result")
     result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
+    result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
     result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
     result.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser

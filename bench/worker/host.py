@@ -19,39 +19,62 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.bootstrap import program
-from bench.channel import Channel, die_with_parent
+from bench.channel import Channel, adopt_orphans, die_with_parent
 from bench.records import Job, job_from_json, job_to_json
+from bench.worker import looks
+from bench.worker.beats import FD_VARIABLE, Beats
 
-STARTUP_TIMEOUT_S = 120.0
+STARTUP_FACTOR, FEWEST_STARTUP_S = 4.0, 30.0
+"""How many times the stall timeout a rank may take from its start to the end of its first step, and at least."""
+
 SLOW_STEP_FACTOR = 5.0
 GRACE_AFTER_FAILURE_S = 1.0
+EXIT_PATIENCE_S = 5.0
+KILL_PATIENCE_S = 30.0
+LOOK_EVERY_S = 1.0
+SIGN_OF_LIFE_S = 5.0
+PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "seal")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(slots=True)
 class Rank:
-    """A rank that is alive or was: its process, its channel, and what was last heard of it."""
+    """A rank that is alive or was: its process, its channel, and what was last heard and seen of it.
+
+    ``stopped_s``: since when a signal or a debugger holds it.
+    """
 
     number: int
     pid: int
     channel: Channel
+    log: str
     heard_s: float
     phase: str = "start"
     step: int = 0
+    marks: int = 0
     longest_gap_s: float = 0.0
     finished: bool = False
     exit_status: int | None = None
+    stopped_s: float | None = None
     cpu_s: float = 0.0
+
+    @property
+    def in_loop(self) -> bool:
+        return self.phase in ("warmup", "measure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One sign that a launch went wrong. ``collateral``: only because another rank was gone."""
+    """One sign that a launch went wrong. ``collateral``: only because another rank was gone.
+
+    ``memory``: for one that ran out of it, what was asked of which device and what its allocator held.
+    """
 
     rank: int
     kind: str
     reason: str
     collateral: bool = False
+    memory: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -59,17 +82,20 @@ class Launch:
     """The ranks of the launch in hand, and the signs of failure in the order in which they came."""
 
     job: Job
-    ranks: list[Rank]
+    beats: Beats | None
+    oom_kills: int = 0
+    ranks: list[Rank] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_at_s: float | None = None
-    killed: bool = False
+    killed_at_s: float | None = None
+    last_look_s: float = 0.0
 
     @property
     def over(self) -> bool:
         return all(rank.exit_status is not None for rank in self.ranks)
 
     def fail(self, failure: Failure) -> None:
-        if self.killed:
+        if self.killed_at_s is not None:
             return  # the consequence of our own signal
         self.failures.append(failure)
         if self.failed_at_s is None:
@@ -81,14 +107,34 @@ class Launch:
         return next(iter(own or self.failures), None)
 
     def kill(self) -> None:
-        """End every process of the launch's group, which holds nothing but what this launch made."""
-        if not self.killed and not self.over:
-            self.killed = True
-            os.killpg(self.ranks[0].pid, signal.SIGKILL)
+        """End every process of the launch's group, which holds nothing but what this launch made.
+
+        Its first rank is not waited for before the launch is over, so that its number cannot mean another group.
+        """
+        if self.killed_at_s is None and self.ranks:
+            self.killed_at_s = time.monotonic()
+            _kill_group(self.ranks[0].pid)
+
+    def where(self, rank: Rank) -> str:
+        """The phase and step that a rank is in, as exactly as is known."""
+        position = self.beats.position(rank.number) if self.beats is not None and rank.in_loop else None
+        if position is None or position.done >= self.job.steps:
+            return f"phase {rank.phase}, step {rank.step}"
+        return f"phase {rank.phase}, {position.phase} of step {position.done}"
 
 
-def serve(channel: Channel, *, fresh: bool, apex_path: str | None) -> int:
-    """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks."""
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # all of it is gone
+
+
+def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
+    """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks.
+
+    ``locks``: descriptors that the ranks inherit, so that a lock is held until the last of them is gone.
+    """
     started = time.monotonic()
     for name in BLAS_THREADS:
         os.environ[name] = "1"  # libraries read these on import; a pool of threads would not survive the fork
@@ -104,11 +150,13 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None) -> int:
     if threads != 1:
         channel.send(event="failed", reason=f"the worker host has {threads} threads where forking needs exactly 1")
         return 1
+    adopt_orphans()
     channel.send(event="ready", pid=os.getpid(), ready_s=time.monotonic() - started, **description)
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "launch":
-                _supervise(start_launch(job_from_json(message["job"]), channel, fresh=fresh), channel)
+                job = job_from_json(message["job"])
+                _supervise(start_launch(job, channel, fresh=fresh, locks=locks), channel)
     return 0
 
 
@@ -155,26 +203,67 @@ def _in_child(question: Any) -> Any:
     return json.loads(text)
 
 
-def start_launch(job: Job, control: Channel, *, fresh: bool) -> Launch:
-    """Bring the ranks of ``job`` to life in a process group of their own."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, job.processes))
-    common = _environment(job, listener)
-    ranks: list[Rank] = []
-    for number in range(job.processes):
-        ours, theirs = socket.socketpair()
-        environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
-        group = ranks[0].pid if ranks else 0
+def start_launch(job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = ()) -> Launch:
+    """Bring the ranks of ``job`` to life in a process group of their own.
+
+    Where the system refuses one (no descriptors, no processes, no memory), the launch has failed with that reason.
+    """
+    launch = Launch(job, _make_beats(job), oom_kills=_oom_kills())
+    try:
+        with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.processes)) as listener:
+            common = _environment(job, listener, launch.beats)
+            for number in range(job.processes):
+                _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
+    except OSError as error:
+        traceback.print_exc()
+        number = len(launch.ranks)
+        reason = (
+            f"rank {number} could not be started: {error.strerror}; raise the limit ('ulimit -a') or use fewer ranks"
+        )
+        launch.fail(Failure(rank=number, kind="error", reason=reason))
+        launch.kill()
+    return launch
+
+
+def _make_beats(job: Job) -> Beats | None:
+    try:
+        return Beats.create(job.processes, job.steps)
+    except OSError:
+        traceback.print_exc()
+        return None  # a launch does without: progress is then known from messages alone
+
+
+def _start_rank(
+    launch: Launch,
+    number: int,
+    common: dict[str, str],
+    listener: socket.socket,
+    control: Channel,
+    *,
+    fresh: bool,
+    locks: tuple[int, ...],
+) -> None:
+    job, ranks = launch.job, launch.ranks
+    log = os.path.join(job.logs, log_name(job.launch, job.scenario, number))
+    ours, theirs = socket.socketpair()
+    environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
+    group = ranks[0].pid if ranks else 0
+    try:
         if fresh:
-            pid = _start_fresh(job, number, environment, theirs, listener, group)
+            shared = (launch.beats.fd,) if launch.beats is not None else ()
+            inherited = (theirs.fileno(), listener.fileno(), *shared, *locks)
+            pid = _start_fresh(job, log, environment, theirs, inherited, group)
         else:
-            pid = _fork(job, number, environment, theirs, [control, *(rank.channel for rank in ranks)], ours, group)
+            pid = _fork(job, log, environment, theirs, [control, *(rank.channel for rank in ranks)], ours, group)
+    except OSError:
+        ours.close()
+        raise
+    finally:
         theirs.close()
-        ranks.append(Rank(number, pid, Channel(ours), time.monotonic()))
-    listener.close()
-    return Launch(job, ranks)
+    ranks.append(Rank(number, pid, Channel(ours), log, time.monotonic()))
 
 
-def _environment(job: Job, listener: socket.socket) -> dict[str, str]:
+def _environment(job: Job, listener: socket.socket, beats: Beats | None) -> dict[str, str]:
     """What the ranks of a launch find in their environment beside what was there."""
     environment = {
         "WORLD_SIZE": str(job.processes),
@@ -187,6 +276,8 @@ def _environment(job: Job, listener: socket.socket) -> dict[str, str]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(job.devices),
     }
+    if beats is not None:
+        environment[FD_VARIABLE] = str(beats.fd)
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         environment[name] = os.environ.get(name, "lo")
     return environment
@@ -197,14 +288,13 @@ def log_name(launch: int, scenario: str, rank: int) -> str:
     return f"launch-{launch:03d}-{scenario}-rank{rank}.log"
 
 
-def _open_log(job: Job, number: int) -> int:
-    path = os.path.join(job.logs, log_name(job.launch, job.scenario, number))
+def _open_log(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def _fork(
     job: Job,
-    number: int,
+    log_path: str,
     environment: dict[str, str],
     theirs: socket.socket,
     others: list[Channel],
@@ -219,7 +309,7 @@ def _fork(
     status = 1
     try:
         die_with_parent(parent)
-        log = _open_log(job, number)
+        log = _open_log(log_path)
         os.dup2(log, 1)
         os.dup2(log, 2)
         ours.close()
@@ -240,12 +330,12 @@ def _fork(
 
 
 def _start_fresh(
-    job: Job, number: int, environment: dict[str, str], theirs: socket.socket, listener: socket.socket, group: int
+    job: Job, log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
     job_file = os.path.join(job.scratch, "job.json")
     with open(job_file, "w", encoding="utf-8") as file:
         json.dump(job_to_json(job), file)
-    log = _open_log(job, number)
+    log = _open_log(log_path)
     arguments = ["rank", str(theirs.fileno()), str(os.getpid()), job_file]
     process = subprocess.Popen(
         [sys.executable, "-c", program("bench.worker.start"), *arguments],
@@ -253,7 +343,7 @@ def _start_fresh(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        pass_fds=(theirs.fileno(), listener.fileno()),
+        pass_fds=inherited,
         process_group=group,
     )
     os.close(log)
@@ -262,8 +352,8 @@ def _start_fresh(
 
 def _supervise(launch: Launch, control: Channel) -> None:
     """Wait for the ranks, relaying what they say; end them all when one fails or makes no progress."""
-    own_cpu_s = time.process_time()
-    while not launch.over:
+    own_cpu_s, last_sign_s = time.process_time(), time.monotonic()
+    while not launch.over and not _given_up(launch):
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
         readable, _, _ = select.select([control, *open_channels], [], [], _patience_s(launch))
         if control in readable:
@@ -276,15 +366,23 @@ def _supervise(launch: Launch, control: Channel) -> None:
         _check_progress(launch)
         if launch.failed_at_s is not None and time.monotonic() - launch.failed_at_s >= GRACE_AFTER_FAILURE_S:
             launch.kill()
-    for rank in launch.ranks:
-        rank.channel.close()
+        if time.monotonic() - last_sign_s > SIGN_OF_LIFE_S:
+            control.send(event="alive")
+            last_sign_s = time.monotonic()
+    _bury(launch)
+    if launch.failures:
+        _keep_what_was_measured(launch)
     cause = launch.cause()
+    failure = _describe_failure(launch, cause) if cause else None
+    if launch.beats is not None:
+        launch.beats.close()
     control.send(
         event="over",
         launch=launch.job.launch,
         status=cause.kind if cause else "ok",
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
+        failure=failure,
         cpu_s=sum(rank.cpu_s for rank in launch.ranks) + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
     )
@@ -294,6 +392,11 @@ def _patience_s(launch: Launch) -> float:
     """How long ``select`` may sleep: a moment while a rank is dying, otherwise until progress is next checked."""
     dying = any(rank.channel.closed and rank.exit_status is None for rank in launch.ranks)
     return 0.02 if dying else 0.2 if launch.failures else 1.0
+
+
+def _given_up(launch: Launch) -> bool:
+    """Whether a rank is stuck in the kernel, where no signal ends it."""
+    return launch.killed_at_s is not None and time.monotonic() - launch.killed_at_s > KILL_PATIENCE_S
 
 
 def _obey(launch: Launch, control: Channel) -> None:
@@ -306,56 +409,184 @@ def _obey(launch: Launch, control: Channel) -> None:
 
 
 def _hear(launch: Launch, rank: Rank, message: dict[str, Any], control: Channel) -> None:
-    now = time.monotonic()
     event = message["event"]
     if event == "step":
-        if rank.phase in ("warmup", "measure") and rank.step:
-            rank.longest_gap_s = max(rank.longest_gap_s, now - rank.heard_s)
-        rank.step = message["step"]
+        _progress(rank, message["step"])
     elif event == "phase":
         rank.phase = message["phase"]
     elif event == "error":
-        launch.fail(
-            Failure(rank=rank.number, kind=message["kind"], reason=message["reason"], collateral=message["collateral"])
-        )
+        names = ("kind", "reason", "collateral", "memory")
+        launch.fail(Failure(rank=rank.number, **{name: message[name] for name in names if name in message}))
     elif event == "done":
         rank.finished = True
-    rank.heard_s = now
+    rank.heard_s = time.monotonic()
     control.send(**message)
 
 
+def _progress(rank: Rank, step: int) -> None:
+    """A rank has come to the end of ``step`` steps: how long it was silent says how slow a step may be."""
+    if rank.in_loop and rank.step:
+        rank.longest_gap_s = max(rank.longest_gap_s, time.monotonic() - rank.heard_s)
+    rank.step = step
+
+
 def _reap(launch: Launch) -> None:
+    """See which ranks have ended. They stay zombies until the launch is over, so that no PID means something else."""
     for rank in launch.ranks:
         if rank.exit_status is not None:
             continue
-        pid, status, used = os.wait4(rank.pid, os.WNOHANG)
-        if pid == 0:
+        ended = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             continue
-        rank.exit_status = os.waitstatus_to_exitcode(status)
-        rank.cpu_s = used.ru_utime + used.ru_stime
-        where = f"rank {rank.number} in phase {rank.phase}, step {rank.step}"
+        rank.exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        where = f"rank {rank.number} in {launch.where(rank)}"
         if rank.exit_status < 0:
             name = signal.Signals(-rank.exit_status).name
-            launch.fail(Failure(rank=rank.number, kind="killed", reason=f"{where}: ended by {name}"))
+            out_of_memory = rank.exit_status == -signal.SIGKILL and _oom_kills() > launch.oom_kills
+            kind, by = ("oom", " when the machine was out of memory") if out_of_memory else ("killed", "")
+            launch.fail(Failure(rank=rank.number, kind=kind, reason=f"{where}: ended by {name}{by}"))
         elif not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
             reason = f"{where}: left with exit status {rank.exit_status} and no result"
             launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
 
 
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since the machine was started."""
+    with open("/proc/vmstat", encoding="ascii") as file:
+        counts = dict(line.split() for line in file)
+    return int(counts.get("oom_kill", 0))
+
+
 def _check_progress(launch: Launch) -> None:
     """End a launch whose rank was silent for too long: slow machines get more time once a step has been timed."""
     now = time.monotonic()
+    if now - launch.last_look_s < LOOK_EVERY_S or launch.failures:
+        return
+    launch.last_look_s = now
+    if all(rank.finished and now - rank.heard_s > EXIT_PATIENCE_S for rank in launch.ranks):
+        launch.kill()  # all results are there, and something that the scenario started keeps a rank from leaving
+    stall_s = launch.job.stall_timeout_s
     for rank in launch.ranks:
-        starting = rank.phase not in ("warmup", "measure") or rank.step == 0
+        if rank.finished or rank.exit_status is not None:
+            continue
+        _look_at(launch, rank)
+        starting = not rank.in_loop or rank.step == 0
         allowance = max(
-            launch.job.stall_timeout_s,
-            STARTUP_TIMEOUT_S if starting else 0.0,
+            stall_s,
+            max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S) if starting else 0.0,
             SLOW_STEP_FACTOR * rank.longest_gap_s,
         )
-        if not rank.finished and rank.exit_status is None and now - rank.heard_s > allowance:
-            behind = min((other for other in launch.ranks if not other.finished), key=lambda other: other.step)
-            where = ", ".join(f"rank {other.number} in {other.phase} at step {other.step}" for other in launch.ranks)
-            reason = f"no progress for {allowance:.0f} s ({where}); raise --stall-timeout if the machine is just slow"
-            launch.fail(Failure(rank=behind.number, kind="timeout", reason=reason))
-            launch.kill()
+        if now - rank.heard_s > allowance:
+            _end_stalled(launch, f"no progress for {allowance:.0f} s")
             return
+        if rank.stopped_s is not None and now - rank.stopped_s > stall_s:
+            _end_stalled(launch, f"a rank was stopped for {stall_s:.0f} s")
+            return
+
+
+def _look_at(launch: Launch, rank: Rank) -> None:
+    """What can be seen of a rank without disturbing it: the marks of its loop, and whether it is stopped."""
+    now = time.monotonic()
+    if not looks.stopped(rank.pid):
+        rank.stopped_s = None
+    elif rank.stopped_s is None:
+        rank.stopped_s = now
+    position = launch.beats.position(rank.number) if launch.beats is not None and rank.in_loop else None
+    marks = launch.beats.marks(rank.number) if launch.beats is not None else 0
+    if position is not None and marks > rank.marks:
+        if position.done > rank.step:
+            _progress(rank, position.done)
+        rank.marks, rank.heard_s = marks, now
+
+
+def _end_stalled(launch: Launch, what: str) -> None:
+    """Name the rank that hangs, and end the launch."""
+    alive = [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]
+    lines = looks.lines({rank.pid: rank.log for rank in alive})
+    seen = {
+        rank.number: f"in {launch.where(rank)}"
+        + (", stopped" if rank.stopped_s is not None else f", at {lines[rank.pid]}" if lines[rank.pid] else "")
+        for rank in alive
+    }
+    culprit = hanging(launch, alive, lines)
+    others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
+    how = "hangs" if len(alive) > 1 else "is"
+    reason = (
+        f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; "
+        "raise --stall-timeout if the machine is just slow"
+    )
+    launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason))
+    launch.kill()
+
+
+def hanging(launch: Launch, alive: list[Rank], lines: dict[int, looks.Line | None]) -> Rank:
+    """The rank for which the others wait.
+
+    One that is stopped; else the one that is behind all others; among equals the one that is in a line of the scenario
+    and not in torch, where those that wait for others are; then the one that was silent for longest.
+    """
+
+    def behind(rank: Rank) -> tuple[bool, int, int, bool, float]:
+        line = lines[rank.pid]
+        marks = launch.beats.marks(rank.number) if launch.beats is not None else rank.step
+        phase = PHASE_ORDER.index(rank.phase) if rank.phase in PHASE_ORDER else len(PHASE_ORDER)
+        return rank.stopped_s is None, phase, marks, line is None or not line.own, rank.heard_s
+
+    return min(alive, key=behind)
+
+
+def _bury(launch: Launch) -> None:
+    """End whatever else the launch made, in its group or out of it, and wait for its ranks."""
+    for rank in launch.ranks:
+        rank.channel.close()
+    if launch.ranks:
+        _kill_group(launch.ranks[0].pid)
+    ranks = {rank.pid for rank in launch.ranks}
+    deadline_s = time.monotonic() + KILL_PATIENCE_S
+    while strays := [pid for pid in looks.children(os.getpid()) if pid not in ranks]:
+        for pid in strays:  # left by a rank, and ours since then: the host is who orphans of its ranks come to
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(0.01)
+    for rank in launch.ranks:
+        pid, _, used = os.wait4(rank.pid, os.WNOHANG)
+        if pid:
+            rank.cpu_s = used.ru_utime + used.ru_stime
+        else:
+            reason = f"rank {rank.number} (PID {rank.pid}) is stuck in the kernel and could not be ended"
+            launch.failures.insert(0, Failure(rank=rank.number, kind="timeout", reason=reason))
+
+
+def _keep_what_was_measured(launch: Launch) -> None:
+    """Write the steps of each rank that left no result to where results are taken from, as far as it came.
+
+    On a GPU a mark says when work was issued and not when it was done, so nothing is known.
+    """
+    if launch.beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
+        return
+    for rank in launch.ranks:
+        steps = launch.beats.steps(rank.number)
+        if steps and not rank.finished:
+            path = os.path.join(launch.job.scratch, f"rank{rank.number}.partial.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"rank": rank.number, "steps": steps}, file)
+
+
+def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
+    """What is known of how a launch failed, for its record."""
+    rank = next((rank for rank in launch.ranks if rank.number == cause.rank), None)
+    return {
+        "rank": cause.rank,
+        "phase": rank.phase if rank else "start",
+        "step": rank.step if rank else 0,
+        "where": launch.where(rank) if rank and launch.beats is not None else None,
+        "memory": cause.memory,
+        "log_end": looks.log_end(rank.log) if rank else [],
+        "others": [
+            {"rank": other.rank, "kind": other.kind, "reason": other.reason, "collateral": other.collateral}
+            for other in launch.failures
+            if other is not cause
+        ],
+    }

@@ -113,11 +113,12 @@ def run_window(
     *,
     device: torch.device,
     on_step: Callable[[int], None] = lambda step: None,
+    note: Callable[[], None] | None = None,
 ) -> Timings:
     """Train ``steps`` steps and time each of them.
 
     Garbage collection is held off within the window. ``on_step(k)`` is called about four times a second with the number
-    of steps that were issued, between two steps.
+    of steps that were issued, between two steps; ``note()`` after each mark (see ``bench.worker.beats``).
     """
     clock = clock_for(device)
     clock.prepare(steps * MARKS_PER_STEP + 1)
@@ -127,7 +128,7 @@ def run_window(
     gc.disable()
     try:
         wall_start = time.perf_counter_ns()
-        _chain(session, load, steps, clock.mark, losses, on_step)
+        _chain(session, load, steps, _noted(clock.mark, note), losses, on_step)
         clock.wait()
         wall_end = time.perf_counter_ns()
     finally:
@@ -135,6 +136,17 @@ def run_window(
             gc.enable()
     first_ns, spans = clock.read()
     return _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
+
+
+def _noted(mark: Callable[[], None], note: Callable[[], None] | None) -> Callable[[], None]:
+    if note is None:
+        return mark
+
+    def noted() -> None:
+        mark()
+        note()
+
+    return noted
 
 
 def _chain(

@@ -6,9 +6,11 @@ under bench's own worker host and under ``torchrun``:
     torchrun --standalone --nproc-per-node 2 -m bench.worker JOB.json
 """
 
+import faulthandler
 import json
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,16 +20,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.channel import Channel
+from bench.channel import Channel, die_with_parent
 from bench.discover import load_module
 from bench.errors import BenchError
 from bench.records import Job
 from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
+from bench.worker.beats import FD_VARIABLE, Beats
+from bench.worker.looks import STACK_SIGNAL
 from bench.worker.session import RankJob, Session, session_for
 
 Report = Callable[..., Callable[[int], None]]
 """``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``; what it returns is told of each step."""
 
+STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
 
@@ -57,17 +62,32 @@ def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> No
     (``oom`` or ``error``) and raised again, so that the log has the traceback.
     """
 
+    pid = os.getpid()
+
     def tell(event: str, **values: Any) -> None:
-        if channel is not None:
+        if channel is not None and os.getpid() == pid:
             channel.send(event=event, rank=me.rank, **values)
 
-    tell("up", pid=os.getpid())
+    def tell_of_thread(about: threading.ExceptHookArgs) -> None:
+        threading.__excepthook__(about)
+        if about.exc_value is not None and about.exc_type is not SystemExit:
+            name = about.thread.name if about.thread else "a thread"
+            tell("error", **_about(about.exc_value, job, me, where=f"thread {name}: "))
+
+    if channel is not None:
+        faulthandler.register(STACK_SIGNAL, file=STDERR_FD, all_threads=True)
+        threading.excepthook = tell_of_thread
+        os.register_at_fork(after_in_child=lambda: die_with_parent(os.getppid()))
+    tell("up", pid=pid)
     try:
         result = _train(job, me, tell, born_ns)
+        if os.getpid() != pid:
+            os._exit(0)  # the scenario forked and let its child come here: there is one result of a rank
+        tell("phase", phase="seal")
+        _write(os.path.join(job.scratch, f"rank{me.rank}.json"), result)
     except BaseException as error:
-        tell("error", kind=_kind(error), reason=_one_line(error), collateral=_is_collateral(error))
+        tell("error", **_about(error, job, me))
         raise
-    _write(os.path.join(job.scratch, f"rank{me.rank}.json"), result)
     tell("done")
 
 
@@ -127,15 +147,19 @@ def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
     session = _session(job)
     initial = fingerprint.checksum(session.weights())
     watch = effective.ConvolutionWatch(session.model)
-    warmup = loop.run_window(session, load, 1, device=device, on_step=report("warmup", 0))
+    window = _beats(job)
+    warmup = loop.run_window(session, load, 1, device=device, on_step=report("warmup", 0), note=window(0))
     gradient = fingerprint.sketch(session.gradients())
     if steps > 1:
-        warmup.extend(loop.run_window(session, load, steps - 1, device=device, on_step=report("warmup", 1)))
+        rest = loop.run_window(session, load, steps - 1, device=device, on_step=report("warmup", 1), note=window(1))
+        warmup.extend(rest)
     watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
     cpu_before = time.process_time()
-    measured = loop.run_window(session, load, job.job.iters, device=device, on_step=report("measure", steps))
+    measured = loop.run_window(
+        session, load, job.job.iters, device=device, on_step=report("measure", steps), note=window(steps)
+    )
     cpu_s = time.process_time() - cpu_before
     report("record")
     skipped = session.skipped_steps()
@@ -154,6 +178,15 @@ def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
+
+
+def _beats(job: RankJob) -> Callable[[int], Callable[[], None] | None]:
+    """What begins a window in the memory that the worker host shares with its ranks, where it does."""
+    fd = os.environ.get(FD_VARIABLE)
+    if fd is None:
+        return lambda first_step: None
+    beats = Beats(int(fd))
+    return lambda first_step: beats.window(job.rank, first_step)
 
 
 def _diagnose(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
@@ -264,6 +297,22 @@ def _allocator(device: torch.device) -> dict[str, float]:
     }
 
 
+def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:
+    """What the supervisor is told of an error; of one for want of memory also whose it was, and how much was held."""
+    kind = _kind(error)
+    about = {"kind": kind, "reason": where + _one_line(error), "collateral": _is_collateral(error)}
+    if kind != "oom":
+        return about
+    workload = job.workload
+    name = "cpu" if workload.device == "cpu" else f"cuda:{me.local_rank}"
+    images = workload.global_batch if job.processes == 1 else job.batch_per_replica
+    memory: dict[str, Any] = {"device": name, "images": images, "global_batch": workload.global_batch}
+    if workload.device == "cpu" or torch.cuda.is_initialized():
+        memory["allocator"] = _allocator(torch.device(workload.device))
+    reason = f"rank {me.rank} on {name} with {images} images (global batch {workload.global_batch}): {about['reason']}"
+    return {**about, "reason": reason, "memory": memory}
+
+
 def _kind(error: BaseException) -> str:
     text = str(error).lower()
     memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
@@ -272,7 +321,7 @@ def _kind(error: BaseException) -> str:
 
 def _is_collateral(error: BaseException) -> bool:
     """Whether a collective failed because another rank was gone."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
 def _one_line(error: BaseException) -> str:

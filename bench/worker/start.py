@@ -7,14 +7,16 @@ from bench.records import job_from_json
 
 
 def main(arguments: list[str]) -> int:
-    """``host FD PARENT_PID MODE [APEX_PATH]`` or ``rank FD PARENT_PID JOB.json``."""
+    """``host FD PARENT_PID MODE LOCKS [APEX_PATH]`` or ``rank FD PARENT_PID JOB.json``; LOCKS: descriptors."""
     role, fd, parent, *rest = arguments
     die_with_parent(int(parent))
     channel = Channel.from_fd(int(fd))
     if role == "host":
         from bench.worker.host import serve
 
-        return serve(channel, fresh=rest[0] == "fresh", apex_path=rest[1] if rest[1:] else None)
+        mode, locks, *apex = rest
+        kept = tuple(int(lock) for lock in locks.split(",") if lock)
+        return serve(channel, fresh=mode == "fresh", apex_path=apex[0] if apex else None, locks=kept)
     with open(rest[0], encoding="utf-8") as file:
         job = job_from_json(json.load(file))
     from bench.worker.__main__ import run

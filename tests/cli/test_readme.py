@@ -24,7 +24,7 @@ def commands(document: str) -> list[str]:
 
 def shrink(arguments: list[str]) -> list[str]:
     """The same command with a small workload, since options given last win, and one scenario where it is all ten."""
-    if arguments[0] != "run":
+    if arguments[0] != "run" or "--resume" in arguments:
         return arguments
     if "--global-batch" in arguments:
         at = arguments.index("--global-batch")

@@ -186,8 +186,14 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
     (path,) = tmp_path.iterdir()
     document = json.loads((path / "run.json").read_text())
     assert document["complete"] is False
-    assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [("single", "ok")]
-    assert len(pd.read_parquet(path / "steps.parquet")) == 61
+    in_hand = [("ddp", "killed")] if number == signal.SIGINT else []
+    assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [("single", "ok"), *in_hand]
+    steps = pd.read_parquet(path / "steps.parquet")
+    assert len(steps[steps["launch"] == 0]) == 61
+    if in_hand:
+        assert document["launches"][1]["reason"] == "interrupted"
+        kept = document["launches"][1]["failure"]["steps_kept"]
+        assert sum(kept.values()) == len(steps[steps["launch"] == 1])
 
 
 def _descendants(pid: int) -> list[int]:

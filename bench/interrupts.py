@@ -1,0 +1,53 @@
+"""Ctrl-C and its like: what ends a run calmly, and where it has to wait.
+
+SIGTERM and the hang-up of the terminal do what Ctrl-C does. What was ignored when bench was started, as under
+``nohup``, is ignored on.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _State:
+    """Whether an interruption has to wait, and whether one does."""
+
+    held = 0
+    waits = False
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _State.held:
+        _State.waits = True
+    else:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Within this context each of :data:`SIGNALS` raises ``KeyboardInterrupt``, unless it was ignored before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within this context, which is short, an interruption waits; it comes at the end."""
+    _State.held += 1
+    try:
+        yield
+    finally:
+        _State.held -= 1
+    if _State.waits and not _State.held:
+        _State.waits = False
+        raise KeyboardInterrupt

@@ -1,0 +1,35 @@
+"""``python -m bench check``: is a run what it says?"""
+
+from bench.check import findings, folder_name
+from bench.errors import FAILED, OK
+from bench.store import find
+from bench.verbs.options import Parser, print_json
+
+DESCRIPTION = """\
+Verify runs: the checksum and the rows of every file, launches numbered without gaps, as many steps of every rank as its
+record says, phases that add up to steps and steps that add up to launches, memory of known processes only.
+"""
+EPILOG = """\
+examples:
+  python -m bench check                          the latest run
+  python -m bench check results/*                all of them
+
+Exit codes: 0 all are sound; 1 something was found; 2 there is no such run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Check; returns the exit code."""
+    parser = Parser("check", DESCRIPTION, EPILOG)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a folder, a run id or 'latest' (default: latest)")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    paths = [find(name, options.results) for name in options.runs or ["latest"]]
+    found = {path: findings(path) for path in paths}
+    if options.json:
+        print_json({"runs": [{"path": path, "sound": not lines, "findings": lines} for path, lines in found.items()]})
+    else:
+        for path, lines in found.items():
+            print("\n".join(f"{folder_name(path)}: {line}" for line in lines or ["sound"]))
+    return FAILED if any(found.values()) else OK

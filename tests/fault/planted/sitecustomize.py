@@ -1,0 +1,91 @@
+"""Breaks a rank on purpose. The interpreter of the worker host imports this at its start (it lies on ``PYTHONPATH``).
+
+What to break stands in the file that ``BENCH_TEST_FAULT`` names, as JSON: ``phase``, ``fault``, ``rank``; nothing is
+broken while there is none. The code of bench is left as it is until a rank is forked.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+IMPATIENCE_S = 4.0
+
+
+def _wanted(phase):
+    try:
+        with open(os.environ["BENCH_TEST_FAULT"], encoding="utf-8") as file:
+            wanted = json.load(file)
+    except FileNotFoundError:
+        return None
+    here = wanted["phase"] == phase and os.environ.get("RANK") == str(wanted["rank"])
+    return wanted["fault"] if here else None
+
+
+def _break(phase):
+    import torch
+
+    fault = _wanted(phase)
+    if fault == "exception":
+        raise ValueError(f"planted in {phase}")
+    if fault == "exit":
+        os._exit(0)
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if fault == "sleep":
+        time.sleep(600)
+    if fault == "oom":
+        raise torch.OutOfMemoryError("planted: tried to allocate more than there is")
+
+
+def _before(module, name, phase_of):
+    original = getattr(module, name)
+
+    def broken(*arguments, **options):
+        _break(phase_of(*arguments))
+        return original(*arguments, **options)
+
+    setattr(module, name, broken)
+
+
+def _in_rank():
+    rank = sys.modules.get("bench.worker.rank")
+    if rank is None:
+        return
+    before = []
+    _before(rank, "_train", lambda *_: "import")
+    _before(rank, "_join", lambda *_: "rendezvous")
+    _before(rank, "_write", lambda *_: "sealing")
+    original = rank.loop.run_window
+
+    def run_window(session, load, steps, **options):
+        phase = "warmup" if sum(before) < session.job.workload.warmup else "measured"
+        before.append(steps)
+        optimize, done = session.optimize, []
+
+        def broken():
+            done.append(1)
+            if len(done) == steps:
+                _break(phase)
+            optimize()
+
+        session.optimize = broken
+        try:
+            return original(session, load, steps, **options)
+        finally:
+            session.optimize = optimize
+
+    rank.loop.run_window = run_window
+
+
+def _in_host():
+    host = sys.modules.get("bench.worker.host")
+    if host is not None:
+        host.FEWEST_STARTUP_S = IMPATIENCE_S
+
+
+if "BENCH_TEST_FAULT" in os.environ:
+    os.register_at_fork(before=_in_host, after_in_child=_in_rank)

@@ -1,0 +1,330 @@
+"""``bench check`` and the reader against folders that are damaged, edited, foreign, old or new."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench import check, cli, store
+from bench.errors import BenchError, RequestError
+from bench.records import PHASES, Workload
+from bench.store import RunWriter, read
+
+pytestmark = pytest.mark.fault
+
+WORKLOAD = Workload(model="resnet18", image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1)
+ITERS = 3
+
+
+def steps_of(launch: int, scenario: str, ranks: int = 2, count: int = 1 + ITERS) -> list[dict[str, Any]]:
+    return [
+        {
+            "launch": launch,
+            "scenario": scenario,
+            "repeat": 0,
+            "rank": rank,
+            "step": step,
+            "warmup": step < 1,
+            "start_ns": 1_000_000_000 * (launch + 1) + 10_000_000 * step,
+            "loss": 6.9,
+            "step_ms": 10.0,
+            **{f"{phase}_ms": 2.5 for phase in PHASES},
+        }
+        for rank in range(ranks)
+        for step in range(count)
+    ]
+
+
+def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:
+    head = {"launch": launch, "scenario": scenario, "host": "here", "t_ns": 1, "device": "cpu"}
+    known = {"used_mib": 300.0, "source": "rss", "reason": None}
+    return [{**head, "pid": 100 * launch + rank, "rank": rank, **known} for rank in range(2)]
+
+
+def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> dict[str, Any]:
+    ranks = [{"rank": rank, "pid": 100 * launch + rank} for rank in range(2)]
+    head = {"launch": launch, "scenario": scenario, "repeat": 0, "status": status, "reason": None, "effective": None}
+    return {**head, "processes": 2, "ranks": ranks, "checks": {"conservation_ok": True}, **more}
+
+
+def sound(out: Path, *, complete: bool = True) -> Path:
+    """A run of three launches: two that ended well around one that was killed after two steps of rank 0."""
+    writer = RunWriter(
+        str(out),
+        {
+            "request": {"scenarios": ["ddp", "single", "dp"], "iters": ITERS},
+            "workload": {**asdict(WORKLOAD), "hash": WORKLOAD.hash()},
+        },
+    )
+    (Path(writer.logs) / "launch-000-ddp-rank0.log").write_text("hello\n")
+    writer.add(record_of(0, "ddp"), steps=steps_of(0, "ddp"), memory=memory_of(0, "ddp"))
+    failure = {"steps_kept": {"0": 2}}
+    writer.add(record_of(1, "single", "killed", failure=failure), steps=steps_of(1, "single", 1, 2))
+    writer.add(record_of(2, "dp"), steps=steps_of(2, "dp"), memory=memory_of(2, "dp"))
+    writer.finish(complete=complete)
+    return Path(writer.path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return sound(tmp_path)
+
+
+def resealed(run: Path, **changes: Any) -> None:
+    """The run with another document and seals that fit it, as somebody who means it could make one."""
+    document = json.loads((run / "run.json").read_text()) | changes
+    document["files"] = store.describe_files(str(run))
+    document["seal"] = store.seal_of(document)
+    (run / "run.json").write_text(json.dumps(document))
+
+
+def rewritten(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(run / f"{name}.parquet").to_pylist()
+    change(rows)
+    pq.write_table(store._table(rows, store.COLUMNS[name]), run / f"{name}.parquet")
+    resealed(run)
+
+
+def test_a_sound_run_has_no_findings(run: Path) -> None:
+    assert check.findings(str(run)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("steps", lambda rows: rows.pop(), "launch 2, rank 1: 4 steps were recorded and 0, 1, 2 are there"),
+        ("steps", lambda rows: rows.append(rows[-1]), "launch 2, rank 1: 4 steps were recorded and 0, 1, 2, 3, 3"),
+        ("steps", lambda rows: rows[1].update(data_ms=3.0), "launch 0, rank 0, step 1: its phases do not add up"),
+        ("steps", lambda rows: rows[1].update(step_ms=None), "launch 0, rank 0, step 1: its phases do not add up"),
+        ("steps", lambda rows: rows[2].update(start_ns=1_021_000_000), "step 1 does not end where the next one starts"),
+        ("steps", lambda rows: rows[1].update(warmup=True), "launch 0, rank 0: other steps than the first 1"),
+        ("steps", lambda rows: rows[0].update(rank=7), "launch 0, rank 7: there is no such rank"),
+        ("steps", lambda rows: rows[0].update(scenario="dp"), "launch 0: its steps are of another scenario"),
+        ("steps", lambda rows: rows[0].update(launch=9), "steps.parquet has rows of launch 9, which has no record"),
+        ("steps", lambda rows: rows.pop(8), "launch 1, rank 0: 2 steps were recorded and 1 are there"),
+        ("memory", lambda rows: rows[0].update(pid=4711), "memory.parquet: launch 0 has no rank 0 of PID 4711"),
+        ("memory", lambda rows: rows[0].update(used_mib=None), "1 figures are unknown without a reason"),
+        ("memory", lambda rows: rows[0].update(used_mib=0.0), "1 figures are 0 or less"),
+    ],
+)
+def test_rows_that_break_a_law_are_found(
+    run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any], says: str
+) -> None:
+    rewritten(run, name, change)
+    assert any(says in line for line in check.findings(str(run))), check.findings(str(run))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"launches": [record_of(0, "ddp"), record_of(2, "dp")]}, "launches are numbered 0, 2"),
+        ({"complete": False}, "is incomplete"),
+        ({"launches": [record_of(0, "ddp", "fine")]}, "launch 0 has the status 'fine', which there is not"),
+        ({"launches": [{"launch": 0}]}, "has a record that cannot be understood"),
+        ({"launches": [{}]}, "has a launch without a number"),
+    ],
+)
+def test_a_document_that_does_not_hold_together_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
+    resealed(run, **changes)
+    found = check.findings(str(run))
+    assert any(says in line for line in found), found
+
+
+def test_another_workload_than_its_hash_says_is_found(run: Path) -> None:
+    workload = json.loads((run / "run.json").read_text())["workload"]
+    resealed(run, workload={**workload, "global_batch": 16})
+    assert any("the hash of the workload" in line for line in check.findings(str(run)))
+
+
+def test_a_file_that_is_not_of_the_run_is_found(run: Path) -> None:
+    (run / "logs" / "notes.txt").write_text("mine")
+    assert check.findings(str(run)) == [f"{run}/logs/notes.txt is no file of this run"]
+
+
+def test_an_edit_of_run_json_is_refused_by_name(run: Path) -> None:
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace('"killed"', '"ok"'))
+    with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
+        read(str(run))
+
+
+def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", str(run)]) == 0
+    assert capsys.readouterr().out == f"{run.name}: sound\n"
+    (run / "steps.parquet").unlink()
+    assert cli.main(["check", str(run), "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (found["sound"], found["findings"]) == (False, [f"{run}/steps.parquet is missing"])
+    assert cli.main(["check", "20200101T000000Z-00000000", "--results", str(run.parent)]) == 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_of_an_older_schema_is_read_as_one_of_this(run: Path, version: int) -> None:
+    """As bench wrote it then: without what came later, and without the checksum of run.json."""
+    later = {3: ("superseded", "resumed", "batch_search", "seal"), 2: ("diagnostics", "reference", "precision")}
+    document = json.loads((run / "run.json").read_text()) | {"schema_version": version}
+    for added, names in later.items():
+        for name in (*names, *(("validity", "parity") if added == 2 else ())):
+            if version < added:
+                del document[name]
+    for launch in document["launches"]:
+        launch.pop("failure", None)
+    (run / "run.json").write_text(json.dumps(document))
+    again = read(str(run))
+    for name in (*later[3][:3], *later[2], "validity", "parity"):
+        assert again.document[name] == store.EMPTY[name]
+    assert (again.document["schema_version"], len(again.steps)) == (version, 18)
+    assert check.findings(str(run)) == []
+
+
+def test_rows_of_a_launch_that_was_cut_off_are_not_shown(tmp_path: Path) -> None:
+    """As a SIGKILL between the tables and run.json leaves it: the launch is lost, those before it are not."""
+    path = sound(tmp_path, complete=False)
+    document = json.loads((path / "run.json").read_text())
+    document["launches"].pop()
+    document["seal"] = store.seal_of(document)
+    (path / "run.json").write_text(json.dumps(document))
+    again = read(str(path), allow_incomplete=True)
+    assert set(again.steps["launch"]) == {0, 1} and set(again.memory["launch"]) == {0}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sound(tmp_path_factory.mktemp("pristine"))
+
+
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FUZZ
+@given(data=st.data(), name=st.sampled_from(["run.json", "steps.parquet", "memory.parquet"]))
+def test_a_flipped_bit_or_a_cut_is_never_accepted(pristine: Path, data: st.DataObject, name: str) -> None:
+    with damaged(pristine, data, name) as copy:
+        assert check.findings(str(copy)) != []
+        with pytest.raises(RequestError) as caught:
+            read(str(copy))
+        assert "\n" not in str(caught.value)
+
+
+@FUZZ
+@given(data=st.data(), name=st.sampled_from(["steps.parquet", "memory.parquet"]))
+def test_a_damaged_table_of_an_incomplete_run_is_refused_or_harmless(
+    pristine: Path, data: st.DataObject, name: str
+) -> None:
+    """Its tables may be younger than its run.json, so that their seals say nothing; their pages have checksums."""
+    whole = read(str(pristine))
+    with damaged(pristine, data, name) as copy:
+        document = json.loads((copy / "run.json").read_text()) | {"complete": False}
+        document["seal"] = store.seal_of(document)
+        (copy / "run.json").write_text(json.dumps(document))
+        try:
+            again = read(str(copy), allow_incomplete=True)
+        except RequestError:
+            return
+        assert again.steps.equals(whole.steps) and again.memory.equals(whole.memory)
+
+
+@contextlib.contextmanager
+def damaged(pristine: Path, data: st.DataObject, name: str) -> Iterator[Path]:
+    copy = pristine.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(pristine, copy)
+    content = bytearray((copy / name).read_bytes())
+    at = data.draw(st.integers(0, len(content) - 2))  # the last of run.json is a line's end, which says nothing
+    if data.draw(st.booleans()):
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[at:]
+    (copy / name).write_bytes(content)
+    yield copy
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
+JSON = st.recursive(
+    VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+KEYS = [
+    "launches",
+    "diagnostics",
+    "superseded",
+    "reference",
+    "files",
+    "workload",
+    "request",
+    "complete",
+    "schema_version",
+]
+
+
+@FUZZ
+@given(key=st.sampled_from(KEYS), value=JSON)
+def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, key: str, value: Any) -> None:
+    copy = pristine.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(pristine, copy)
+    document = json.loads((copy / "run.json").read_text()) | {key: value}
+    with contextlib.suppress(ValueError):
+        document["seal"] = store.seal_of(document)
+    (copy / "run.json").write_text(json.dumps(document))
+    assert check.findings(str(copy)) or (key, value) in (("diagnostics", []), ("superseded", []), ("reference", None))
+
+
+OPTIONS = (
+    "run check report list --json --out --scenario single --iters --wait --resume --results latest --device cpu --gpus "
+    "--profile --until-precision --find-batch --seed --launches --help --allow-incomplete -- - ../.. 0 -1 99999999999"
+)
+WORDS = st.one_of(st.sampled_from(["", *OPTIONS.split()]), st.text(max_size=8))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(words=st.lists(WORDS, max_size=6))
+def test_any_command_line_is_answered_without_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str]
+) -> None:
+    """In a folder without runs; one that would really measure is refused by an output folder that cannot be."""
+    if words[:1] == ["run"]:
+        words = [*words, "--out", "/proc/x"]
+    here = Path.cwd()
+    os.chdir(tmp_path_factory.getbasetemp())
+    said, shown = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(shown):
+            code = cli.main(words)
+    except SystemExit as leaving:
+        code = leaving.code  # type: ignore[assignment]
+        assert "--help" in words or "-h" in words
+    except BenchError as error:
+        raise AssertionError(f"not translated: {error}") from error
+    finally:
+        os.chdir(here)
+    helped = {"--help", "-h", "help", "--version", "list"} & set(words)
+    assert code == 2 or (code == 0 and helped), (words, code, shown.getvalue())
+    assert "Traceback" not in shown.getvalue()
+
+
+def test_what_one_run_supersedes_is_not_in_the_next(tmp_path: Path) -> None:
+    first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    first.add(record_of(0, "ddp", "killed"))
+    first.supersede(first.document["launches"][0])
+    assert (first.document["launches"], len(first.document["superseded"])) == ([], 1)
+    assert RunWriter(str(tmp_path), {"request": {}, "workload": {}}).document["superseded"] == []
+
+
+def test_a_failed_reference_is_superseded_and_the_numbers_go_on(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    writer.add(record_of(0, "ddp"))
+    writer.add_reference({"launch": 1, "status": "error", "replica_counts": [2]})
+    writer.supersede(writer.document["reference"])
+    assert writer.document["reference"] is None
+    assert store.next_launch(writer.document) == 2

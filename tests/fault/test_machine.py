@@ -1,0 +1,182 @@
+"""What a machine can lack, and what a rank can do to it: memory to share, a steady clock, room for its log."""
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Executed, request_for
+
+from bench import collect, discover
+from bench.launch.local import WorkerHost
+from bench.plan import launches
+from bench.store import RunWriter, check_writable, find
+from bench.worker import host as worker_host
+from bench.worker.beats import Beats
+
+pytestmark = pytest.mark.fault
+
+LOUD = '''
+"""Prints a hundred megabytes."""
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="loud", strategy="custom")
+
+
+def setup(job):
+    from bench.worker.session import session_for
+
+    print("the first line")
+    for _ in range(100):
+        print("x" * 2**20)
+    print("the last line")
+    return session_for(job, wrap=lambda model, job: model)
+'''
+
+
+def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+    file.write_text(LOUD)
+    found = discover.load(*discover.resolve(str(file)))
+    (planned,) = launches(request_for((found,), replicas=1), (found,), cores=2)
+    (tmp_path / "logs").mkdir()
+    done = collect.execute(planned.job, host, str(tmp_path), str(tmp_path / "logs"), lambda event: None)
+    assert done.outcome.status == "ok", done.outcome.reason
+    (log,) = (tmp_path / "logs").iterdir()
+    text = log.read_text()
+    assert len(text) < collect.LOG_LIMIT_BYTES + 100
+    assert text.startswith("the first line\n") and text.endswith("the last line\n")
+    assert f"[bench: {100 * (2**20 + 1) + 29 - collect.LOG_LIMIT_BYTES} bytes were left out here]" in text
+
+
+def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * collect.LOG_LIMIT_BYTES)
+    before = (tmp_path / "log").stat()
+    collect.shorten(str(tmp_path / "log"))
+    collect.shorten(str(tmp_path / "absent"))
+    assert (tmp_path / "log").stat() == before
+
+
+def test_without_memory_to_share_a_launch_has_no_beats_and_is_none_the_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    found = discover.load(*discover.resolve("ddp"))
+    (planned,) = launches(request_for((found,)), (found,), cores=2)
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert worker_host._make_beats(planned.job) is None
+
+
+def test_a_refused_size_of_shared_memory_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        Beats.create(2, 10)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_beats_tell_position_and_steps_of_each_rank() -> None:
+    beats = Beats.create(2, 5)
+    again = Beats(os.dup(beats.fd))
+    assert beats.position(1) is None and beats.steps(1) == []
+    for first, marks in ((0, 5), (1, 4 * 2 + 3)):
+        note = again.window(1, first)
+        for _ in range(marks):
+            note()
+    position = beats.position(1)
+    assert position is not None and (position.done, position.phase) == (3, "backward")
+    steps = beats.steps(1)
+    assert [row["step"] for row in steps] == [0, 1, 2]
+    assert steps[2]["start_ns"] - steps[1]["start_ns"] == pytest.approx(1e6 * steps[1]["step_ms"])
+    assert beats.position(0) is None and beats.marks(1) == 16
+    for _ in range(1000):
+        note()  # more than there is room for is not written
+    assert beats.marks(1) == 5 * 4 + 4
+    again.close()
+    beats.close()
+
+
+def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durations come from the monotonic clock; a run's name does not, so one of the same second has its own."""
+    first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    real = time.gmtime
+    monkeypatch.setattr(time, "gmtime", lambda *_: real(time.time() - 86400))
+    second = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    assert second.id < first.id
+    assert find("latest", str(tmp_path)) == first.path, "the latest by name, which is what the clock said"
+    assert {run.name for run in tmp_path.iterdir()} == {first.id, second.id}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a read-only file system answers; a test may not rely on permissions, which do not hold for root."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(Exception, match=r"--out: .* cannot be written: Read-only file system"):
+        check_writable(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
+    done = execute(
+        """
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="limited", strategy="custom", needs=("distributed",))
+
+        def setup(job):
+            import resource, torch
+            from bench.worker.session import session_for
+            from bench.worker.parallel import distributed_data_parallel
+            if job.rank == 1:
+                used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+                hoard = torch.ones(2**28)
+            return session_for(job, wrap=distributed_data_parallel)
+        """
+    )
+    assert (done.outcome.status, done.outcome.first_failed_rank) == ("oom", 1), done.outcome.reason
+
+
+@pytest.mark.slow
+def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp_path: Path) -> None:
+    """Of the worker host and of this process, which do for a launch what they do in a run, over 30 s of steps."""
+    found = discover.load(*discover.resolve("ddp"))
+    (planned,) = launches(request_for((found,), iters=1_000_000), (found,), cores=2)
+    job = replace(planned.job, scratch=str(tmp_path), logs=str(tmp_path))
+    began: list[float] = []
+
+    def cpu_s() -> float:
+        fields = Path(f"/proc/{host.process.pid}/stat").read_text().rpartition(")")[2].split()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") + used.ru_utime + used.ru_stime
+
+    shares: list[float] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if event["event"] != "step":
+            return
+        now = time.monotonic()
+        if not began:
+            began.extend((now, cpu_s()))
+        elif now - began[0] > 30:
+            shares.append((cpu_s() - began[1]) / (now - began[0]))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        host.run(job, on_event)
+    assert shares[0] < 0.02

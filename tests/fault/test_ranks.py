@@ -1,0 +1,251 @@
+"""What becomes of a launch whose rank fails: the right status, the right rank, nobody left, and the next one runs."""
+
+import json
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Executed
+
+from bench.launch import local
+from bench.launch.local import WorkerHost
+
+pytestmark = pytest.mark.fault
+
+STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "timeout", "sleep": "timeout", "oom": "oom"}
+PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
+GONE_S = 5.0
+STALL_S = 4.0
+"""Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def all_gone(pids: list[int]) -> bool:
+    deadline_s = time.monotonic() + GONE_S
+    while any(map(alive, pids)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHost, Path]]:
+    """A worker host whose ranks break as a file says, and that file."""
+    folder = tmp_path_factory.mktemp("planted")
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(__file__).with_name("planted"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("BENCH_TEST_FAULT", str(folder / "fault.json"))
+        with WorkerHost(python=None, fresh=False, apex_path=None, log=str(folder / "log"), device="cpu") as host:
+            host.wait_until_ready()
+            yield host, folder / "fault.json"
+
+
+def matrix() -> list[Any]:
+    """Every phase with every fault in both ranks; a few of them, one for each phase and fault, without ``slow``."""
+    short = {
+        ("import", "kill", 0),
+        ("warmup", "exit", 0),
+        ("measured", "exception", 1),
+        ("measured", "stop", 1),
+        ("sealing", "oom", 1),
+    }
+    return [
+        pytest.param(
+            phase,
+            fault,
+            rank,
+            marks=[] if (phase, fault, rank) in short else pytest.mark.slow,
+            id=f"{phase}-{fault}-{rank}",
+        )
+        for phase in PHASES
+        for fault in STATUS
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(("phase", "fault", "rank"), matrix())
+def test_a_fault_is_told_and_nobody_is_left(
+    planted: tuple[WorkerHost, Path],
+    execute: Callable[..., Executed],
+    phase: str,
+    fault: str,
+    rank: int,
+    request: pytest.FixtureRequest,
+) -> None:
+    host, file = planted
+    file.write_text(json.dumps({"phase": phase, "fault": fault, "rank": rank}))
+    try:
+        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault in ("stop", "sleep") else 60.0, iters=3)
+    finally:
+        file.unlink()
+    outcome = done.outcome
+    assert (outcome.status, outcome.first_failed_rank) == (STATUS[fault], rank), outcome.reason
+    assert outcome.failure is not None and outcome.failure["rank"] == rank
+    assert not any(alive(rank["pid"]) for rank in outcome.ranks)
+    if fault == "exception":
+        assert outcome.reason == f"ValueError: planted in {phase}"
+        assert outcome.failure["log_end"][-1] == outcome.reason
+    if fault == "stop":
+        assert f"rank {rank} " in outcome.reason and "stopped" in outcome.reason
+    if fault == "sleep":
+        assert re.search(rf"rank {rank} (hangs|is) in phase .*, at sitecustomize\.py:\d+ in _break", outcome.reason)
+    if fault == "oom":
+        assert f"rank {rank} on cpu with 4 images (global batch 8)" in outcome.reason
+        assert outcome.failure["memory"]["allocator"]["max_rss_mib"] > 0
+    if request.node.get_closest_marker("slow"):
+        again = execute("ddp", on=host)
+        assert again.outcome.status == "ok", again.outcome.reason
+
+
+@pytest.mark.parametrize(
+    "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
+)
+def test_what_was_measured_before_the_failure_is_kept(
+    planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str
+) -> None:
+    host, file = planted
+    file.write_text(json.dumps({"phase": "measured", "fault": fault, "rank": 1}))
+    try:
+        done = execute("ddp", on=host, stall_timeout_s=STALL_S if fault == "stop" else 60.0, warmup=2, iters=4)
+    finally:
+        file.unlink()
+    assert done.outcome.failure is not None
+    assert done.outcome.failure["where"] == "phase measure, optimizer of step 5"
+    for rank in (0, 1):
+        steps = json.loads((done.folder / f"rank{rank}.partial.json").read_text())["steps"]
+        assert [row["step"] for row in steps][:5] == [0, 1, 2, 3, 4], "the sixth was in hand"
+        assert len(steps) == 5 if rank == 1 else len(steps) in (5, 6)
+        for row in steps:
+            phases = sum(row[f"{phase}_ms"] for phase in ("data", "forward", "backward", "optimizer"))
+            assert row["step_ms"] == pytest.approx(phases) and row["step_ms"] > 0
+
+
+def scenario(fault: str) -> str:
+    """A scenario whose ``setup`` does ``fault`` on rank 1."""
+    lines = "\n".join("            " + line for line in fault.splitlines())
+    return f"""
+    from bench.scenario import Scenario
+
+    SCENARIO = Scenario(summary="breaks", strategy="custom", needs=("distributed",))
+
+    def setup(job):
+        import os, subprocess, sys, threading, time
+        from bench.worker.parallel import distributed_data_parallel
+        from bench.worker.session import session_for
+        if job.rank == 1:
+{lines}
+        return session_for(job, wrap=distributed_data_parallel)
+"""
+
+
+def test_an_exception_in_a_thread_fails_the_launch(execute: Callable[..., Executed]) -> None:
+    done = execute(
+        scenario("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
+    )
+    assert (done.outcome.status, done.outcome.first_failed_rank) == ("error", 1)
+    assert done.outcome.reason == "thread loader: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "pid = os.fork()\nif pid == 0:\n    time.sleep(600)",
+        "pid = subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
+        "command = ['sh', '-c', 'sleep 600 & echo $!']\n"
+        "pid = int(subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline())",
+    ],
+    ids=["fork", "new session", "grandchild"],
+)
+def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., Executed], start: str) -> None:
+    done = execute(scenario(f"{start}\nprint('started', pid, flush=True)"))
+    assert done.outcome.status == "ok", done.outcome.reason
+    (pid,) = re.findall(r"started (\d+)", done.log(1))
+    assert all_gone([int(pid)])
+
+
+@pytest.mark.slow
+def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable[..., Executed]) -> None:
+    source = (
+        scenario("pass")
+        .replace("if job.rank == 1:", "if os.fork() == 0:")
+        .replace('needs=("distributed",)', "needs=()")
+    )
+    source = source.replace("wrap=distributed_data_parallel", "wrap=lambda model, job: model")
+    done = execute(source, replicas=1)
+    assert done.outcome.status == "ok", done.outcome.reason
+    assert len([event for event in done.events if event["event"] == "done"]) == 1
+    assert done.results[0]["pid"] == done.outcome.ranks[0]["pid"]
+
+
+@pytest.mark.slow
+def test_a_host_that_is_killed_fails_its_launch_and_another_one_takes_over(
+    execute: Callable[..., Executed], tmp_path: Path
+) -> None:
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
+        host.wait_until_ready()
+        pids: list[int] = []
+        hear = host._wait_for_end
+
+        def wait_for_end(on_event: Any, *more: Any) -> Any:
+            def on_event_too(message: dict[str, Any]) -> None:
+                on_event(message)
+                if message["event"] == "up":
+                    pids.append(message["pid"])
+                if message["event"] == "step" and host.process.poll() is None and len(pids) == 2:
+                    host.process.kill()
+
+            return hear(on_event_too, *more)
+
+        host._wait_for_end = wait_for_end  # type: ignore[method-assign]
+        done = execute("ddp", on=host, iters=5000)
+        assert done.outcome.status == "killed"
+        assert "the worker host went away" in (done.outcome.reason or "")
+        assert [rank["pid"] for rank in done.outcome.ranks] == pids
+        assert all_gone(pids)
+        host._wait_for_end = hear  # type: ignore[method-assign]
+        again = execute("ddp", on=host)
+        assert again.outcome.status == "ok", again.outcome.reason
+
+
+@pytest.mark.slow
+def test_a_host_that_is_stopped_is_ended(
+    execute: Callable[..., Executed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "HOST_SILENCE_S", 6.0)
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
+        host.wait_until_ready()
+        os.kill(host.process.pid, signal.SIGSTOP)
+        done = execute("ddp", on=host, stall_timeout_s=1.0)
+        assert done.outcome.status == "timeout"
+        assert "the worker host said nothing for 7 s" in (done.outcome.reason or "")
+        again = execute("ddp", on=host)
+        assert again.outcome.status == "ok", again.outcome.reason
+
+
+@pytest.mark.slow
+def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[..., Executed], tmp_path: Path) -> None:
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
+        host.wait_until_ready()
+        before = resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE)
+        open_now = len(os.listdir(f"/proc/{host.process.pid}/fd"))
+        resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (open_now + 3, before[1]))
+        done = execute("ddp", on=host)
+        assert done.outcome.status == "error"
+        assert "Too many open files; raise the limit ('ulimit -a')" in (done.outcome.reason or "")
+        assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
+        resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, before)
+        again = execute("ddp", on=host)
+        assert again.outcome.status == "ok", again.outcome.reason
+        assert len(os.listdir(f"/proc/{host.process.pid}/fd")) <= open_now + 1, "descriptors leak from launch to launch"

@@ -1,0 +1,386 @@
+"""Whole runs that are hit: by SIGKILL, by a closed terminal, by a full disk; and what can be done with them after."""
+
+import contextlib
+import json
+import os
+import pty
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import cli, lock
+from bench.check import findings
+from bench.errors import RequestError
+from bench.store import read, records_of
+
+pytestmark = pytest.mark.fault
+
+SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1"]
+GONE_S = 5.0
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "bench", "run", *SMALL, "--out", str(out), *more]
+
+
+def start(repository: Path, out: Path, *more: str, **options: Any) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command(out, *more),
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def family(pid: int) -> dict[int, str]:
+    """All processes below ``pid``, and what each was started as: ``host``, ``rank`` or ``sampler``."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found: dict[int, str] = {}
+    for child in (child for child, parent in parents.items() if parent == pid):
+        try:
+            line = Path(f"/proc/{child}/cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found[child] = "sampler" if "bench.sample.process" in line else "host"
+        found |= {rank: "rank" for rank, parent in parents.items() if parent == child}
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
+    deadline_s = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "it did not come to it"
+        time.sleep(0.02)
+    return found
+
+
+def nobody_left(pids: list[int]) -> bool:
+    deadline_s = time.monotonic() + GONE_S
+    while any(map(alive, pids)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not any(map(alive, pids))
+
+
+def not_locked() -> bool:
+    try:
+        with lock.acquire((), wait=False, say=print):
+            return True
+    except RequestError:
+        return False
+
+
+def document_of(out: Path) -> dict[str, Any]:
+    (path,) = out.iterdir()
+    found: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return found
+
+
+def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
+    """The ranks of the launch in hand, once there are as many as this."""
+
+    def found() -> list[int]:
+        mine = [pid for pid, role in family(running.pid).items() if role == "rank"]
+        return mine if len(mine) == ranks else []
+
+    pids: list[int] = wait_for(found)
+    return pids
+
+
+@pytest.fixture(scope="module")
+def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a run whose every process was killed in its second launch, which had made some steps."""
+    out = tmp_path_factory.mktemp("killed")
+    with start(repository, out, "--scenario", "single,ddp", "--iters", "30", "--stall-timeout", "60") as running:
+        ranks_of(running, 2)
+        time.sleep(0.5)
+        everybody = [running.pid, *family(running.pid)]
+        for pid in everybody:
+            os.kill(pid, signal.SIGKILL)
+    assert nobody_left(everybody)
+    return out
+
+
+def test_after_a_sigkill_of_everything_the_run_is_resumed_and_nothing_done_twice(
+    killed: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not_locked()
+    (path,) = killed.iterdir()
+    before = document_of(killed)
+    assert [(launch["scenario"], launch["status"]) for launch in before["launches"]] == [("single", "ok")]
+    assert any("is incomplete" in line for line in findings(str(path)))
+    assert len(findings(str(path))) == 1
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(killed), "--json"],
+        cwd=repository, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = document_of(killed)
+    assert document["launches"][0] == before["launches"][0], "nothing twice"
+    assert [(launch["scenario"], launch["status"]) for launch in document["launches"]] == [
+        ("single", "ok"),
+        ("ddp", "ok"),
+    ]
+    assert [record["launch"] for record in records_of(document)] == [0, 1, 2], "with the reference"
+    assert (path / "logs" / "interrupted-launch-001-ddp-rank0.log").is_file()
+    assert findings(str(path)) == []
+    assert len(read(str(path)).steps) == 3 * 31
+    assert cli.main(["run", "--resume", str(path)]) == 0
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_a_resumed_run_takes_no_other_options(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--resume", "latest", "--out", str(killed), "--iters", "5"]) == 2
+    assert "--iters: a run is resumed with the options that it was started with" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp_path: Path) -> None:
+    """The scenario fails where a file is; with the file gone the same request is served."""
+    (tmp_path / "broken").write_text("")
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        '"""Fails at first."""\nfrom bench.scenario import Scenario\n'
+        'SCENARIO = Scenario(summary="fails at first", strategy="custom")\n'
+        "def setup(job):\n    import os\n    from bench.worker.session import session_for\n"
+        f"    if os.path.exists({str(tmp_path / 'broken')!r}):\n        raise ValueError('planted')\n"
+        "    return session_for(job, wrap=lambda model, job: model)\n"
+    )
+    out = tmp_path / "out"
+    more = ["--scenario", f"{mine},single", "--iters", "2", "--no-parity"]
+    done = start(repository, out, *more)
+    done.communicate()
+    assert done.returncode == 1
+    (tmp_path / "broken").unlink()
+    again = subprocess.run(
+        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(out)],
+        cwd=repository, capture_output=True, text=True,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    document = document_of(out)
+    assert [(launch["launch"], launch["scenario"]) for launch in document["launches"]] == [(1, "single"), (2, "mine")]
+    (superseded,) = document["superseded"]
+    assert (superseded["launch"], superseded["status"], superseded["reason"]) == (0, "error", "ValueError: planted")
+    assert "error" not in again.stdout, "no table shows what was superseded"
+    (path,) = out.iterdir()
+    assert findings(str(path)) == []
+    mine.write_text(mine.read_text() + "\n")
+    refused = subprocess.run(
+        [sys.executable, "-m", "bench", "run", "--resume", "latest", "--out", str(out)],
+        cwd=repository, capture_output=True, text=True,
+    )  # fmt: skip
+    assert refused.returncode == 2 and "is not what it was when the run was started" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [(victim, signal.SIGKILL) for victim in ("supervisor", "host", "rank", "sampler")]
+    + [(victim, signal.SIGSTOP) for victim in ("host", "rank", "sampler")],
+)
+def test_nobody_is_left_whoever_is_killed(
+    repository: Path, tmp_path: Path, victim: str, number: signal.Signals
+) -> None:
+    """The supervisor is not among those that are stopped: a run that somebody stops waits until it is continued."""
+    running = start(
+        repository, tmp_path, "--scenario", "ddp,single", "--iters", "60", "--no-parity", "--stall-timeout", "5"
+    )
+    ranks_of(running, 2)
+    time.sleep(1.5)
+    members = family(running.pid)
+    pid = running.pid if victim == "supervisor" else next(pid for pid, role in members.items() if role == victim)
+    os.kill(pid, number)
+    _, shown = running.communicate(timeout=200)
+    assert nobody_left([running.pid, *members])
+    assert not_locked()
+    assert "Traceback" not in shown
+    document = document_of(tmp_path)
+    states = [(launch["scenario"], launch["status"]) for launch in document["launches"]]
+    expected = {"host": "killed", "rank": "killed", "sampler": "ok"}
+    if victim == "supervisor":
+        assert states == []
+    else:
+        status = "timeout" if number == signal.SIGSTOP and victim != "sampler" else expected[victim]
+        assert states == [("ddp", status), ("single", "ok")]
+        assert running.returncode == (0 if victim == "sampler" else 1)
+        (path,) = tmp_path.iterdir()
+        assert findings(str(path)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, ending: signal.Signals) -> None:
+    """With a terminal that is really gone: every write to it fails."""
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        command(tmp_path, "--scenario", "ddp", "--iters", "2000", "--no-parity"),
+        cwd=repository, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    os.set_blocking(ours, False)
+
+    def ranks() -> list[int]:
+        with contextlib.suppress(BlockingIOError):
+            os.read(ours, 1 << 16)
+        return [pid for pid, role in family(running.pid).items() if role == "rank"]
+
+    wait_for(lambda: len(ranks()) == 2)
+    deadline_s = time.monotonic() + 2.0
+    while time.monotonic() < deadline_s:
+        ranks()
+        time.sleep(0.05)
+    members = family(running.pid)
+    os.close(ours)
+    os.kill(running.pid, ending)
+    assert running.wait(timeout=60) == 130
+    assert nobody_left([*members])
+    document = document_of(tmp_path)
+    assert [(launch["status"], launch["reason"]) for launch in document["launches"]] == [("killed", "interrupted")]
+    assert document["complete"] is False and "end" in document, "sealed by the run itself"
+
+
+@pytest.mark.slow
+def test_under_nohup_a_run_goes_on_and_its_sigkill_leaves_nobody(repository: Path, tmp_path: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    running = start(repository, tmp_path, "--scenario", "ddp", "--iters", "2000", preexec_fn=ignore)
+    ranks_of(running, 2)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        os.kill(running.pid, number)
+    time.sleep(2)
+    assert running.poll() is None
+    members = family(running.pid)
+    running.kill()
+    running.communicate()
+    assert nobody_left([*members])
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
+def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Path, tmp_path: Path, times: int) -> None:
+    moments = random.Random(times)
+    for number in range(times):
+        out = tmp_path / str(number)
+        running = start(repository, out, "--scenario", "single,ddp", "--iters", "5", "--launches", "2")
+        deadline_s = time.monotonic() + moments.uniform(1.0, 25.0 if times > 2 else 8.0)
+        seen: dict[int, str] = {}
+        while time.monotonic() < deadline_s and running.poll() is None:
+            seen |= family(running.pid)
+            time.sleep(0.1)
+        seen |= family(running.pid)
+        running.kill()
+        _, shown = running.communicate()
+        assert "Traceback" not in shown
+        assert nobody_left([*seen])
+        assert not_locked()
+        for path in out.iterdir() if out.exists() else ():
+            if not (path / "run.json").exists():
+                continue  # killed before its first file was there, so there is nothing that could be taken for a run
+            sealed = json.loads((path / "run.json").read_text())["launches"]
+            left = findings(str(path))
+            assert left == [] or all("is incomplete" in line or "no steps" in line for line in left), left
+            if sealed:
+                kept = read(str(path), allow_incomplete=True)
+                assert set(kept.steps["launch"]) == {launch["launch"] for launch in sealed}
+
+
+@pytest.fixture
+def small_files() -> Iterator[Callable[[], None]]:
+    """Of a process that calls this before it starts, no file can grow beyond 25 kB: a disk that is full."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
+
+    yield limit
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_in_one_line_and_what_was_there_is_whole(
+    repository: Path, tmp_path: Path, small_files: Callable[[], None]
+) -> None:
+    running = start(
+        repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=small_files
+    )
+    _, shown = running.communicate(timeout=250)
+    assert running.returncode == 1
+    (line,) = [line for line in shown.splitlines() if "error:" in line]
+    assert "cannot be written: File too large; make room and go on with --resume" in line
+    assert "Traceback" not in shown
+    (path,) = tmp_path.iterdir()
+    assert all("is incomplete" in finding for finding in findings(str(path)))
+    assert len(read(str(path), allow_incomplete=True).document["launches"]) >= 1
+
+
+@pytest.mark.slow
+def test_no_secret_is_recorded(repository: Path, tmp_path: Path) -> None:
+    secrets = {"NCCL_AUTH_TOKEN": "hunter2", "TORCH_API_KEY": "hunter2", "CUDA_PASSWORD": "hunter2"}
+    environment = os.environ | secrets | {"NCCL_PROXY": "http://me:hunter2@host", "NCCL_DEBUG": "WARN"}
+    running = start(repository, tmp_path, "--scenario", "single", "--iters", "1", "--no-parity", env=environment)
+    running.communicate()
+    assert running.returncode == 0
+    (path,) = tmp_path.iterdir()
+    text = (path / "run.json").read_text()
+    assert "hunter2" not in text and '"NCCL_DEBUG": "WARN"' in text and "http://***@host" in text
+    assert re.search(r'"command": \[', text)
+
+
+@pytest.fixture
+def greedy(tmp_path: Path) -> Path:
+    """A scenario that is out of memory above a global batch of 13."""
+    file = tmp_path / "greedy.py"
+    file.write_text(
+        '"""Runs out of memory."""\nfrom bench.scenario import Scenario\n'
+        'SCENARIO = Scenario(summary="runs out of memory", strategy="custom")\n'
+        "def setup(job):\n    import torch\n    from bench.worker.session import session_for\n"
+        "    if job.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
+        "    return session_for(job, wrap=lambda model, job: model)\n"
+    )
+    return file
+
+
+@pytest.mark.slow
+def test_the_largest_batch_is_found_and_running_out_of_memory_is_no_failure(
+    repository: Path, tmp_path: Path, greedy: Path
+) -> None:
+    out = tmp_path / "out"
+    running = start(repository, out, "--scenario", str(greedy), "--nproc", "1", "--find-batch", "--json")
+    said, shown = running.communicate(timeout=250)
+    assert running.returncode == 0, shown
+    search = json.loads(said)["batch_search"]
+    assert [launch["global_batch"] for launch in search["launches"]] == [2, 4, 8, 16, 12, 14, 13]
+    assert [launch["status"] for launch in search["launches"]] == ["ok"] * 3 + ["oom", "ok", "oom", "ok"]
+    found = search["scenarios"]["greedy"]
+    assert (found["largest"], found["too_large"], found["failed"]) == (13, 14, False)
+    assert found["throughput_img_s"] > 0 and found["peak_mib"] > 100
+    assert "planted" in found["why_not"] and "global batch 14" in found["why_not"]
+    assert re.search(r"greedy +13 +\d", shown)
+    (path,) = out.iterdir()
+    assert findings(str(path)) == []
+    for verb in (["report", str(path), "--out", str(tmp_path / "report")], ["run", "--resume", str(path)]):
+        assert cli.main(verb) == 2

@@ -1,0 +1,52 @@
+"""The search for the largest batch, against devices whose truth is known."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.batch_search import MOST, Try, fullest_mib, next_batch, outcome, predicted_mib
+
+
+@given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
+def test_the_largest_batch_that_trains_is_found_in_few_tries(largest: int, unit: int) -> None:
+    tries: dict[int, bool] = {}
+    while (batch := next_batch(tries, unit)) is not None:
+        assert batch not in tries and batch % unit == 0
+        tries[batch] = batch <= largest
+    assert max((batch for batch, trains in tries.items() if trains), default=0) == largest // unit * unit
+    assert len(tries) <= 2 * max(1, largest // unit).bit_length() + 2
+
+
+def test_a_search_without_end_is_ended() -> None:
+    tries: dict[int, bool] = {}
+    while (batch := next_batch(tries, 1)) is not None:
+        tries[batch] = True
+    assert max(tries) == MOST
+
+
+def trained(batch: int, peak_mib: float) -> Try:
+    return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_img_s=10.0 * batch)
+
+
+def test_what_a_batch_will_need_is_on_the_line_through_the_two_largest_that_train() -> None:
+    assert predicted_mib([trained(2, 300.0)], 4) is None
+    tries = [trained(2, 900.0), trained(4, 400.0), trained(8, 600.0), Try(global_batch=16, why_not="oom")]
+    assert predicted_mib(tries, 12) == pytest.approx(800.0)
+    assert predicted_mib([trained(2, 500.0), trained(4, 400.0)], 8) == 400.0, "noise is no promise of less"
+
+
+def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
+    def row(t_ns: int, pid: int, device: str, used_mib: float | None) -> dict[str, Any]:
+        return {"t_ns": t_ns, "pid": pid, "device": device, "used_mib": used_mib}
+
+    rows = [row(1, 1, "a", 5.0), row(1, 2, "a", 6.0), row(2, 1, "a", 9.0), row(1, 3, "b", 10.0), row(3, 1, "a", None)]
+    assert fullest_mib(rows) == 11.0
+    assert fullest_mib([]) is None
+
+
+def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
+    found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")])
+    assert found == {"largest": 2, "throughput_img_s": 20.0, "peak_mib": 300.0, "too_large": 4, "why_not": "near"}
+    assert outcome([Try(global_batch=1, why_not="oom")])["largest"] is None
