@@ -383,8 +383,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tupl
     job = planned.job
 
     def on_event(event: collect.Event) -> None:
-        if event["event"] == "up":
-            run.sampler.watch(job.launch, job.scenario, event["rank"], event["pid"])
+        run.sampler.hear(job, event)
         run.progress.hear(event)
 
     run.progress.expect([found.name])

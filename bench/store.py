@@ -368,7 +368,7 @@ def verified(path: str, *, allow_incomplete: bool) -> dict[str, Any]:
 def _salvaged(path: str, document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The samples of launches that are not in ``document``, as the sampler left them when everything was killed."""
     folder = os.path.join(path, ".scratch")
-    recorded = {launch["launch"] for launch in document["launches"]}
+    recorded = {record["launch"] for record in records_of(document)}
     found: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
     for launch in spooled_launches(folder):
         if launch not in recorded:
