@@ -89,7 +89,7 @@ def row(run: Run, scenario: str) -> dict[str, object]:
 def test_a_recipe_in_order_is_called_so_with_its_error_and_its_bound(run: Run, scenario: str, verdict: str) -> None:
     found = row(run, scenario)
     assert found["verdict"] == verdict, found
-    assert 0 < float(str(found["gradient_error"])) < float(str(found["gradient_bound"]))
+    assert 0 <= float(str(found["gradient_error"])) < float(str(found["gradient_bound"]))
     assert 0 <= float(str(found["loss_error"])) < float(str(found["loss_bound"]))
     assert found["replicas"] == 2
     assert float(str(found["gradient_alone"])) > float(str(found["gradient_bound"])), "averaging makes a difference"
