@@ -9,8 +9,9 @@ slowed down, which the logger shows too.
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
+
+from bench.analyse.intervals import mean_interval
 
 PARTS = ("scatter", "replicate", "parallel_apply", "gather")
 
@@ -109,16 +110,3 @@ def spent(document: dict[str, Any]) -> pd.DataFrame:
         for profile in (launch["looks"][0]["profile"],)
     ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["scenario", "step_ms"])
-
-
-def mean_interval(values: np.ndarray) -> tuple[float, float | None, float | None]:
-    """Mean and 95 % interval (Student's t) of independent values; no interval for a single one."""
-    from scipy import stats
-
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, None, None
-    if np.ptp(values) == 0.0:
-        return mean, mean, mean
-    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    return mean, float(low), float(high)

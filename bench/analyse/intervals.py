@@ -55,6 +55,17 @@ def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> 
     return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
 
 
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float | None, float | None]:
+    """Mean and 95 % interval (Student's t) of independent values; no interval for a single one."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None, None
+    if np.ptp(values) == 0.0:
+        return mean, mean, mean
+    low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    return mean, float(low), float(high)
+
+
 def precision_percent(value: float | None, low: float | None, high: float | None) -> float | None:
     """How far the farther end of its interval is from a figure, in percent of it: what stands behind a ±.
 

@@ -4,7 +4,12 @@ The author printed the time since the start of training after every twentieth it
 steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do.
 """
 
+from typing import Any
+
 import pandas as pd
+
+from bench.analyse.intervals import estimate, ratio_of
+from bench.analyse.steps import BASE
 
 PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
 PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
@@ -43,30 +48,35 @@ def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
     """The published form of a run beside the published rows, one row per scenario.
 
     Columns ``scenario``; ``elapsed_s_<i>`` and ``relative`` (elapsed at the last shown iteration over that of ``ddp``:
-    above 1 is slower) of this run, median over launches; ``published_s_<i>`` and ``published_relative``. Null where
-    there is nothing.
+    above 1 is slower) of this run, geometric means over launches, each with the ends of its 95 % interval in
+    ``*_low`` and ``*_high``; ``published_s_<i>`` and ``published_relative``. Null where there is nothing.
     """
     if steps.empty:
         return pd.DataFrame()
     shown = iterations(int(steps["step"].max()) + 1)
     mine = elapsed(steps)
-    at = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"].median().to_dict()
+    groups = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
+    launches: dict[Any, list[float]] = groups.agg(list).to_dict()
     rows = []
     for scenario in scenarios:
         row: dict[str, object] = {"scenario": scenario}
         for iteration in shown:
-            row[f"elapsed_s_{iteration}"] = at.get((scenario, iteration))
+            at = estimate(launches.get((scenario, iteration), ()))
+            row |= dict(zip(ends(f"elapsed_s_{iteration}"), (at.value, at.low, at.high), strict=True))
+        ratio = ratio_of(launches.get((BASE, shown[-1]), ()), launches.get((scenario, shown[-1]), ()))
+        of_base = scenario == BASE
+        interval = (ratio.value, None if of_base else ratio.low, None if of_base else ratio.high)
+        row |= dict(zip(ends("relative"), interval, strict=True))
         published = PUBLISHED_S.get(scenario)
         for position, iteration in enumerate(PUBLISHED_ITERATIONS):
             row[f"published_s_{iteration}"] = published[position] if published else None
         rows.append(row)
     result = pd.DataFrame(rows)
-    result.insert(1 + len(shown), "relative", _relative(result, f"elapsed_s_{shown[-1]}"))
     last = result[f"published_s_{PUBLISHED_ITERATIONS[-1]}"].astype("float64")
-    result["published_relative"] = last / PUBLISHED_S["ddp"][-1]
+    result["published_relative"] = last / PUBLISHED_S[BASE][-1]
     return result
 
 
-def _relative(result: pd.DataFrame, column: str) -> pd.Series:
-    base = result.loc[result["scenario"] == "ddp", column].dropna()
-    return result[column] / base.iloc[0] if len(base) else result[column] * float("nan")
+def ends(name: str) -> tuple[str, str, str]:
+    """The columns of a figure: itself, and the ends of its interval."""
+    return name, f"{name}_low", f"{name}_high"

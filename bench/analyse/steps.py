@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate, ratio_of
+from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
 from bench.analyse.labels import what_ran
 from bench.analyse.memory import peaks
 from bench.records import PHASES
@@ -107,11 +107,28 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
     Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: for each launch the median over its steps, for
     the scenario the median over its launches. Medians of phases need not add up to the median of the step.
     """
-    columns = [f"{phase}_ms" for phase in PHASES]
+    return _phases_by_launch(steps).groupby("scenario", sort=False).median().reset_index()
+
+
+def phase_intervals(steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per scenario and phase: ``scenario, phase, low_ms, high_ms``, over the launches of :func:`phases`.
+
+    The 95 % interval (Student's t) of the mean of the launches' medians, on the times themselves, because a phase may
+    take none; null for one launch.
+    """
+    rows = []
+    for scenario, mine in _phases_by_launch(steps).groupby("scenario", sort=False):
+        for phase in PHASES:
+            _, low, high = mean_interval(mine[f"{phase}_ms"].to_numpy())
+            rows.append({"scenario": scenario, "phase": phase, "low_ms": low, "high_ms": high})
+    return pd.DataFrame(rows, columns=["scenario", "phase", "low_ms", "high_ms"])
+
+
+def _phases_by_launch(steps: pd.DataFrame) -> pd.DataFrame:
+    """Median of each phase of the slowest rank's measured steps; index ``scenario, launch``."""
     measured = steps[~steps["warmup"]]
     slowest = measured.loc[measured.groupby(["launch", "step"])["step_ms"].idxmax()]
-    launches = slowest.groupby(["scenario", "launch"])[columns].median()
-    return launches.groupby("scenario", sort=False).median().reset_index()
+    return slowest.groupby(["scenario", "launch"])[[f"{phase}_ms" for phase in PHASES]].median()
 
 
 def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ok_rows, shown
 from bench.analyse.spread import spread
-from bench.analyse.steps import headline, per_launch, phases
+from bench.analyse.steps import headline, per_launch, phase_intervals, phases
 from bench.records import PHASES
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
@@ -112,6 +112,8 @@ def phase_stack(run: Run) -> Plot | None:
         return None
     rows = rows_of(run, steps)
     medians = phases(steps).set_index("scenario")
+    known = phase_intervals(steps).dropna().to_dict("records")
+    bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
     middle = spread(steps).set_index("scenario").to_dict("index")
     longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
@@ -126,6 +128,10 @@ def phase_stack(run: Run) -> Plot | None:
                 text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
                 text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
             start += width
+            low, high = bars.get((row.scenario, phase), (0.0, 0.0))
+            if high - low > 0:
+                axes.plot([start - width + low, start - width + high], [position - 0.2] * 2, linewidth=1.2)
+                axes.lines[-1].set(color=light("ink"), solid_capstyle="butt")
         axes.plot([middle[row.scenario]["median_ms"]], [position], marker="D", markersize=4.6, linestyle="none")
         axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
     axes.set_xlim(0, longest * 1.03)
@@ -137,6 +143,8 @@ def phase_stack(run: Run) -> Plot | None:
         "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step. "
         "Communication overlaps the backward pass, so it is not shown apart from it."
     )
+    if bars:
+        caption += " Thin lines: 95 % intervals of where a phase ends, over launches."
     return finished(run, figure, "phases", title, caption, rows)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
 from bench.analyse.answer import fastest
-from bench.analyse.bars import about_intervals, plus_minus
+from bench.analyse.bars import about_intervals, bar, plus_minus
+from bench.analyse.intervals import precision_percent
 from bench.analyse.labels import HALF
 from bench.analyse.launches import ok_rows
 from bench.analyse.overview import overview
@@ -196,8 +197,8 @@ def published_table(run: Run) -> Table | None:
     rows = [
         (
             Cell(text=str(row["scenario"])),
-            *(Cell(text=number(row[f"elapsed_s_{iteration}"], ",.2f")) for iteration in mine),
-            Cell(text=number(row["relative"], ".2f")),
+            *(_with_bar(row, f"elapsed_s_{iteration}", ",.2f") for iteration in mine),
+            _with_bar(row, "relative", ".2f"),
             *(Cell(text=number(row[f"published_s_{iteration}"], ".1f")) for iteration in theirs),
             Cell(text=number(row["published_relative"], ".2f")),
         )
@@ -212,6 +213,12 @@ def published_table(run: Run) -> Table | None:
         "it has no row for a single process.",
     )
     return Table(columns=columns, rows=tuple(rows), notes=notes)
+
+
+def _with_bar(row: dict[Any, Any], name: str, form: str) -> Cell:
+    """A figure of the published form with its interval below it."""
+    known = (None if _unknown(row[column]) else row[column] for column in published.ends(name))
+    return Cell(text=number(row[name], form), small=bar(precision_percent(*known)))
 
 
 def details_table(run: Run) -> Table:

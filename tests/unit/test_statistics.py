@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
 from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, holm
 from bench.analyse.comparison import pairwise as all_pairs
 from bench.analyse.intervals import estimate, precision_percent, ratio_of
 from bench.analyse.memory import peaks
-from bench.analyse.steps import headline, outliers, per_launch, summary
+from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
 from bench.console import summary_table
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -502,3 +503,23 @@ def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
     assert (row["peak_pid_mib"], row["launches_ok"]) == (110.0, 3)
     assert row["peak_pid_low_mib"] == estimate([100.0, 110.0]).low
     assert peaks(pd.DataFrame(columns=["launch", "scenario", "t_ns", "pid", "rank", "used_mib", "source"])).empty
+
+
+def with_phases(steps: pd.DataFrame) -> pd.DataFrame:
+    """A quarter of each step forward, half of it backward."""
+    shares = {"forward_ms": 0.25, "backward_ms": 0.5, "optimizer_ms": 0.25}
+    return steps.assign(**{phase: share * steps["step_ms"] for phase, share in shares.items()})
+
+
+def test_the_published_form_and_the_phases_have_intervals_over_launches_too() -> None:
+    launches = [one for name, ms in (("ddp", 100.0), ("dp", 200.0)) for one in launches_of(name, [ms, ms * 1.01])]
+    steps = with_phases(steps_of(*launches))
+    form = published.table(steps, ["ddp", "dp"]).set_index("scenario")
+    assert form["elapsed_s_0_low"]["dp"] < form["elapsed_s_0"]["dp"] < form["elapsed_s_0_high"]["dp"]
+    assert form["relative_low"]["dp"] < form["relative"]["dp"] < form["relative_high"]["dp"]
+    assert pd.isna(form["relative_low"]["ddp"]), "it is 1 by definition"
+    known = phase_intervals(steps).dropna()
+    assert set(known["scenario"]) == {"ddp", "dp"} and (known["low_ms"] <= known["high_ms"]).all()
+    alone = with_phases(steps_of(*launches_of("ddp", [100.0])))
+    assert phase_intervals(alone)[["low_ms", "high_ms"]].isna().all(axis=None)
+    assert published.table(alone, ["ddp"])["elapsed_s_0_low"].isna().all()
