@@ -6,15 +6,10 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-
-from bench import pipeline
-from bench.cli import main
-from bench.launch.local import WorkerHost
+from conftest import CommandLine
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "--model resnet18 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
@@ -52,23 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-@pytest.fixture
-def run_here(
-    folder: Path, host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[list[str]], subprocess.CompletedProcess[str]]:
-    """The command line in this process, on the worker host of all tests: importing torch takes longer than a launch."""
-
-    def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
-        monkeypatch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
-        code = main(arguments)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
-
-    return run
-
-
 def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -78,12 +56,13 @@ def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", [c for c in commands("README.md") if not c.startswith(SETUP)])
 def test_a_command_of_the_readme_does_what_it_says(
-    folder: Path, run_here: Callable[[list[str]], subprocess.CompletedProcess[str]], command: str
+    folder: Path, run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
-    done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST & set(words) else run_here(arguments)
+    monkeypatch.chdir(folder)
+    done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST & set(words) else run_here(*arguments)
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
         assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return
