@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,14 +98,19 @@ def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
     return run
 
 
+def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
+    """The exit code of a command line that runs here, on a worker host that is up."""
+    patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
+    patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
+    return main(list(arguments))
+
+
 @pytest.fixture
 def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """The command line in this process, on the worker host of all tests: importing torch takes longer than a launch."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
-        monkeypatch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
-        code = main(list(arguments))
+        code = in_this_process(host, monkeypatch, arguments)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 

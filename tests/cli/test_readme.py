@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, in_this_process
+
+from bench.launch.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "--model resnet18 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
@@ -33,17 +35,21 @@ def shrink(arguments: list[str]) -> list[str]:
         arguments = arguments[:at] + arguments[at + 2 :]
     sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single"]
-    return [*arguments, *fewer, *sooner, *SMALL.split()]
+    lighter = ["--no-parity"] if "--fresh" in arguments else []  # the reference is one interpreter more
+    return [*arguments, *fewer, *sooner, *lighter, *SMALL.split()]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the commands run: with a run to report on, and the scenario of CONTRIBUTING as mine.py."""
     here = tmp_path_factory.mktemp("readme")
     source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
-    assert bench(here, ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]).returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        arguments = ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]
+        assert in_this_process(host, patch, arguments) == 0
     return here
 
 

@@ -155,7 +155,9 @@ def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path,
     assert [row["relative_to_ddp"] for row in document["summary"]] == [None, None]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)]
+)
 def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
     repository: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
