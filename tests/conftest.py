@@ -2,21 +2,26 @@
 
 import json
 import os
+import subprocess
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import discover
+from bench import discover, pipeline
+from bench.cli import main
 from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Request, launches
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
 a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
+
+CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
@@ -97,6 +102,25 @@ def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
             else []
         )
         return Executed(outcome, results, folder, events)
+
+    return run
+
+
+def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
+    """The exit code of a command line that runs here, on a worker host that is up."""
+    patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
+    patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
+    return main(list(arguments))
+
+
+@pytest.fixture
+def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line in this process, on the worker host of all tests: importing torch takes longer than a launch."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = in_this_process(host, monkeypatch, arguments)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
 
     return run
 

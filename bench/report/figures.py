@@ -130,7 +130,11 @@ def phase_stack(run: Run) -> Plot | None:
             start += width
             low, high = bars.get((row.scenario, phase), (0.0, 0.0))
             if high - low > 0:
-                axes.plot([start - width + low, start - width + high], [position - 0.2] * 2, linewidth=1.2)
+                axes.plot(
+                    [start - width + low, start - width + high],
+                    [position + 0.19 * (-1) ** PHASES.index(phase)] * 2,
+                    linewidth=1.2,
+                )
                 axes.lines[-1].set(color=light("ink"), solid_capstyle="butt")
         axes.plot([middle[row.scenario]["median_ms"]], [position], marker="D", markersize=4.6, linestyle="none")
         axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)

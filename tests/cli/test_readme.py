@@ -6,14 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from conftest import CommandLine, in_this_process
 
-from bench import pipeline
-from bench.cli import main
 from bench.launch.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,35 +35,22 @@ def shrink(arguments: list[str]) -> list[str]:
         arguments = arguments[:at] + arguments[at + 2 :]
     sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single"]
-    return [*arguments, *fewer, *sooner, *SMALL.split()]
+    lighter = ["--no-parity"] if "--fresh" in arguments else []  # the reference is one interpreter more
+    return [*arguments, *fewer, *sooner, *lighter, *SMALL.split()]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the commands run: with a run to report on, and the scenario of CONTRIBUTING as mine.py."""
     here = tmp_path_factory.mktemp("readme")
     source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
-    assert bench(here, ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]).returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        arguments = ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]
+        assert in_this_process(host, patch, arguments) == 0
     return here
-
-
-@pytest.fixture
-def run_here(
-    folder: Path, host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[list[str]], subprocess.CompletedProcess[str]]:
-    """The command line in this process, on the worker host of all tests: importing torch takes longer than a launch."""
-
-    def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
-        monkeypatch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
-        code = main(arguments)
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
-
-    return run
 
 
 def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -78,12 +62,13 @@ def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", [c for c in commands("README.md") if not c.startswith(SETUP)])
 def test_a_command_of_the_readme_does_what_it_says(
-    folder: Path, run_here: Callable[[list[str]], subprocess.CompletedProcess[str]], command: str
+    folder: Path, run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
-    done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST & set(words) else run_here(arguments)
+    monkeypatch.chdir(folder)
+    done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST & set(words) else run_here(*arguments)
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
         assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from conftest import CommandLine
 
 from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
 
@@ -112,16 +113,14 @@ def test_memory_of_every_process_is_sampled(comparison: tuple[dict[str, Any], st
         assert 0.5 * peak < mine["used_mib"].max() < 1.05 * peak
 
 
-def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(repository: Path, tmp_path: Path) -> None:
+def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text(
         '"""Fails."""\nfrom bench.scenario import Scenario\n'
         'SCENARIO = Scenario(summary="fails", strategy="custom")\n'
         "def setup(job):\n    print('about to fail')\n    raise ValueError('planted')\n"
     )
-    done = bench(
-        repository, "run", *SMALL, "--scenario", f"{planted},single", "--iters", "2", "--out", str(tmp_path / "out")
-    )
+    done = run_here("run", *SMALL, "--scenario", f"{planted},single", "--iters", "2", "--out", str(tmp_path / "out"))
     assert done.returncode == 1
     (path,) = (tmp_path / "out").iterdir()
     document = json.loads((path / "run.json").read_text())
@@ -132,9 +131,9 @@ def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(repository: Path
     assert "planted: error: ValueError: planted" in done.stdout
 
 
-def test_what_cannot_run_is_unsupported_and_the_others_go_on(repository: Path, tmp_path: Path) -> None:
-    done = bench(
-        repository, "run", *SMALL, "--scenario", "apex_ddp,single", "--impl", "apex", "--iters", "2",
+def test_what_cannot_run_is_unsupported_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
+    done = run_here(
+        "run", *SMALL, "--scenario", "apex_ddp,single", "--impl", "apex", "--iters", "2",
         "--out", str(tmp_path), "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -156,7 +155,9 @@ def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path,
     assert [row["relative_to_ddp"] for row in document["summary"]] == [None, None]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)]
+)
 def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
     repository: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:

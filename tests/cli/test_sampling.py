@@ -9,13 +9,15 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from bench.store import find, read
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--nproc", "2", "--global-batch", "4"]
+SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--global-batch", "4", "--no-parity"]
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_killed_in_the_middle_costs_samples_and_not_the_run(tmp_path: Path) -> None:
     bench = subprocess.Popen(
         [sys.executable, "-m", "bench", "run", "--scenario", "single,ddp", "--warmup", "1", "--iters", "8", *SMALL],

@@ -1,10 +1,10 @@
 """``--until-precision`` on real launches: they end when the answer is precise, or when the time for it is spent."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from conftest import CommandLine
 
 SMALL = ("--device", "cpu", "--nproc", "2", "--model", "resnet18", "--image-size", "32", "--no-parity")
 SHORT = ("--warmup", "1", "--iters", "3")
@@ -37,36 +37,18 @@ def setup(job):
 '''
 
 
-def measured(repository: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+def measured(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     """run.json, and what people saw."""
     scenario, out = folder / "calm.py", folder / "out"
     scenario.write_text(CALM)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "bench",
-            "run",
-            *SMALL,
-            *SHORT,
-            "--scenario",
-            str(scenario),
-            "--out",
-            str(out),
-            *arguments,
-        ],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = out.iterdir()
     return json.loads((path / "run.json").read_text()), done.stdout + done.stderr
 
 
-def test_it_ends_when_the_answer_is_precise_enough(repository: Path, tmp_path: Path) -> None:
-    document, shown = measured(repository, tmp_path, "--until-precision", "50%", "--budget", "2m")
+def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_path: Path) -> None:
+    document, shown = measured(run_here, tmp_path, "--until-precision", "50%", "--budget", "2m")
     outcome = document["precision"]
     assert outcome["stopped_by"] == "precision", outcome
     state = outcome["scenarios"]["calm"]
@@ -77,8 +59,8 @@ def test_it_ends_when_the_answer_is_precise_enough(repository: Path, tmp_path: P
     assert "more until every median is known within ±50 % or 2 min 0 s are spent" in shown
 
 
-def test_it_ends_when_the_budget_is_spent_and_says_so(repository: Path, tmp_path: Path) -> None:
-    document, shown = measured(repository, tmp_path, "--until-precision", "0.01%", "--budget", "4s")
+def test_it_ends_when_the_budget_is_spent_and_says_so(run_here: CommandLine, tmp_path: Path) -> None:
+    document, shown = measured(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "4s")
     outcome = document["precision"]
     assert outcome["stopped_by"] == "budget", outcome
     assert outcome["budget_s"] == 4.0 and outcome["target"] == 0.0001

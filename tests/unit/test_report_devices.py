@@ -114,6 +114,7 @@ def test_a_stack_stands_on_the_process_before(tmp_path: Path) -> None:
     assert height(lower) / (max(y for _, y in lower) - min(y for _, y in upper)) == pytest.approx(300 / 500, rel=0.01)
 
 
+@pytest.mark.slow
 def test_of_seventy_launches_the_first_of_each_scenario_is_named(tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(10)]
     run = written(tmp_path, [Launch(name, [[9, 8]], [[1.0, 2.0]], apart_s=1) for _ in range(7) for name in names], ())

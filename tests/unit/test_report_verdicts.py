@@ -184,6 +184,7 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
     assert few["scenarios"] == "s1"
 
 
+@pytest.mark.slow
 def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> None:
     names = [
         "single",

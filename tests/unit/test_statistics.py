@@ -22,6 +22,7 @@ from bench.analyse.intervals import estimate, precision_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
 from bench.console import summary_table
+from bench.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
 """Quantiles of Student's t by degrees of freedom, from a printed table."""
@@ -444,20 +445,8 @@ def test_a_bar_has_as_many_digits_as_it_deserves() -> None:
 
 
 def test_the_table_of_ten_scenarios_fits_160_columns() -> None:
-    names = (
-        "single",
-        "dp",
-        "ddp",
-        "ddp_o1",
-        "ddp_o2",
-        "ddp_o3",
-        "apex_ddp",
-        "apex_ddp_o1",
-        "apex_ddp_o2",
-        "apex_ddp_o3",
-    )
     table = summarised(
-        {name: [900.0, 1300.0, 1500.0] for name in names}, {name: [90000.0, 91000.0, 93000.0] for name in names}
+        {name: [900.0, 1300.0, 1500.0] for name in DEFAULT}, {name: [90000.0, 91000.0, 93000.0] for name in DEFAULT}
     )
     table["what_ran"] = "native flat-bucket · gloo ×2 · native O3 bf16"
     table["parity"] = "not finite"

@@ -135,6 +135,7 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     assert done.outcome.status == "ok", done.outcome.reason
 
 
+@pytest.mark.slow
 def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     """An apex that has both modules on disk, but one that fails to import, is told apart module by module."""
     for module in ("amp", "parallel"):
