@@ -39,7 +39,7 @@ from bench.precision import Precision
 from bench.records import LaunchRecord
 from bench.sample import Sampler
 from bench.sample.noticed import allocator_rows, checks
-from bench.store import RunWriter, check_writable, next_launch, sha256, verified
+from bench.store import Run, RunWriter, check_writable, next_launch, sha256, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,8 @@ def run(
             with _launching(request, scenarios, obstacles, done, host, writer, console) as launching:
                 _find_batches(launching) if find_batch else _do_all(launching)
             _keep_log(host, writer)
-            writer.finish(complete=True, end=machine.state(), **_verdicts(writer))
+            digest = None if find_batch else _digest
+            writer.finish(complete=True, digest=digest, end=machine.state(), **_verdicts(writer))
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():
                 _keep_log(host, writer)
@@ -451,6 +452,13 @@ def _verdicts(writer: RunWriter) -> dict[str, Any]:
     from bench.analyse import verdicts
 
     return verdicts.of(writer.frames())
+
+
+def _digest(run: Run) -> dict[str, Any]:
+    """What a comparison with other runs needs of this one."""
+    from bench.analyse.digest import of_run
+
+    return of_run(run)
 
 
 def _announce(request: Request, obstacles: dict[str, str | None], done: resuming.Done, console: Console) -> None:

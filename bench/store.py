@@ -16,7 +16,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,9 @@ DOCUMENT = {
     "workload": dict,
 }
 """What a run.json must have, and of which kind, before anything in it is used."""
+
+DIGEST = "digest.json"
+"""What comparisons over many runs read of a finished run instead of its tables."""
 
 ALWAYS_WRITTEN = ("steps", "memory")
 """Tables that a finished run has also where they are empty."""
@@ -179,8 +182,13 @@ class RunWriter:
                 self._write_table(name)
         self.seal(complete=False)
 
-    def finish(self, *, complete: bool, **document: Any) -> None:
-        """Write what is still missing, and ``run.json`` for the last time."""
+    def finish(
+        self, *, complete: bool, digest: "Callable[[Run], dict[str, Any]] | None" = None, **document: Any
+    ) -> None:
+        """Write what is still missing, and ``run.json`` for the last time.
+
+        ``digest``: makes of the finished run what :data:`DIGEST` holds (``bench.analyse.digest``).
+        """
         self.document.update(document)
         for name, rows in _salvaged(self.path, self.document).items():
             if rows:
@@ -189,6 +197,9 @@ class RunWriter:
             if name in ALWAYS_WRITTEN or self._tables[name]:
                 self._write_table(name)
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
+        if digest is not None:
+            text = json.dumps(digest(self.frames()), indent=1, allow_nan=False) + "\n"
+            write_atomically(os.path.join(self.path, DIGEST), text.encode())
         self.seal(complete=complete)
 
     def seal(self, *, complete: bool) -> None:

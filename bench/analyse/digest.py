@@ -1,0 +1,153 @@
+"""A run in a page: all that a comparison with other runs needs, so that thousands of nights are read in seconds.
+
+It stands in the run folder as ``digest.json``, sealed like every other file, and is no source of its own: everything in
+it follows from ``run.json`` and the tables, from which :func:`of_run` makes it again for a run that has none.
+
+    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"},
+     "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
+     "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
+     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "parity", "loss_error",
+                    "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
+
+A scenario has a figure per launch that is ``ok``: the replicate of every comparison. What is unknown is null.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse import devices, validity
+from bench.analyse.labels import what_ran
+from bench.analyse.launches import ok_rows
+from bench.analyse.memory import peaks
+from bench.analyse.parity import by_scenario
+from bench.analyse.steps import NOT_RUN, per_launch
+from bench.store import Run
+
+VERSION = 1
+"""Of this form. One of another version is made again from the run."""
+
+METRICS = {
+    "step_ms": "median step time",
+    "throughput_img_s": "throughput",
+    "peak_pid_mib": "peak memory of the largest process",
+    "peak_total_mib": "peak memory of all processes",
+    "energy_per_1000_images_j": "energy per 1,000 images",
+}
+"""The figures of a launch, and what they are called. Lower is better, except of throughput."""
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
+    document, good = run.document, ok_rows(run.document, run.steps)
+    figures = _figures(run, good)
+    return {
+        "digest_version": VERSION,
+        "run": run.id,
+        "utc": document["start"]["utc"],
+        "label": document["request"]["label"],
+        "profile": document["request"]["profile"],
+        "git": document["machine"].get("git"),
+        "workload": document["workload"],
+        "device": document["workload"]["device"],
+        "hardware": _hardware(document),
+        "replicas": document["workload"]["replicas"],
+        "conditions": _conditions(document),
+        "scenarios": [_scenario(name, document, figures) for name in dict.fromkeys(document["request"]["scenarios"])],
+    }
+
+
+def _figures(run: Run, good: pd.DataFrame) -> dict[int, dict[str, float | None]]:
+    """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
+    batch = run.document["workload"]["global_batch"]
+    times = per_launch(good).set_index("launch")["median_ms"]
+    memory = peaks(run.memory).set_index("launch")
+    energy = devices.per_launch(run.device, good, batch).set_index("launch")["energy_per_1000_images_j"]
+    clocks = devices.per_device(run.device, good).groupby("launch")["sm_clock_mhz"].min()
+    known = {
+        "step_ms": times,
+        "throughput_img_s": 1000.0 * batch / times,
+        "peak_pid_mib": memory["peak_pid_mib"],
+        "peak_total_mib": memory["peak_total_mib"],
+        "energy_per_1000_images_j": energy,
+        "sm_clock_mhz": clocks,
+    }
+    return {
+        int(launch): {name: _known(of[launch]) if launch in of else None for name, of in known.items()}
+        for launch in times.index
+    }
+
+
+def _known(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def _hardware(document: dict[str, Any]) -> list[str]:
+    """What computed: the chosen GPUs by name, or the CPU."""
+    if document["workload"]["device"] == "cpu":
+        return [str(document["machine"]["cpu"])]
+    return [str(gpu["name"]) for gpu in _gpus(document)]
+
+
+def _gpus(document: dict[str, Any]) -> list[dict[str, Any]]:
+    chosen = document["request"]["devices"]
+    return [gpu for gpu in document["machine"]["gpus"] if gpu["uuid"] in chosen]
+
+
+def _conditions(document: dict[str, Any]) -> dict[str, Any]:
+    """What may differ between two runs of the same work, and then be the cause of another figure."""
+    machine, gpus = document["machine"], _gpus(document)
+    effective = next((one["effective"] for one in document["launches"] if one.get("effective")), None) or {}
+    return {
+        "host": machine.get("host"),
+        "os": machine.get("os"),
+        "cpu": machine.get("cpu"),
+        "cores": machine.get("cores_usable"),
+        "governor": machine.get("governor"),
+        "driver": next((gpu.get("driver") for gpu in gpus), None),
+        "power_limit_w": [gpu.get("power_limit_w") for gpu in gpus],
+        "python": document["versions"].get("python"),
+        **dict.fromkeys(("torch", "torchvision", "cuda", "cudnn", "nccl")),
+        **{name: document["versions"].get(name) for name in ("torch", "torchvision")},
+        **(effective.get("versions") or {}),
+        "bench": document.get("bench"),
+    }
+
+
+def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, float | None]]) -> dict[str, Any]:
+    mine = [launch for launch in document["launches"] if launch["scenario"] == name]
+    good = [launch for launch in mine if launch["status"] == "ok"]
+    first: dict[str, Any] = next(iter(good or mine), dict(NOT_RUN))
+    bad = next((launch for launch in mine if launch["status"] != "ok"), first)
+    effective = first.get("effective")
+    return {
+        "scenario": name,
+        "what_ran": what_ran(effective),
+        "world_size": effective["replicas"] if effective else first.get("replicas"),
+        "status": bad["status"],
+        "reason": bad.get("reason"),
+        "validity": _validity(name, document) if good else None,
+        **_parity(name, document),
+        "launches": [
+            {
+                "launch": one["launch"],
+                "repeat": one["repeat"],
+                **figures.get(one["launch"], dict.fromkeys((*METRICS, "sm_clock_mhz"))),
+            }
+            for one in good
+        ],
+    }
+
+
+def _validity(name: str, document: dict[str, Any]) -> str:
+    found = pd.DataFrame(document["validity"], columns=["scenario", "severity"])
+    return validity.by_scenario(found, [name])[name]
+
+
+def _parity(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    mine = [row for row in document["parity"] if row["scenario"] == name]
+    if not mine:
+        return {"parity": None, "loss_error": None}
+    gravest = by_scenario(pd.DataFrame(mine)).iloc[0]
+    verdict = gravest["verdict"]
+    return {"parity": verdict if isinstance(verdict, str) else None, "loss_error": _known(gravest["loss_error"])}

@@ -1,0 +1,37 @@
+"""A digest says of a run what its tables say, and nothing where they say nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from standin.runs import APEX, DDP, FAST, GONE, write_run
+
+from bench import store
+from bench.analyse import verdicts
+from bench.analyse.digest import METRICS, of_run
+
+
+@pytest.fixture
+def digest(tmp_path: Path) -> dict[str, object]:
+    run = store.read(str(write_run(tmp_path, [DDP, DDP, FAST, APEX, GONE])))
+    run.document.update(verdicts.of(run))
+    made: dict[str, object] = json.loads(json.dumps(of_run(run), allow_nan=False))
+    return made
+
+
+def test_every_launch_that_went_well_has_its_figures(digest: dict[str, list[dict[str, object]]]) -> None:
+    scenarios = {row["scenario"]: row for row in digest["scenarios"]}
+    assert list(scenarios) == ["ddp", "ddp_o2", "apex_ddp", "dp"]
+    first, second = scenarios["ddp"]["launches"]
+    assert (first["repeat"], second["repeat"]) == (0, 1)
+    assert (first["step_ms"], first["throughput_img_s"], first["peak_total_mib"]) == (40.0, 200.0, 500.0)
+    assert set(METRICS) < set(first)
+    assert scenarios["ddp_o2"]["parity"] == "not finite"
+    assert scenarios["apex_ddp"]["what_ran"] == "native flat-bucket · gloo ×2 · fp32", "not the name it was asked by"
+
+
+def test_what_is_unknown_is_null(digest: dict[str, list[dict[str, object]]]) -> None:
+    scenarios = {row["scenario"]: row for row in digest["scenarios"]}
+    assert scenarios["apex_ddp"]["launches"][0]["peak_total_mib"] is None
+    assert scenarios["ddp"]["launches"][0]["energy_per_1000_images_j"] is None
+    assert (scenarios["dp"]["status"], scenarios["dp"]["launches"]) == ("unsupported", [])
