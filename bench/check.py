@@ -7,11 +7,12 @@ Every finding is one line that names the file or the launch.
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import RequestError
 from bench.records import PHASES, STATUSES, Workload
-from bench.store import Run, describe_files, read, records_of
+from bench.store import SAMPLED, Run, describe_files, read, records_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,13 +25,21 @@ START_TOLERANCE_MS = 1e-3
 def findings(path: str) -> list[str]:
     """What is wrong with the run in this folder; nothing for a sound one."""
     try:
-        run = read(path, allow_incomplete=True)
+        run = _of_known_launches(read(path, allow_incomplete=True))
     except RequestError as error:
         return [error.problem]
     try:
         return [*_files(run), *_document(run), *_steps(run), *_memory(run), *_other_rows(run)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return [f"{path}/run.json has a record that cannot be understood ({type(error).__name__}: {error})"]
+
+
+def _of_known_launches(run: Run) -> Run:
+    """An incomplete run without the samples of a launch that has no record yet to hold them against."""
+    if run.document["complete"]:
+        return run
+    known = [record["launch"] for record in records_of(run.document)]
+    return replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
 
 
 def _files(run: Run) -> Iterator[str]:

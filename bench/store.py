@@ -53,6 +53,9 @@ DIGEST = "digest.json"
 ALWAYS_WRITTEN = ("steps", "memory")
 """Tables that a finished run has also where they are empty."""
 
+SAMPLED = ("memory", "device")
+"""Tables that the sampler fills, which has rows of a launch before the launch has a record."""
+
 EMPTY: dict[str, Any] = {
     "diagnostics": [],
     "reference": None,
@@ -125,7 +128,8 @@ class RunWriter:
         writer.id = os.path.basename(os.path.abspath(path))
         writer.path = os.path.abspath(path)
         writer.document = {**document, "schema_version": SCHEMA_VERSION}
-        writer._tables = {name: [table] if (table := _arrow(path, name, document)).num_rows else [] for name in COLUMNS}
+        tables = {name: _recorded(_read_table(path, name), document) for name in COLUMNS}
+        writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
         os.makedirs(writer.logs, exist_ok=True)
         for name in sorted(os.listdir(writer.logs)):
@@ -353,7 +357,8 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
     salvaged = {} if document["complete"] else _salvaged(path, document)
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
-    tables = {name: _arrow(path, name, document).to_pandas() for name in COLUMNS}
+    spooled = {row["launch"] for rows in salvaged.values() for row in rows}
+    tables = {name: _rows(path, name, document, spooled).to_pandas() for name in COLUMNS}
     tables |= _with_salvaged(tables, salvaged)
     return Run(path=os.path.abspath(path), document=document, **tables)
 
@@ -380,7 +385,7 @@ def _salvaged(path: str, document: dict[str, Any]) -> dict[str, list[dict[str, A
     """The samples of launches that are not in ``document``, as the sampler left them when everything was killed."""
     folder = os.path.join(path, ".scratch")
     recorded = {record["launch"] for record in records_of(document)}
-    found: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
     for launch in spooled_launches(folder):
         if launch not in recorded:
             for name, rows in read_spool(spool_path(folder, launch)).items():
@@ -462,16 +467,29 @@ def _get(document: Any, key: str) -> Any:
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _arrow(path: str, name: str, document: dict[str, Any]) -> "pa.Table":
-    """A table of a run; of one that is incomplete without the rows of a launch that has no record yet."""
+def _recorded(table: "pa.Table", document: dict[str, Any]) -> "pa.Table":
+    """The rows of the launches that have a record: one that was being written when the run ended has none yet."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    launches = pa.array([record["launch"] for record in records_of(document)], pa.int32())
+    return table.filter(pc.is_in(table["launch"], value_set=launches))
+
+
+def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int]) -> "pa.Table":
+    """A table of a run. Of one that is incomplete, a launch without a record has its samples alone, and those once.
+
+    ``spooled``: the launches whose samples come from what the sampler left.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = _read_table(path, name)
     if document["complete"]:
         return table
-    recorded = pa.array([record["launch"] for record in records_of(document)], pa.int32())
-    return table.filter(pc.is_in(table["launch"], value_set=recorded))
+    if name not in SAMPLED:
+        return _recorded(table, document)
+    return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
 
 
 def _read_table(path: str, name: str) -> "pa.Table":

@@ -23,7 +23,7 @@ from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.records import LATER_COLUMNS
 from bench.report import device_figures, device_tables, figures, tables
-from bench.store import Run, RunWriter, read
+from bench.store import EMPTY, Run, RunWriter, read
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(
@@ -351,7 +351,7 @@ def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: An
 
 def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
     def lost(writer: RunWriter) -> None:
-        writer._put({"memory": DP.memory_rows(1), "device": DP.device_rows(1)})
+        writer.put(memory=DP.memory_rows(1), device=DP.device_rows(1))
 
     run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
     assert "dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
@@ -366,7 +366,7 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
         pq.write_table(table.drop_columns([*LATER_COLUMNS & set(table.column_names)]), folder / f"{name}.parquet")
     document = json.loads((folder / "run.json").read_text())
     document |= {"schema_version": 1, "complete": False}
-    for key in ("diagnostics", "reference", "precision", "validity", "parity"):
+    for key in ("seal", *EMPTY):
         del document[key]
     for launch in document["launches"]:
         for rank in launch["ranks"]:
