@@ -416,9 +416,11 @@ def _read_document(path: str) -> dict[str, Any]:
             document = json.load(text)
     except (ValueError, RecursionError) as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", "restore it, or measure again") from error
-    wrong = [key for key, kind in DOCUMENT.items() if not isinstance(_get(document, key), kind)]
+    wrong = [key for key, kind in DOCUMENT.items() if type(_get(document, key)) is not kind]
     if wrong:
         raise RequestError("RUN", f"{file} has no usable {wrong[0]!r}", "give a folder made by 'bench run'")
+    if document["schema_version"] < (SEALED_SINCE if "seal" in document else 1):
+        raise RequestError("RUN", f"{file} has a schema version that it is not of", "restore it, or measure again")
     if document["schema_version"] > SCHEMA_VERSION:
         raise RequestError(
             "RUN",
