@@ -6,8 +6,8 @@ it follows from ``run.json`` and the tables, from which :func:`of_run` makes it 
     {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
-     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "parity", "loss_error",
-                    "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
+     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
+                    "parity", "loss_error", "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
 
 A scenario has a figure per launch that is ``ok``: the replicate of every comparison. What is unknown is null.
 """
@@ -127,6 +127,7 @@ def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, 
         "status": bad["status"],
         "reason": bad.get("reason"),
         "validity": _validity(name, document) if good else None,
+        "invalid": _invalid(name, document) if good else [],
         **_parity(name, document),
         "launches": [
             {
@@ -142,6 +143,12 @@ def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, 
 def _validity(name: str, document: dict[str, Any]) -> str:
     found = pd.DataFrame(document["validity"], columns=["scenario", "severity"])
     return validity.by_scenario(found, [name])[name]
+
+
+def _invalid(name: str, document: dict[str, Any]) -> list[str]:
+    """The codes of the findings for which its figures should not be believed."""
+    mine = [row for row in document["validity"] if row["scenario"] == name and row["severity"] == "invalid"]
+    return list(dict.fromkeys(row["code"] for row in mine))
 
 
 def _parity(name: str, document: dict[str, Any]) -> dict[str, Any]:
