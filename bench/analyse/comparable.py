@@ -71,9 +71,8 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
     models = _models(base), _models(new)
     same_count = len(base["hardware"]) == len(new["hardware"])
     if all(models) and (models[0] != models[1] if same_count else set(models[0]) != set(models[1])):
-        found.append(
-            f"{str(base['device'] or 'device').upper()} model: {_named(models[0])} against {_named(models[1])}"
-        )
+        what = "CPU model" if base["device"] == "cpu" else "GPU model"
+        found.append(f"{what}: {_named(models[0])} against {_named(models[1])}")
     return found
 
 
