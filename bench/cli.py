@@ -17,6 +17,8 @@ verbs:
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
+  compare   is one run, or one scenario, different from another?
+  import    make a run of a measurement by others, to compare with
 
 Start with:
   python -m bench run                               the whole comparison, in a few minutes
@@ -31,7 +33,7 @@ And then:
 Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
 """
 
-VERBS = ("doctor", "list", "run", "report", "check")
+VERBS = ("doctor", "list", "run", "report", "check", "compare", "import")
 
 
 def main(arguments: list[str] | None = None) -> int:
