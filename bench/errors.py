@@ -7,6 +7,8 @@ Exit codes are a fixed contract: 0 done; 1 a launch failed or bench itself did; 
 OK = 0
 FAILED = 1
 USAGE = 2
+REGRESSED = 10
+INCONCLUSIVE = 11
 NOT_COMPARABLE = 12
 INTERRUPTED = 130
 

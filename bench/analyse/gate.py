@@ -12,18 +12,19 @@ one is called regressed in step time, and at most one in peak memory. Numerics a
 A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
 Nothing of that is stored: :func:`replay` decides it again from the first night on, so that it follows from the runs,
 the thresholds and what persons accepted, and from nothing else. A scenario that a person accepted although it was worse
-starts anew: its base is that one night, and grows again.
+(or better) starts anew: its base is that one night, and grows again.
 
 Scenario by scenario, because one that fails every night says nothing about the others, whose base would stand still.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from bench import errors
 from bench.analyse.comparable import Digest, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED
 from bench.analyse.intervals import ratio_of
@@ -46,10 +47,22 @@ OK, BETTER, REGRESSED = "ok", "better", "regressed"
 NEW, TOO_FEW, UNCERTAIN = "new", "too few launches", "uncertain"
 MISSING, NOT_COMPARABLE, NOT_RUN = "missing", "not comparable", "not run"
 
-INCONCLUSIVE = (NEW, TOO_FEW, UNCERTAIN)
+ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
+
+UNDECIDED = (NEW, TOO_FEW, UNCERTAIN)
 ABSENT = (MISSING, NOT_COMPARABLE)
 PASSES = (OK, BETTER, NEW)
 """Verdicts of a scenario that joins its base. The first night of a scenario does: there is no other beginning."""
+
+EXIT_CODES = {
+    OK: errors.OK,
+    ACCEPTED: errors.OK,
+    REGRESSED: errors.REGRESSED,
+    INCONCLUSIVE: errors.INCONCLUSIVE,
+    MISSING: errors.NOT_COMPARABLE,
+}
+
+NO_FIGURE = "no figure in this run"
 
 FEWEST_NIGHTS = 3
 """That a prediction bound can be asked to rest on."""
@@ -113,6 +126,56 @@ class Row:
     why: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the gate says of a run, and on what grounds.
+
+    ``rows``: a verdict for each scenario and metric. ``against``: what they are held against, in words; ``folder``: of
+    the history, None where it is a single run. ``obstacles``: why nothing there is of the same work, empty where
+    something is. ``accepted``: why a person accepted this run, None where nobody did. ``warnings``: sentences.
+    """
+
+    run: str
+    rows: tuple[Row, ...]
+    rule: Rule
+    against: str
+    folder: str | None
+    obstacles: tuple[str, ...] = ()
+    accepted: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """``accepted`` by a person, else the gravest: ``regressed``, ``missing``, ``inconclusive``, ``ok``.
+
+        A regression that is there is told before a scenario that is not: the former is known, whatever the latter
+        would have said. ``missing`` stands for what cannot be compared, too.
+        """
+        if self.accepted is not None:
+            return ACCEPTED
+        said = {row.verdict for row in self.rows}
+        if REGRESSED in said:
+            return REGRESSED
+        if said & set(ABSENT) or not said - {NOT_RUN}:
+            return MISSING
+        return INCONCLUSIVE if said & set(UNDECIDED) else OK
+
+    @property
+    def exit_code(self) -> int:
+        """0, 10, 11 or 12, as in :mod:`bench.errors`."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def nights(self) -> list[str]:
+        """The runs that anything was held against, oldest first where their names tell."""
+        return sorted({night for row in self.rows for night in row.nights})
+
+
+def unlike(rows: Iterable[Row], why: str) -> list[Row]:
+    """Rows of a run that was held against nothing, since what there is is not of the same work."""
+    return [replace(row, verdict=NOT_COMPARABLE, why=why) if row.verdict == NEW else row for row in rows]
+
+
 Base = Mapping[str, tuple[Measured, ...]]
 """The last accepted nights of each scenario, in the order of time. Never an empty tuple."""
 
@@ -173,10 +236,11 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Row], base: Base, rule
     for name, one in tonight.items():
         if one.why is not None:
             continue
-        if verdicts[name] <= set(PASSES):
+        if by_person and not verdicts[name] <= {OK, NEW}:
+            if TOO_FEW not in verdicts[name]:  # they could be no base
+                grown[name] = (one,)
+        elif verdicts[name] <= set(PASSES):
             grown[name] = (*base.get(name, ()), one)[-rule.nights :]
-        elif by_person and TOO_FEW not in verdicts[name]:  # which could be no base
-            grown[name] = (one,)
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
     return grown
@@ -217,7 +281,7 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
                 verdict=TOO_FEW if few else NEW,
                 tonight=_shown(tonight, metric),
                 launches=len(tonight.figures[metric].launches) if metric in METRICS else 0,
-                why=few or "no night before it has this scenario",
+                why=few or "the base has no figures of this scenario",
             )
             for metric in _metrics(tonight)
             for few in [_too_few(tonight, metric)]
@@ -281,14 +345,14 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         figure = tonight[name].figures.get(metric)
         if figure is None:
             if known:
-                why = "no figure in this run"
-                rows.append(Row(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=why))
+                rows.append(Row(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
         pair = _Pair(scenario=name, tonight=figure, before=tuple([one.figures[metric] for one in known]), nights=nights)
-        if few := _too_few(tonight[name], metric):
+        few = _too_few(tonight[name], metric)
+        if few is not None:
             rows.append(_row(metric, TOO_FEW, pair, why=few))
         elif not known:
-            rows.append(_row(metric, NEW, pair, why="no night before it has this figure"))
+            rows.append(_row(metric, NEW, pair, why="the base has no such figure"))
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
@@ -377,7 +441,7 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
     if not known:
         if tonight.parity is None:
             return []
-        why = "no night before it has a verdict on numerics"
+        why = "the base has no verdict on numerics"
         return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=why)]
     worst = max((parity for _, parity in known), key=PARITIES.index)
     if tonight.parity is None:

@@ -36,8 +36,8 @@ def moderated(variances: Array, degrees: int) -> tuple[Array, Array]:
     if scenarios < FEWEST_POOLED:
         return plain
     middle = np.median(variances, axis=-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.maximum(variances, FLOOR * middle))
+    usable = middle > 0.0
+    logs = np.log(np.maximum(variances, np.where(usable, FLOOR * middle, 1.0)))
     centred = logs - special.digamma(degrees / 2.0) + np.log(degrees / 2.0)
     excess = np.var(centred, axis=-1, ddof=1, keepdims=True) - special.polygamma(1, degrees / 2.0)
     differ = excess > 0.0  # by more than chance does
@@ -49,7 +49,6 @@ def moderated(variances: Array, degrees: int) -> tuple[Array, Array]:
     )
     shrunk = np.where(differ, (prior * common + degrees * variances) / (prior + degrees), common)
     known = np.minimum(np.where(differ, prior + degrees, np.inf), degrees * scenarios)
-    usable = np.broadcast_to(middle > 0.0, variances.shape)
     return np.where(usable, shrunk, plain[0]), np.where(usable, known, plain[1])
 
 
