@@ -153,8 +153,7 @@ def load(path: str, *, allow_incomplete: bool = False) -> Digest:
         if stored.get("digest_version") == digest.VERSION:
             return {**stored, "run": os.path.basename(os.path.abspath(path))}
     run = read(path, allow_incomplete=allow_incomplete)
-    if not document.get("imported"):
-        run.document.update(verdicts.of(run))
+    run.document.update(verdicts.of(run))
     return digest.of_run(run)
 
 
