@@ -28,6 +28,7 @@ import json
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -110,14 +111,15 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
     check_writable(out)
     writer = RunWriter(out, _document(path, found, told))
     try:
-        repeats: dict[str, int] = {}
+        repeats: Counter[str] = Counter()
+        rows = []
         for number, launch in enumerate(found.launches):
-            repeat = repeats.get(launch.scenario, 0)
-            repeats[launch.scenario] = repeat + 1
-            writer.add(
-                _record(number, repeat, launch, writer.document["workload"]["replicas"]),
-                steps=_rows(number, repeat, launch),
-            )
+            repeat = repeats[launch.scenario]
+            repeats[launch.scenario] += 1
+            replicas = writer.document["workload"]["replicas"]
+            writer.document["launches"].append(_record(number, repeat, launch, replicas))
+            rows += _rows(number, repeat, launch)
+        writer.put(steps=rows)
         writer.document.update(verdicts.of(writer.frames()))
         writer.finish(complete=True, digest=digest.of_run)
     except OSError as error:

@@ -21,7 +21,7 @@ EPILOG = """\
 examples:
   python -m bench import times.csv --scenario ddp --model resnet101 --global-batch 256 --world-size 8
   python -m bench import ddp.json --model resnet50 --world-size 8 --device cuda --hardware 'NVIDIA A100-SXM4-80GB'
-  python -m bench compare IMPORTED latest
+  python -m bench compare IMPORTED latest                 latest: the last run that was measured here
 
 A verdict needs three launches on each side: give a CSV with a column launch, a value for each start of the program. One
 start with many steps is one launch, whatever their number; so is all that pytorch's benchmark writes.
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
         *([f"Left out: {'; '.join(found.left_out)}"] if found.left_out else []),
-        f"Next: python -m bench compare {run.id} latest" + (f" --results {options.out}" * (options.out != "results")),
+        f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
     ]
     print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
     if options.json:
