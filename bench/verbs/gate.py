@@ -121,8 +121,11 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     tonight = gate.measured(new.id, new.digest, only)
     _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)])
     why = comparable.obstacles(old.digest, new.digest)
-    base = {} if why else gate.replay([(old.id, old.digest)], rule, only=only)
+    known = {} if why else gate.measured(old.id, old.digest, only)
+    base = {name: (one,) for name, one in known.items() if one.why is None}
     rows = gate.judge(tonight, base, rule)
+    unknown = {row.metric for row in rows if row.verdict == gate.NEW and row.scenario in base}
+    rows = [row for row in rows if row.verdict != gate.NEW or row.scenario not in base]
     return gate.Outcome(
         run=new.id,
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
@@ -130,7 +133,10 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
         against=f"the run {old.id}",
         folder=None,
         obstacles=tuple(why),
-        warnings=() if why else tuple(_differences(old, new)),
+        warnings=(
+            *(f"{old.id} says nothing of {metric}: not judged" for metric in sorted(unknown)),
+            *(() if why else _differences(old, new)),
+        ),
     )
 
 

@@ -140,6 +140,17 @@ def test_one_run_as_the_base(gate: Gate, history: Path) -> None:
     assert said.code == 11 and "too few launches" in said.out and "--launches 5" in said.out
 
 
+def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path) -> None:
+    rows = [gated.usual(name, 0, memory=None, parity=None) for name in NAMES]
+    base = gated.write(history, gated.digest(20, rows))
+    said = gate(tonight(history, 1.0, 21), "--baseline", base, "--json")
+    assert said.code == 0 and said.rows("ok") == {(name, "step_time") for name in NAMES}
+    assert f"{base.name} says nothing of peak_memory: not judged" in said.document["warnings"]
+    few = gated.write(history, gated.digest(22, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
+    said = gate(tonight(history, 1.0, 23), "--baseline", few)
+    assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
+
+
 def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, history: Path) -> None:
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))
