@@ -24,7 +24,8 @@ those of the base: regressed when the lower confidence bound of their ratio is b
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it: the gate decides that again
 from the first night on, and stores nothing. A night that is worse on purpose is accepted by a person, with
-'bench accept', and the base of what is worse starts anew with it.
+'bench accept', and the base of what is worse starts anew with it. Keep the nights in a folder of their own: any run of
+the same work in DIR counts as one. Give it the same number of launches every night, five or more.
 
 Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base), too few launches or
 uncertain (beyond 3%, and that may be chance); missing (no figure, and there should be one) or not comparable; not run
