@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench import nights
+from bench.console import count
 from bench.errors import RequestError
 from bench.store import find, write_atomically
 from bench.verbs import thresholds
@@ -164,12 +165,12 @@ def _against_history(
         run=new.id,
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
-        against=_in_words(base, rule, folder),
+        against=_in_words(base, folder),
         folder=folder,
         obstacles=tuple(why),
         accepted=None if accepted is None else accepted.reason,
         warnings=(
-            *([f"{later} later runs in {folder} are not looked at"] if later else []),
+            *([f"{count(later, 'later run')} in {folder} not looked at"] if later else []),
             *_left_out([*history.left_out, *unsound]),
             *_since(alike, base, new),
         ),
@@ -219,13 +220,14 @@ def _check_names(only: list[str] | None, known: list[str]) -> None:
             )
 
 
-def _in_words(base: "Base", rule: "Rule", folder: str) -> str:
+def _in_words(base: "Base", folder: str) -> str:
+    """What a run is held against."""
     fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
     if not most:
         return folder
-    number = str(most) if fewest == most else f"{fewest} to {most}"
-    last = "last " if most >= rule.nights else ""
-    return f"the {last}{number} accepted {'night' if most == 1 else 'nights'} in {folder}"
+    if fewest != most:
+        return f"the last accepted nights in {folder} ({fewest} to {most})"
+    return f"the last {count(most, 'accepted night')} in {folder}"
 
 
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:

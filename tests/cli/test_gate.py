@@ -101,7 +101,7 @@ def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history
         assert said.code == 10 and path.name not in said.document["base"]
         assert not set(rows["ddp", "step_time"]["nights"]) & {one.name for one in slow}
         assert max(said.document["base"]) < path.name, "nights before it alone"
-    later = f"{len(slow) - 1} later runs in {history} are not looked at"
+    later = f"{len(slow) - 1} later runs in {history} not looked at"
     assert later in gate(slow[0], "--history", history, "--json").document["warnings"]
     copied = shutil.copytree(slow[0], tmp_path / "elsewhere" / slow[0].name)
     assert gate(copied, "--history", history).code == 10
@@ -155,7 +155,7 @@ def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, 
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))
     said = gate(path, "--history", history)
-    assert said.code == 12 and said.out.startswith("Missing or not comparable: dp step time (missing)")
+    assert said.code == 12 and said.out.startswith("Missing or not comparable: dp (missing); against")
     assert gate(path, "--history", history, "--scenario", "ddp,ddp_o2").code == 0
     assert gate(path, "--history", history, "--scenario", "ddp,dp").code == 12
 
