@@ -5,14 +5,13 @@ that follow. Only the last is a shift. They are looked for on logarithms, since 
 
 1. A night more than :data:`OUTLIER_AT` deviations from the median of its five nearest (Hampel 1974) is an outlier: it
    is named, and has no part in any level. One or two such nights in a row never make two shifts.
-2. The noise is read off the differences of nights, of which shifts touch few; and so is how nights resemble those
-   before them (a correlation, after Chakar, Lebarbier, Levy-Leduc and Robin 2017), because nights that wander look like
-   shifts to a method that takes them for independent.
+2. The noise is read off the differences of successive nights, of which shifts touch few.
 3. Seeded binary segmentation (Kovacs, Buhlmann, Li and Munk 2023): within each of O(n) intervals of all lengths, laid
    out beforehand, the split that changes the mean most. O(n log n), whatever the figures are. Of the intervals whose
    split is beyond :data:`THRESHOLD` x sqrt(2 log n) noises the narrowest is taken first (narrowest over threshold,
    Baranowski, Chen and Fryzlewicz 2019), because a narrow one holds a single shift; each night is then chosen again
-   between its neighbours.
+   between its neighbours. Where what is left resembles the night before it, because nights wander, the means of many
+   nights scatter by more than their number lets expect, and it is done once more with that much noise.
 4. What is left must matter and be beyond chance: at least :data:`AT_LEAST` between the two levels, and p of at most
    :data:`SIGNIFICANCE` in Student's t test over their nights. The weakest that fails is taken away, and its two levels
    are one, until none does.
@@ -62,8 +61,12 @@ LEAST_NOISE = 5e-4
 MOST_CORRELATED = 0.8
 """A stronger correlation of successive nights is not believed: too little would be left to find anything with."""
 
-UNSURE = 1.0
-"""Divided by the root of the number of nights: taken off their correlation, which few nights tell badly."""
+UNSURE = 1.5
+"""A correlation of n nights below this over sqrt(n) is taken for none: chance brings forth as much."""
+
+TAKEN_BY_A_LEVEL = 3.0
+"""By what part of 1 / n each level that is fitted lowers the correlation of what is left: its mean by one (Marriott and
+Pope 1954), and more because its ends were sought. Found by simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +127,13 @@ def levels(series: Sequence[float | None]) -> Levels:
         whole = _level(logs, places, np.zeros(len(logs), dtype=bool), 0, len(logs))
         return Levels(shifts=(), levels=(whole,), outliers=(), noise=None, correlation=0.0)
     middle = _local_median(logs)
-    outlying = np.abs(logs - middle) > OUTLIER_AT * _noise(logs)[0]
+    outlying = np.abs(logs - middle) > OUTLIER_AT * _noise(logs)
     calm = np.where(outlying, middle, logs)
-    noise, correlation = _noise(calm)
-    cuts = _significant(logs, outlying, _refined(calm, _cuts(calm, noise * _wandering(correlation))), correlation)
+    cuts = _refined(calm, _cuts(calm, _noise(calm)))
+    noise, correlation = _left(calm, cuts)
+    if correlation > 0.0:
+        cuts = _refined(calm, _cuts(calm, noise * _wandering(correlation)))
+    cuts = _significant(logs, outlying, cuts, correlation)
     tests = _tests(logs, outlying, cuts, correlation) if cuts else []
     edges = [0, *cuts, len(logs)]
     return Levels(
@@ -148,23 +154,26 @@ def _local_median(logs: Array) -> Array:
     return chosen
 
 
-def _noise(logs: Array) -> tuple[float, float]:
-    """The standard deviation of a night, and the correlation of successive ones, from differences.
+def _noise(logs: Array) -> float:
+    """The standard deviation of a night, from differences of successive ones."""
+    return max(LEAST_NOISE, _scale(np.diff(logs)) / math.sqrt(2.0))
 
-    The differences of successive nights have the variance 2 s² (1 - r), those of nights two apart 2 s² (1 - r²): the
-    second over the first is 1 + r.
-    """
-    one, two = _scale(np.diff(logs)), _scale(logs[2:] - logs[:-2])
-    if one == 0.0:
+
+def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
+    """The standard deviation of nights about their levels, and the correlation of successive ones, from 0."""
+    rests = [logs[low:high] - logs[low:high].mean() for low, high in pairwise([0, *cuts, len(logs)])]
+    squares = sum(float(rest @ rest) for rest in rests)
+    if squares == 0.0:
         return LEAST_NOISE, 0.0
-    correlation = min(MOST_CORRELATED, max(0.0, (two / one) ** 2 - 1.0 - UNSURE / math.sqrt(len(logs))))
-    return max(LEAST_NOISE, one / math.sqrt(2.0 * (1.0 - correlation))), correlation
+    noise = max(LEAST_NOISE, math.sqrt(squares / max(1, len(logs) - len(rests))))
+    found = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / squares + TAKEN_BY_A_LEVEL * len(rests) / len(logs)
+    return noise, min(MOST_CORRELATED, found) if found > UNSURE / math.sqrt(len(logs)) else 0.0
 
 
 def _scale(differences: Array) -> float:
     """The standard deviation of differences about 0 of which some are shifts.
 
-    Of those within three times what their absolute median promises (0.6745 deviations), which few shifts are.
+    Of those within three times what their absolute median promises (0.6745 deviations): few shifts are.
     """
     sizes = np.abs(differences)
     rough = float(np.median(sizes)) / 0.6745
