@@ -229,11 +229,11 @@ def sheet(run: Run, title: str, *, height_in: float) -> Artist:
     launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
     much = f"{launches} of {request['warmup']} + {request['iters']} steps per scenario"
     source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
-    return blank_sheet(title, measured_on(run.document), source, height_in=height_in)
+    return titled(title, measured_on(run.document), source, height_in=height_in)
 
 
-def blank_sheet(title: str, what: str, source: str, *, height_in: float) -> Artist:
-    """A figure with its title, on what it was measured below it, and its source at the bottom."""
+def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
+    """A figure with its title, a line on what it shows below that, and its source at the foot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -241,7 +241,7 @@ def blank_sheet(title: str, what: str, source: str, *, height_in: float) -> Arti
     FigureCanvasAgg(figure)
     x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
     figure.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
-    what = textwrap.shorten(plain(what), 116, placeholder=" …")
+    what = textwrap.shorten(plain(about), 116, placeholder=" …")
     figure.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
     figure.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
     return figure
@@ -273,11 +273,11 @@ def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows
     left_out = failures(run.document, [row.scenario for row in rows])
     if left_out:
         caption += f" Without figures and left out: {left_out}."
-    return plot_of(figure, name, title, caption)
+    return drawn(figure, name, title, caption)
 
 
-def plot_of(figure: Artist, name: str, title: str, caption: str) -> Plot:
-    """A figure as its two files."""
+def drawn(figure: Artist, name: str, title: str, caption: str) -> Plot:
+    """The files of a figure."""
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})

@@ -21,13 +21,13 @@ from bench.report.drawing import (
     Artist,
     Plot,
     axes_at,
-    blank_sheet,
+    titled,
     handle,
     legend_row,
     light,
     locator,
     plain,
-    plot_of,
+    drawn,
     short,
     spaced,
 )
@@ -90,7 +90,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     nights = f"1 night ({track.nights[0].date})"
     if len(track.nights) > 1:
         nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
-    figure = blank_sheet(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
+    figure = titled(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
     keys = [(handle("dot", "muted"), "a night"), (handle("line-full", "ink"), "level")]
     many = len(track.nights) > DOTS_AT_MOST
     if many:
@@ -112,7 +112,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     )
     if many:
         caption += " The line within the shade is the median of the nights that share a column."
-    return plot_of(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption)
+    return drawn(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption)
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) -> None:
