@@ -21,15 +21,15 @@ from bench.report.drawing import (
     Artist,
     Plot,
     axes_at,
-    titled,
+    drawn,
     handle,
     legend_row,
     light,
     locator,
     plain,
-    drawn,
     short,
     spaced,
+    titled,
 )
 
 PANEL_IN, GAP_IN, LEFT_IN, RIGHT_IN = 0.82, 0.5, 0.72, 1.3
