@@ -17,6 +17,11 @@ verbs:
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
+  compare   is one run, or one scenario, different from another?
+  gate      has a run regressed against the nights before it? (exit code 10)
+  history   trends over all runs of a folder, and where they shifted
+  accept    record that a slower run is meant to be so
+  import    make a run of a measurement by others, to compare with
 
 Start with:
   python -m bench run                               the whole comparison, in a few minutes
@@ -28,10 +33,11 @@ And then:
   python -m bench run --profile standard            repeated launches: figures to act on
   python -m bench VERB --help                       what a verb takes
 
-Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
+Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted;
+10 regressed; 11 inconclusive; 12 missing or not comparable.
 """
 
-VERBS = ("doctor", "list", "run", "report", "check")
+VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,7 +79,7 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
         raise RequestError(name, "there is no such verb", f"choose from {', '.join(VERBS)} ('bench --help')")
     from importlib import import_module
 
-    return import_module(f"bench.verbs.{name}").main
+    return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module
 
 
 def _say(line: str) -> None:
