@@ -5,13 +5,13 @@ import os
 import re
 import resource
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Executed
+from standin.processes import alive, nobody_left
 
 from bench.launch import local
 from bench.launch.local import WorkerHost
@@ -20,23 +20,8 @@ pytestmark = pytest.mark.fault
 
 STATUS = {"exception": "error", "exit": "error", "kill": "killed", "stop": "timeout", "sleep": "timeout", "oom": "oom"}
 PHASES = ("import", "rendezvous", "warmup", "measured", "sealing")
-GONE_S = 5.0
 STALL_S = 4.0
 """Long enough that a busy machine does not make a rank that is only slow look like one that hangs."""
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def all_gone(pids: list[int]) -> bool:
-    deadline_s = time.monotonic() + GONE_S
-    while any(map(alive, pids)) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +157,7 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., 
     done = execute(scenario(f"{start}\nprint('started', pid, flush=True)"))
     assert done.outcome.status == "ok", done.outcome.reason
     (pid,) = re.findall(r"started (\d+)", done.log(1))
-    assert all_gone([int(pid)])
+    assert nobody_left([int(pid)])
 
 
 @pytest.mark.slow
@@ -213,7 +198,7 @@ def test_a_host_that_is_killed_fails_its_launch_and_another_one_takes_over(
         assert done.outcome.status == "killed"
         assert "the worker host went away" in (done.outcome.reason or "")
         assert [rank["pid"] for rank in done.outcome.ranks] == pids
-        assert all_gone(pids)
+        assert nobody_left(pids)
         host._wait_for_end = hear  # type: ignore[method-assign]
         again = execute("ddp", on=host)
         assert again.outcome.status == "ok", again.outcome.reason

@@ -13,103 +13,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from standin.processes import (
+    command,
+    document_of,
+    family,
+    nobody_left,
+    not_locked,
+    ranks_of,
+    start,
+    wait_for,
+)
 
-from bench import cli, lock
+from bench import cli
 from bench.check import findings
-from bench.errors import RequestError
 from bench.store import read, records_of
 
 pytestmark = pytest.mark.fault
-
-SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1"]
-GONE_S = 5.0
-
-
-def command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "bench", "run", *SMALL, "--out", str(out), *more]
-
-
-def start(repository: Path, out: Path, *more: str, **options: Any) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        command(out, *more),
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
-
-
-def family(pid: int) -> dict[int, str]:
-    """All processes below ``pid``, and what each was started as: ``host``, ``rank`` or ``sampler``."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(entry.name)] = int(fields[1])
-    found: dict[int, str] = {}
-    for child in (child for child, parent in parents.items() if parent == pid):
-        try:
-            line = Path(f"/proc/{child}/cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found[child] = "sampler" if "bench.sample.process" in line else "host"
-        found |= {rank: "rank" for rank, parent in parents.items() if parent == child}
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
-    deadline_s = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, "it did not come to it"
-        time.sleep(0.02)
-    return found
-
-
-def nobody_left(pids: list[int]) -> bool:
-    deadline_s = time.monotonic() + GONE_S
-    while any(map(alive, pids)) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
-
-
-def not_locked() -> bool:
-    try:
-        with lock.acquire((), wait=False, say=print):
-            return True
-    except RequestError:
-        return False
-
-
-def document_of(out: Path) -> dict[str, Any]:
-    (path,) = out.iterdir()
-    found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    return found
-
-
-def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
-    """The ranks of the launch in hand, once there are as many as this."""
-
-    def found() -> list[int]:
-        mine = [pid for pid, role in family(running.pid).items() if role == "rank"]
-        return mine if len(mine) == ranks else []
-
-    pids: list[int] = wait_for(found)
-    return pids
 
 
 @pytest.fixture(scope="module")

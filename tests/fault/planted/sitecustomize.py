@@ -1,7 +1,8 @@
-"""Breaks a rank on purpose. The interpreter of the worker host imports this at its start (it lies on ``PYTHONPATH``).
+"""Breaks a process on purpose. Every interpreter of a run imports this at its start (it lies on ``PYTHONPATH``).
 
 What to break stands in the file that ``BENCH_TEST_FAULT`` names, as JSON: ``phase``, ``fault``, ``rank``; nothing is
-broken while there is none. The code of bench is left as it is until a rank is forked.
+broken while there is none. With ``victim`` (``host``, ``sampler`` or ``supervisor``) it is that process that breaks,
+when the rank comes to the phase, and once. The code of bench is left as it is until a rank is forked.
 """
 
 import json
@@ -11,6 +12,8 @@ import sys
 import time
 
 IMPATIENCE_S = 4.0
+IN_THE_PHASE_S = 0.5
+"""How long the rank stays in its phase when it has had another process broken."""
 
 
 def _wanted(phase):
@@ -20,7 +23,53 @@ def _wanted(phase):
     except FileNotFoundError:
         return None
     here = wanted["phase"] == phase and os.environ.get("RANK") == str(wanted["rank"])
+    if here and "victim" in wanted:
+        _break_other(wanted["victim"], wanted["fault"])
+        return None
     return wanted["fault"] if here else None
+
+
+def _break_other(victim, fault):
+    """In a rank: hit the host, which is its parent, the supervisor, which is the host's, or that one's sampler."""
+    host = os.getppid()
+    supervisor = _parent(host)
+    pid = {"host": host, "supervisor": supervisor}.get(victim) or _sampler_of(supervisor)
+    number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(fault, signal.SIGUSR2)
+    with open(os.environ["BENCH_TEST_FAULT"] + ".pid", "w", encoding="utf-8") as file:
+        file.write(str(pid))
+    os.rename(os.environ["BENCH_TEST_FAULT"], os.environ["BENCH_TEST_FAULT"] + ".done")
+    os.kill(pid, number)
+    time.sleep(IN_THE_PHASE_S)
+
+
+def _parent(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def _sampler_of(supervisor):
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", encoding="utf-8") as file:
+                if "bench.sample.process" in file.read() and _parent(name) == supervisor:
+                    return int(name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    raise LookupError("there is no sampler")
+
+
+def _hit(number, frame):
+    """In the main thread of the victim."""
+    with open(os.environ["BENCH_TEST_FAULT"] + ".done", encoding="utf-8") as file:
+        fault = json.load(file)["fault"]
+    if fault == "exception":
+        raise ValueError("planted")
+    if fault == "exit":
+        os._exit(0)
+    if fault == "oom":
+        raise MemoryError("planted")
+    if fault == "sleep":
+        time.sleep(600)
 
 
 def _break(phase):
@@ -88,4 +137,5 @@ def _in_host():
 
 
 if "BENCH_TEST_FAULT" in os.environ:
+    signal.signal(signal.SIGUSR2, _hit)
     os.register_at_fork(before=_in_host, after_in_child=_in_rank)
