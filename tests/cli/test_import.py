@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.runs import DDP, write_run
+from standin.runs import DDP, Launch, write_run
 
 from bench import store
 from bench.analyse import between_runs, digest
@@ -16,6 +16,7 @@ from bench.cli import main
 
 Bench = Callable[..., tuple[int, str, str]]
 
+FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
 FULL = "\n".join(
     [
@@ -80,6 +81,15 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
     assert [one["step_ms"] for one in scenario["launches"]] == pytest.approx([52.0, 52.1, 52.2])
     assert scenario["launches"][0]["throughput_img_s"] == pytest.approx(8000 / 52)
     assert (scenario["world_size"], scenario["parity"], scenario["what_ran"]) == (2, None, "")
+
+
+def test_a_scenario_on_fewer_devices_than_the_others_is_no_contradiction(bench: Bench, tmp_path: Path) -> None:
+    """In a run on two devices ``single`` has one replica; of a file with one column of times that is not known."""
+    single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
+    run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
+    code, out, _ = bench("compare", run.path, single)
+    assert code == 0
+    assert "single: faster: step time" in out
 
 
 def test_what_nobody_says_is_null(bench: Bench) -> None:
