@@ -81,9 +81,9 @@ def for_programs(compared: Compared) -> dict[str, Any]:
 
 def named(digest: Digest) -> str:
     """A run as it is named: its id and label, and the file that it was imported from."""
-    label = f" ({digest['label']})" if digest["label"] else ""
+    label = f" ({plain(digest['label'])})" if digest["label"] else ""
     imported = digest.get("imported")
-    return f"{digest['run']}{label}" + (f", imported from {imported['file']}" if imported else "")
+    return f"{digest['run']}{label}" + (f", imported from {plain(imported['file'])}" if imported else "")
 
 
 def in_words(compared: Compared) -> list[str]:
@@ -99,7 +99,7 @@ def in_words(compared: Compared) -> list[str]:
         if parts:
             remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
             lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
-    return [*lines, *_not_comparable(compared)]
+    return [plain(line) for line in (*lines, *_not_comparable(compared))]
 
 
 def as_text(compared: Compared) -> str:
@@ -111,7 +111,7 @@ def as_text(compared: Compared) -> str:
         row[0], before = ("" if row[0] == before else row[0]), row[0]
     lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict")), ""]
     lines += in_words(compared)
-    lines += [f"warning: {text}" for text in compared.warnings]
+    lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
     return "\n".join(lines)
 
