@@ -41,6 +41,20 @@ def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None
     return write_run(out, [*launches, *(also or [])], **about)
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of which nothing is changed; in the second ``ddp_o2`` is 10 % slower."""
+    folder = tmp_path_factory.mktemp("pair")
+    return measured(folder / "a", count=4), measured(folder / "b", seed=2, count=4, slower=1.1)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of one launch a scenario, of which nothing is changed."""
+    folder = tmp_path_factory.mktemp("once")
+    return measured(folder / "a", count=1), measured(folder / "b", count=1)
+
+
 def workload(**changes: Any) -> Callable[[RunWriter], None]:
     def change(writer: RunWriter) -> None:
         writer.document["workload"] |= {**changes, "hash": "another"}
@@ -52,19 +66,21 @@ def verdicts(text: str) -> dict[tuple[str, str], str]:
     return {(row["scenario"], row["metric"]): row["verdict"] for row in json.loads(text)["comparisons"]}
 
 
-def test_the_slower_scenario_is_named_and_the_other_is_not(bench: Bench, tmp_path: Path) -> None:
-    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+def test_the_slower_scenario_is_named_and_the_other_is_not(
+    bench: Bench, tmp_path: Path, pair: tuple[Path, Path]
+) -> None:
+    base, new = pair
     code, out, err = bench("compare", base, new)
     assert (code, err) == (0, "")
     assert f"base: {base.name}" in out and f"new:  {new.name}" in out
     (line,) = [line for line in out.splitlines() if "slower:" in line]
     assert line.startswith("ddp_o2: slower: step time +")
     assert "no difference found: step time of ddp;" in out
-    assert not list(tmp_path.glob("reports*")), "nothing is written unasked"
+    assert not list(tmp_path.iterdir()), "nothing is written unasked"
 
 
-def test_json_is_alone_on_standard_output(bench: Bench, tmp_path: Path) -> None:
-    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+def test_json_is_alone_on_standard_output(bench: Bench, pair: tuple[Path, Path]) -> None:
+    base, new = pair
     code, out, err = bench("compare", base, new, "--json")
     document = json.loads(out)
     assert code == 0
@@ -97,7 +113,7 @@ def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Pat
 
 
 def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
-    run = measured(tmp_path / "results", also=[GONE])
+    run = measured(tmp_path / "results", count=3, also=[GONE])
     code, out, _ = bench("compare", run.name, "--scenario", "ddp_o2", "--json")
     (time,) = [row for row in json.loads(out)["comparisons"] if row["metric"] == "step_time"]
     assert (code, time["against"], time["verdict"]) == (0, "ddp", "faster")
@@ -110,8 +126,8 @@ def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
     assert "not comparable" in out
 
 
-def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path) -> None:
-    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    base, new = pair
     code, out, _ = bench("compare", base, new, "--plot", "--markdown", "summary.md", "--json")
     assert code == 0
     names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md", "summary.md"]
@@ -137,9 +153,9 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
     ],
 )
 def test_another_workload_world_size_or_hardware_is_refused(
-    bench: Bench, tmp_path: Path, about: dict[str, Any], said: str
+    bench: Bench, tmp_path: Path, once: tuple[Path, Path], about: dict[str, Any], said: str
 ) -> None:
-    base = measured(tmp_path / "a", count=1)
+    base, _ = once
     new = write_run(tmp_path / "b", [DDP, FINITE], **about)
     code, out, err = bench("compare", base, new, "--plot")
     assert (code, out, err.count("\n")) == (12, "", 1)
@@ -147,14 +163,13 @@ def test_another_workload_world_size_or_hardware_is_refused(
     assert not (tmp_path / "reports").exists()
 
 
-def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path) -> None:
+def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
     def newer(writer: RunWriter) -> None:
         writer.document["machine"]["host"] = "elsewhere"
         for launch in writer.document["launches"]:
             launch["effective"]["versions"] = launch["effective"]["versions"] | {"torch": "2.10.0", "nccl": "2.28"}
 
-    base, new = measured(tmp_path / "a", count=3), measured(tmp_path / "b", count=3, also=None)
-    new = write_run(tmp_path / "c", [DDP, FINITE] * 3, also=newer)
+    base, new = once[0], write_run(tmp_path / "c", [DDP, FINITE], also=newer)
     code, out, _ = bench("compare", base, new)
     assert code == 0
     for line in ("host: host against elsewhere", "torch: 2.9.0 against 2.10.0"):
@@ -162,8 +177,19 @@ def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path) -> None:
     assert "warning: not known to be the same, since only one run says it: NCCL" in out
 
 
-def test_few_launches_get_no_verdict(bench: Bench, tmp_path: Path) -> None:
-    code, out, _ = bench("compare", measured(tmp_path / "a", count=2), measured(tmp_path / "b", 2, 2), "--json")
+def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
+    gone = replace(GONE, reason="two\nlines \x1b[31m<b> | *")
+    sides = [measured(tmp_path / name, count=1, also=[gone], label="a\x1b[2J\nb") for name in "ab"]
+    code, out, _ = bench("compare", *sides, "--markdown", "c.md", "--plot")
+    assert code == 0
+    assert "\x1b" not in out and "(a [2J b)" in out
+    assert "dp: not comparable: it is 'unsupported' (two lines [31m<b> | *) in the base run\n" in out
+    assert "two lines \\[31m\\<b\\> \\| \\*" in (tmp_path / "c.md").read_text()
+    assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
+
+
+def test_few_launches_get_no_verdict(bench: Bench, once: tuple[Path, Path]) -> None:
+    code, out, _ = bench("compare", *once, "--json")
     assert code == 0
     assert {verdict for (_, metric), verdict in verdicts(out).items() if metric == "step_time"} == {"too few launches"}
 
@@ -197,8 +223,10 @@ def test_a_run_that_is_not_as_it_was_sealed_is_refused_by_name(
         assert str(new) in err and said in err
 
 
-def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(bench: Bench, tmp_path: Path) -> None:
-    base, new = measured(tmp_path / "a", count=3), measured(tmp_path / "b", 2, 3, complete=False)
+def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(
+    bench: Bench, tmp_path: Path, once: tuple[Path, Path]
+) -> None:
+    base, new = once[0], measured(tmp_path / "b", 2, 1, complete=False)
     code, _, err = bench("compare", base, new)
     assert (code, err.count("\n")) == (2, 1)
     assert f"{new} is incomplete" in err and "--allow-incomplete" in err
@@ -224,17 +252,17 @@ def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(bench: Bench, t
     ],
 )
 def test_a_wrong_request_is_one_line(
-    bench: Bench, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+    bench: Bench, tmp_path: Path, once: tuple[Path, Path], arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    a, b = measured(tmp_path / "a", count=1), measured(tmp_path / "b", count=1)
+    a, b = once
     found, out, err = bench("compare", *(argument.format(a=a, b=b) for argument in arguments))
     assert (found, out, err.count("\n")) == (code, "", 1), err
     assert said in err
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_refusal_as_json_is_one_document(bench: Bench, tmp_path: Path) -> None:
-    base = measured(tmp_path / "a", count=1)
+def test_a_refusal_as_json_is_one_document(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
+    base, _ = once
     code, out, _ = bench("compare", base, write_run(tmp_path / "b", [DDP], replicas=4), "--json")
     document = json.loads(out)
     assert (code, document["exit_code"]) == (12, 12)
