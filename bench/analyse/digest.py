@@ -17,11 +17,11 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse import devices, validity
+from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ok_rows
-from bench.analyse.memory import peaks
 from bench.analyse.parity import by_scenario
-from bench.analyse.steps import NOT_RUN, per_launch
+from bench.analyse.steps import NOT_RUN
 from bench.store import Run
 
 VERSION = 1
@@ -39,8 +39,7 @@ METRICS = {
 
 def of_run(run: Run) -> dict[str, Any]:
     """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
-    document, good = run.document, ok_rows(run.document, run.steps)
-    figures = _figures(run, good)
+    document, figures = run.document, _figures(Analysed.of(run))
     return {
         "digest_version": VERSION,
         "run": run.id,
@@ -57,19 +56,20 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _figures(run: Run, good: pd.DataFrame) -> dict[int, dict[str, float | None]]:
+def _figures(run: Analysed) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
     batch = run.document["workload"]["global_batch"]
-    times = per_launch(good).set_index("launch")["median_ms"]
-    memory = peaks(run.memory).set_index("launch")
-    energy = devices.per_launch(run.device, good, batch).set_index("launch")["energy_per_1000_images_j"]
-    clocks = devices.per_device(run.device, good).groupby("launch")["sm_clock_mhz"].min()
+    times = run.good_figures.set_index("launch")["median_ms"]
+    memory = run.peaks.set_index("launch")
+    good = ok_rows(run.document, run.devices)
+    energy = devices.per_launch(run.device, run.good_iterations, batch, good).set_index("launch")
+    clocks = good.groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,
         "throughput_img_s": 1000.0 * batch / times,
         "peak_pid_mib": memory["peak_pid_mib"],
         "peak_total_mib": memory["peak_total_mib"],
-        "energy_per_1000_images_j": energy,
+        "energy_per_1000_images_j": energy["energy_per_1000_images_j"],
         "sm_clock_mhz": clocks,
     }
     return {

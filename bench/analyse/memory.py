@@ -22,8 +22,10 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
 
     The total is unknown (null) where the memory of one of the processes was never known, or only as torch's own peak,
-    which is not of any one time.
+    which is not of any one time. Such a table comes back as it is.
     """
+    if "peak_total_mib" in memory:
+        return memory
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     sampled = memory.assign(used_mib=memory["used_mib"].where(memory["source"] != ALLOCATOR))
     by_tick = per_process(sampled).groupby(["launch", "t_ns"])["used_mib"].sum()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import devices
 from bench.analyse import memory as held
+from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report.drawing import (
@@ -128,14 +129,14 @@ def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str
     return caption
 
 
-def power(run: Run) -> Plot | None:
+def power(run: Analysed) -> Plot | None:
     """Power of each device over the whole run, with the mean of each launch and where it was held back."""
     timeline = devices.power_timeline(run.device)
     if timeline.empty:
         return None
     title = "Power of each device over the whole run"
     stage = _stage(run, title, run.device, list(timeline["device"].unique()))
-    means = devices.per_device(run.device, run.steps)
+    means = run.devices
     stretches = devices.throttled_stretches(run.device)
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
@@ -383,11 +384,9 @@ def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
     axes.plot(times, watts, color=light("line-0"), linewidth=1.1, marker="o" if alone else "", markersize=3, zorder=2)
 
 
-def _mean(run: Run, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
+def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
     """The mean over the measured steps of a launch, as a bar over them with its figure where there is room."""
-    mine = run.steps[(run.steps["launch"] == row["launch"]) & ~run.steps["warmup"]]
-    start = stage.seconds(float(mine["start_ns"].min()))
-    end = start + float(row["window_s"])
+    start, end = (stage.seconds(float(at_ns)) for at_ns in run.windows[row["launch"]])
     axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8, solid_capstyle="butt")
     axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}")
     text = f"{row['mean_power_w']:,.0f} W"

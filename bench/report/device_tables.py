@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import devices
 from bench.analyse import memory as held
+from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
-from bench.report.tables import UNKNOWN, Cell, Column, Table, number
+from bench.report.tables import UNKNOWN, Cell, Column, Table, number, of_run
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -33,26 +34,18 @@ MEMORY_SOURCES = {
 }
 
 
-def for_csv(run: Run) -> dict[str, "pd.DataFrame"]:
+def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """These tables in full, by the names of their files, each with the run's id as its first column."""
     tables = {
-        "energy": devices.per_device(ok_rows(run.document, run.device), ok_rows(run.document, run.steps)),
+        "energy": ok_rows(run.document, run.devices),
         "memory-beside-torch": held.beside_torch(_ok(run), ok_rows(run.document, run.memory)),
     }
-    for table in tables.values():
-        table.insert(0, "run", run.id)
-    return tables
+    return {name: of_run(run, table) for name, table in tables.items()}
 
 
-def energy_of(run: Run) -> "pd.DataFrame":
-    """Energy and heat of each scenario over its ``ok`` launches."""
-    device, steps = ok_rows(run.document, run.device), ok_rows(run.document, run.steps)
-    return devices.per_scenario(device, steps, run.document["workload"]["global_batch"])
-
-
-def energy_table(run: Run) -> Table | None:
+def energy_table(run: Analysed) -> Table | None:
     """Energy, power, clocks, heat and traffic over the measured steps; None where no device was sampled in them."""
-    table = energy_of(run)
+    table = run.energy
     if table.empty:
         return None
     columns = (
@@ -146,9 +139,9 @@ def no_energy(run: Run) -> str:
     return "Energy, power and heat are unknown: this run has no samples of a device, and does not say why."
 
 
-def beside_torch_table(run: Run) -> Table | None:
+def beside_torch_table(run: Analysed) -> Table | None:
     """The memory of each rank of a launch of each scenario, from whoever knows; None where nobody does."""
-    chosen = held.largest_launches(run.document, run.memory)
+    chosen = held.largest_launches(run.document, run.peaks)
     on_cpu = run.document["workload"]["device"] == "cpu"
     return _resident_table(run, chosen) if on_cpu else _driver_table(run, chosen)
 

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
+from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ok_rows, shown
+from bench.analyse.launches import shown
 from bench.analyse.spread import spread
-from bench.analyse.steps import headline, per_launch, phase_intervals, phases
+from bench.analyse.steps import phase_intervals, phases
 from bench.records import PHASES
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 DOTS_PER_SCENARIO = 1000
 
 
-def plots(run: Run) -> list[Plot]:
+def plots(run: Analysed) -> list[Plot]:
     """All plots of a run for which it has figures."""
     import matplotlib
 
@@ -56,16 +57,14 @@ def plots(run: Run) -> list[Plot]:
         return [plot for draw in drawings if (plot := draw(run)) is not None]
 
 
-def step_times(run: Run) -> Plot | None:
+def step_times(run: Analysed) -> Plot | None:
     """Every measured step as a dot, the middle half of them as a box, the median as a bar."""
-    steps = ok_rows(run.document, run.steps)
+    steps, launches = run.good_iterations, run.good_figures
     if steps.empty:
         return None
-    rows = rows_of(run, steps)
-    measured = headline(steps)
-    measured = measured[~measured["warmup"]]
-    middle = spread(steps).set_index("scenario").to_dict("index")
-    launches = per_launch(steps)
+    rows = rows_of(run, launches)
+    measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
+    middle = spread(steps, launches).set_index("scenario").to_dict("index")
     global_batch = run.document["workload"]["global_batch"]
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     cut = high / 2 < low < high
@@ -105,16 +104,15 @@ def step_times(run: Run) -> Plot | None:
     return finished(run, figure, "step-times", title, caption, rows)
 
 
-def phase_stack(run: Run) -> Plot | None:
+def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
-    steps = ok_rows(run.document, run.steps)
-    if steps.empty:
+    if run.good_figures.empty:
         return None
-    rows = rows_of(run, steps)
-    medians = phases(steps).set_index("scenario")
-    known = phase_intervals(steps).dropna().to_dict("records")
+    rows = rows_of(run, run.good_figures)
+    medians = phases(run.good_phases).set_index("scenario")
+    known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
-    middle = spread(steps).set_index("scenario").to_dict("index")
+    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
     figure = sheet(run, title, height_in=rows_height_in(len(rows)))
@@ -158,7 +156,8 @@ def memory(run: Run) -> Plot | None:
     launches = shown(run.document, known)
     if not launches:
         return None
-    lines = {name: memory_timeline.timeline(launch, known, run.steps) for name, launch in launches.items()}
+    own = {name: _of_launch(launch, known, run.steps) for name, launch in launches.items()}
+    lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"]})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if len(lines) == 1 else 2
@@ -172,7 +171,7 @@ def memory(run: Run) -> Plot | None:
         y_in = top_in - (down + 1) * (panel_in + title_in)
         axes = axes_at(figure, left_in + across * (width_in + between_in), y_in, width_in, panel_in)
         launch = launches[scenario]
-        end_s = _shade_windows(axes, memory_timeline.windows(launch, known, run.steps))
+        end_s = _shade_windows(axes, memory_timeline.windows(launch, *own[scenario]))
         axes.set_ylim(0, highest * 1.08)
         _memory_lines(axes, line, run.document["machine"]["gpus"])
         axes.set_xlim(0, max(end_s, float(line["seconds"].max()), 0.5) * 1.02)
@@ -191,14 +190,13 @@ def memory(run: Run) -> Plot | None:
     return finished(run, figure, "memory", title, caption, rows)
 
 
-def elapsed(run: Run) -> Plot | None:
+def elapsed(run: Analysed) -> Plot | None:
     """Elapsed seconds against iteration, a line for each scenario, warm-up included: the published form."""
-    steps = ok_rows(run.document, run.steps)
-    if steps.empty:
+    if run.good_figures.empty:
         return None
-    rows = rows_of(run, steps)
-    launches = shown(run.document, steps)
-    seconds = published.elapsed(steps)
+    rows = rows_of(run, run.good_figures)
+    launches = shown(run.document, run.good_figures)
+    seconds = published.elapsed(run.good_iterations)
     series = {}
     for row in rows:
         mine = seconds[seconds["launch"] == launches[row.scenario]["launch"]]
@@ -230,6 +228,10 @@ def elapsed(run: Run) -> Plot | None:
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
     return finished(run, figure, "elapsed", title, caption, rows)
+
+
+def _of_launch(launch: dict[str, Any], *tables: "pd.DataFrame") -> "list[pd.DataFrame]":
+    return [table[table["launch"] == launch["launch"]] for table in tables]
 
 
 def jitter(k: int) -> float:

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
+from bench.analyse.analysed import Analysed
 from bench.analyse.communication import spent
 from bench.analyse.labels import what_ran
 from bench.analyse.overview import overview
@@ -54,7 +55,7 @@ SPENT = {
 """Categories of the profiler in the order of their bars, and their names in the theme."""
 
 
-def trade_off(run: Run) -> Plot | None:
+def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
     table = overview(run)
     known = table[table["throughput_img_s"].notna() & table["peak_total_mib"].notna()]
@@ -187,15 +188,15 @@ def _known(box: Box) -> bool:
     return not any(math.isnan(edge) for edge in box)
 
 
-def losses(run: Run) -> Plot | None:
+def losses(run: Analysed) -> Plot | None:
     """The losses of every scenario, and by how much of its bound each is off the reference."""
     import numpy as np
 
-    curves = loss_curves(run.document, run.steps, run.numerics)
+    curves = loss_curves(run.document, run.iterations, run.numerics)
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
         return None
-    rows = [row for row in rows_of(run, run.steps) if row.scenario in set(curves["scenario"])]
+    rows = [row for row in rows_of(run, run.figures) if row.scenario in set(curves["scenario"])]
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62

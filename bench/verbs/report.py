@@ -9,7 +9,7 @@ from bench.store import find, read
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
-    from bench.store import Run
+    from bench.analyse.analysed import Analysed
 
 DESCRIPTION = """\
 Turn runs into one page that holds everything (it opens from a disk, without network), with the plots as PNG and SVG and
@@ -32,8 +32,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
+    from bench.analyse.analysed import Analysed
+
     runs = [
-        read(find(name, options.results), allow_incomplete=options.allow_incomplete)
+        Analysed.of(read(find(name, options.results), allow_incomplete=options.allow_incomplete))
         for name in options.runs or ["latest"]
     ]
     for run in runs:
@@ -48,7 +50,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
+def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     """The answer of each run with what limits it, what to train with, what was found, and where the page is."""
     from bench.analyse.advice import in_lines
     from bench.analyse.answer import answer, caveats
@@ -73,7 +75,7 @@ def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
     )
 
 
-def _for_programs(runs: "list[Run]") -> dict[str, list[dict[str, Any]]]:
+def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.advice import recommendations
     from bench.analyse.questions import questions

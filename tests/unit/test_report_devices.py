@@ -351,7 +351,7 @@ def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: An
 
 def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
     def lost(writer: RunWriter) -> None:
-        writer._put({"memory": DP.memory_rows(1), "device": DP.device_rows(1)})
+        writer.put(memory=DP.memory_rows(1), device=DP.device_rows(1))
 
     run = written(tmp_path, [DDP2], scenarios=["ddp", "dp"], complete=False, also=lost)
     assert "dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
