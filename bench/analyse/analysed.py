@@ -1,6 +1,6 @@
 """A run with the tables that are made of it, each made once: what a report is drawn and written from.
 
-    run = Analysed.of(store.read("results/RUN"))
+    run = Analysed.read("results/RUN")
     run.figures  # bench.analyse.steps.per_launch
 
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds. The
@@ -19,7 +19,7 @@ from bench.analyse.memory import peaks
 from bench.analyse.parity import parity
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.analyse.validity import findings
-from bench.store import Run
+from bench.store import Run, read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +33,11 @@ class Analysed(Run):
     def of(cls, run: Run) -> Self:
         """The run itself where it is one already."""
         return run if isinstance(run, cls) else cls(**{field.name: getattr(run, field.name) for field in fields(Run)})
+
+    @classmethod
+    def read(cls, path: str, *, allow_incomplete: bool = False) -> Self:
+        """As :func:`bench.store.read`; its ``steps`` are iterations already, which take a fraction of the memory."""
+        return cls.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))
 
     @cached_property
     def iterations(self) -> pd.DataFrame:

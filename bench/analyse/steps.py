@@ -46,12 +46,13 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
     step. Where ``steps`` tells: ``loss``, of the global batch: the mean over ranks, whose parts are equal, not finite
     where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
-    ``elapsed_s``: seconds from the start of training to the end of the step, of the latest rank. A table of iterations
+    ``forward_end_ns``: when the last rank has done its forward pass; ``elapsed_s``: seconds from the start of training to the end of the step, of the latest rank. A table of iterations
     comes back as it is.
     """
     if FASTEST in steps:
         return steps
-    arrays = {name: steps[name].to_numpy() for name in ("rank", "step", "start_ns", "step_ms", "loss") if name in steps}
+    needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
+    arrays = {name: steps[name].to_numpy() for name in needed if name in steps}
     launches = list(steps.groupby("launch", sort=True).indices.values()) or [np.empty(0, dtype="int64")]
     parts = [_of_launch({name: values[rows] for name, values in arrays.items()}) for rows in launches]
     slowest = [rows[part.pop("slowest")] for rows, part in zip(launches, parts, strict=True)]
@@ -87,6 +88,9 @@ def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
     if "start_ns" in of:
         ends_ns = of["start_ns"] + np.rint(times * 1e6).astype("int64")
         found |= {"begin_ns": of["start_ns"].min(axis=1), "end_ns": ends_ns.max(axis=1)}
+        if "forward_ms" in of:
+            forward_ns = of["start_ns"] + (of["data_ms"] + of["forward_ms"]) * 1e6
+            found["forward_end_ns"] = forward_ns.max(axis=1)
     return found
 
 

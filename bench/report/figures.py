@@ -20,6 +20,7 @@ from bench.report.drawing import (
     Artist,
     Plot,
     Row,
+    about_lines,
     axes_at,
     dashes,
     end_labels,
@@ -27,6 +28,7 @@ from bench.report.drawing import (
     handle,
     legend_row,
     light,
+    line_points,
     locator,
     right_label,
     row_axes,
@@ -37,7 +39,6 @@ from bench.report.drawing import (
     text_width_in,
 )
 from bench.report.verdict_figures import losses, time_spent, trade_off
-from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,13 +151,13 @@ def phase_stack(run: Analysed) -> Plot | None:
     return finished(run, figure, "phases", title, caption, rows)
 
 
-def memory(run: Run) -> Plot | None:
+def memory(run: Analysed) -> Plot | None:
     """Memory of each process over the time of one launch of each scenario."""
     known = run.memory[run.memory["used_mib"].notna()]
     launches = shown(run.document, known)
     if not launches:
         return None
-    own = {name: _of_launch(launch, known, run.steps) for name, launch in launches.items()}
+    own = {name: _of_launch(launch, known, run.iterations) for name, launch in launches.items()}
     lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"]})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
@@ -186,6 +187,7 @@ def memory(run: Run) -> Plot | None:
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
+    caption += about_lines(max(int(line.groupby(memory_timeline.LINE).size().max()) for line in lines.values()))
     rows = [Row(scenario=name, label="", colour="ink") for name in lines]
     return finished(run, figure, "memory", title, caption, rows)
 
@@ -215,7 +217,7 @@ def elapsed(run: Analysed) -> Plot | None:
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
     for row in rows:
-        axes.plot(*series[row.scenario], color=light(row.colour), linewidth=1.9, linestyle=dashes(row))
+        axes.plot(*line_points(*series[row.scenario]), color=light(row.colour), linewidth=1.9, linestyle=dashes(row))
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
@@ -227,6 +229,7 @@ def elapsed(run: Analysed) -> Plot | None:
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
+    caption += about_lines(max(len(values) for _, values in series.values()))
     return finished(run, figure, "elapsed", title, caption, rows)
 
 
@@ -267,7 +270,8 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]
         rank, pid, gpu = key
         where = "" if gpu == "cpu" else f" · GPU {indices.get(gpu, gpu[-6:])}"
         width = 2.6 if number == 0 and len(keys) > 1 else 1.4
-        axes.plot(samples["seconds"], samples["used_mib"], linewidth=width, label=f"rank {rank} · PID {pid}{where}")
+        points = line_points(samples["seconds"].to_numpy(), samples["used_mib"].to_numpy())
+        axes.plot(*points, linewidth=width, label=f"rank {rank} · PID {pid}{where}")
         axes.lines[-1].set(color=light(f"line-{number % 8}"), marker="o" if len(samples) == 1 else "", markersize=3)
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.yaxis.set_major_locator(locator(4))

@@ -12,12 +12,14 @@ from bench.analyse.parity import loss_curves
 from bench.report.drawing import (
     EDGE_IN,
     SOURCE_IN,
+    STRETCHES,
     TITLE_IN,
     WIDTH_IN,
     Artist,
     Box,
     Plot,
     Row,
+    about_lines,
     axes_at,
     beside,
     colour_of,
@@ -27,6 +29,7 @@ from bench.report.drawing import (
     handle,
     legend_row,
     light,
+    line_points,
     locator,
     row_axes,
     rows_height_in,
@@ -214,6 +217,7 @@ def losses(run: Analysed) -> Plot | None:
     if len(held):
         widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
         band = held[held["scenario"] == widest]
+        band = band.iloc[:: -(-len(band) // STRETCHES)]
         upper.plot(band["step"], band["reference"], color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
         edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
         upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
@@ -227,6 +231,7 @@ def losses(run: Analysed) -> Plot | None:
             " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
             "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
         )
+    caption += about_lines(int(curves.groupby("scenario").size().max()))
     legend_row(figure, keys)
     return finished(run, figure, "losses", title, caption, rows)
 
@@ -234,7 +239,12 @@ def losses(run: Analysed) -> Plot | None:
 def _loss_lines(axes: Artist, rows: list[Row], curves: "pd.DataFrame", warmup: int) -> None:
     for row in rows:
         mine = curves[curves["scenario"] == row.scenario]
-        axes.plot(mine["step"], mine["loss"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.plot(
+            *line_points(mine["step"].to_numpy(), mine["loss"].to_numpy()),
+            color=light(row.colour),
+            linewidth=1.6,
+            linestyle=dashes(row),
+        )
         axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
@@ -258,7 +268,12 @@ def _parts_of_bound(axes: Artist, rows: list[Row], held: "pd.DataFrame", height_
     ends = {}
     for row in rows:
         mine = parts[parts["scenario"] == row.scenario]
-        axes.plot(mine["step"], mine["part"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.plot(
+            *line_points(mine["step"].to_numpy(), mine["part"].to_numpy()),
+            color=light(row.colour),
+            linewidth=1.6,
+            linestyle=dashes(row),
+        )
         axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
         ends[row.scenario] = float(mine["part"].iloc[-1])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)

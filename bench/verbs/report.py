@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import OK, RequestError
-from bench.store import find, read
+from bench.store import find
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -32,12 +32,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
+    folders = [find(name, options.results) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
 
-    runs = [
-        Analysed.of(read(find(name, options.results), allow_incomplete=options.allow_incomplete))
-        for name in options.runs or ["latest"]
-    ]
+    runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
     for run in runs:
         if run.document["batch_search"]:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
