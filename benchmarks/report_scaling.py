@@ -158,7 +158,6 @@ def drawn(steps: int, level_ms: float, random: np.random.Generator) -> np.ndarra
 
 
 def step_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.Table:
-    steps = times.shape[1]
     rank, step = (index.ravel() for index in np.indices(times.shape))
     own = times.ravel()
     loss = 6.0 + 0.9 * np.exp(-step / 5000.0) + 0.3 * np.sin(own * 1e6)  # as ragged as losses are

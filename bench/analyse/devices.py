@@ -184,11 +184,12 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
     """
     needed = ["launch", "scenario", "device", "t_ns", "power_w", "energy_mj"]
     ordered = device[needed].sort_values(["launch", "t_ns"])
-    groups = ordered.groupby(["launch", "device"])
-    rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
-    package = ordered["device"].astype("str").str.startswith("package-")
-    powers = ordered.assign(power_w=ordered["power_w"].where(~package, rise_w.where(rise_w >= 0)))
-    known = powers[powers["power_w"].notna()]
+    packages = ordered[ordered["device"].astype("str").str.startswith("package-")]
+    if len(packages):
+        groups = packages.groupby(["launch", "device"])
+        rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
+        ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
+    known = ordered[ordered["power_w"].notna()]
     return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
 
 

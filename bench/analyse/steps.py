@@ -46,8 +46,8 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
     step. Where ``steps`` tells: ``loss``, of the global batch: the mean over ranks, whose parts are equal, not finite
     where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
-    ``forward_end_ns``: when the last rank has done its forward pass; ``elapsed_s``: seconds from the start of training to the end of the step, of the latest rank. A table of iterations
-    comes back as it is.
+    ``forward_end_ns``: when the last rank had done its forward pass; ``elapsed_s``: seconds from the start of training
+    to the end of the step, of the latest rank. A table of iterations comes back as it is.
     """
     if FASTEST in steps:
         return steps

@@ -159,7 +159,7 @@ def memory(run: Analysed) -> Plot | None:
         return None
     own = {name: _of_launch(launch, known, run.iterations) for name, launch in launches.items()}
     lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
-    sources = sorted({source for line in lines.values() for source in line["source"]})
+    sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if len(lines) == 1 else 2
     panel_in, title_in, left_in, between_in = 1.55, 0.66, 0.72, 0.62

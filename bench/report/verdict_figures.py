@@ -199,7 +199,8 @@ def losses(run: Analysed) -> Plot | None:
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
         return None
-    rows = [row for row in rows_of(run, run.figures) if row.scenario in set(curves["scenario"])]
+    drawn = set(curves["scenario"].unique())
+    rows = [row for row in rows_of(run, run.figures) if row.scenario in drawn]
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62
@@ -223,8 +224,9 @@ def losses(run: Analysed) -> Plot | None:
         upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
         keys.append((handle("line", "ink"), f"reference for {short(widest)}"))
         keys.append((handle("box", "muted"), "how far it may be from that"))
+        with_bound = set(held["scenario"].unique())
         lower = axes_at(figure, 0.78, bottom_in, width_in, lower_in)
-        _parts_of_bound(lower, [row for row in rows if row.scenario in set(held["scenario"])], held, lower_in)
+        _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held, lower_in)
         lower.set_xlim(upper.get_xlim())
         lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
         caption += (
@@ -280,7 +282,7 @@ def _parts_of_bound(axes: Artist, rows: list[Row], held: "pd.DataFrame", height_
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("difference ÷ bound")
-    last = max(held["step"])
+    last = int(held["step"].max())
     to_axes = axes.transData + axes.transAxes.inverted()
     places = {name: float(to_axes.transform((last, end))[1]) for name, end in ends.items()}
     end_labels(axes, rows, places, height_in, {name: _signed(end) for name, end in ends.items()})
