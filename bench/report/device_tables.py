@@ -43,6 +43,13 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     return {name: of_run(run, table) for name, table in tables.items()}
 
 
+def memory_of(run: Analysed) -> "pd.DataFrame":
+    """The memory of each rank of every ``ok`` launch: beside torch's on GPUs, both sizes on the CPU."""
+    if run.document["workload"]["device"] == "cpu":
+        return of_run(run, held.resident(run.document["launches"], run.memory))
+    return of_run(run, held.beside_torch(_ok(run), ok_rows(run.document, run.memory)))
+
+
 def energy_table(run: Analysed) -> Table | None:
     """Energy, power, clocks, heat and traffic over the measured steps; None where no device was sampled in them."""
     table = run.energy
@@ -243,6 +250,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         Column(heading="rank", number=True),
         Column(heading="PID", number=True),
         Column(heading="RSS peak MiB", number=True),
+        Column(heading="the kernel's peak MiB", number=True),
         Column(heading="PSS peak MiB", number=True),
     )
     reasons = list(dict.fromkeys(row["reason"] for row in found if isinstance(row["reason"], str)))
@@ -254,6 +262,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
             Cell(text=str(row["rank"])),
             Cell(text=str(row["pid"])),
             Cell(text=number(row["rss_mib"], ",.0f")),
+            Cell(text=number(row["kernel_peak_mib"], ",.0f")),
             Cell(
                 text=number(row["pss_mib"], ",.0f"),
                 small=row["reason"] if isinstance(row["reason"], str) and not alike else "",
@@ -263,7 +272,8 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     ]
     notes = [
         WHICH,
-        "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up. "
+        "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up; "
+        "the peak of its samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. "
         "PSS: the proportional set size, in which a page of n processes counts 1/n, so they do; it is sampled far more "
         "seldom, and its peak may have been missed. Torch has no allocator of its own on the CPU to stand beside.",
     ]

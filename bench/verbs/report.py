@@ -78,12 +78,12 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     from bench.analyse.advice import recommendations
     from bench.analyse.questions import questions
     from bench.analyse.verdicts import records
-    from bench.report.tables import summary_of
+    from bench.report import device_tables
+    from bench.report.tables import of_run, summary_of
     from bench.report.verdict_tables import for_csv
 
-    said: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in ("summary", "recommendation", "validity", "parity", "communication", "questions")
-    }
+    names = ("summary", "recommendation", "validity", "parity", "communication", "energy", "memory", "questions")
+    said: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for run in runs:
         table, more = summary_of(run), for_csv(run)
         said["summary"] += records(table)
@@ -91,6 +91,8 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["validity"] += records(more["findings"])
         said["parity"] += records(more["parity"])
         said["communication"] += records(more["communication"])
+        said["energy"] += records(of_run(run, run.energy))
+        said["memory"] += records(device_tables.memory_of(run))
         said["questions"] += [
             {"run": run.id, "question": question, "answer": text} for question, text in questions(run)
         ]
