@@ -447,5 +447,6 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest
     assert [row["verdict"] for row in document["parity"]] == ["same", "diverged", "same"]
     assert {row["code"] for row in document["validity"]} >= {"diverged", "few launches"}
     assert document["communication"][0]["agree"] is False
+    assert document["energy"] == [] and {row["rss_mib"] for row in document["memory"]} >= {300.0, 200.0}
     assert document["questions"][0]["question"] == "Which is fastest, and by how much?"
     assert {row["run"] for name in document if name not in ("page", "files") for row in document[name]} == {run.name}
