@@ -2,13 +2,18 @@
 
 One JSON document a line, ``[table, row]``, handed to the operating system after every sample. So whatever is killed,
 the sampler or all of bench, what was sampled until then can be read back: by the command line when the launch ends, or
-by ``bench.store`` from the folder of a run that was never finished.
+by ``bench.store`` from the folder of a run that was never finished. Every :data:`SYNC_S` it is asked onto the disk, so
+that the death of the machine loses some seconds and no more.
 """
 
 import json
 import os
 import re
+import time
 from typing import Any
+
+SYNC_S = 2.0
+"""The shortest time between two calls that ask samples onto the disk."""
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
@@ -42,6 +47,7 @@ class Spool:
     def __init__(self, path: str) -> None:
         self.problem: str | None = None
         self._fd: int | None = None
+        self._sync_due_s = time.monotonic() + SYNC_S
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         except OSError as error:
@@ -55,6 +61,16 @@ class Spool:
                 lines = lines[os.write(self._fd, lines) :]
         except OSError as error:
             self._refused(error)
+
+    def sync(self) -> None:
+        """Ask what was written onto the disk, if that is due: to be called between samples, for a disk may be slow."""
+        if self._fd is None or self.problem is not None or time.monotonic() < self._sync_due_s:
+            return
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._refused(error)
+        self._sync_due_s = time.monotonic() + SYNC_S
 
     def close(self) -> None:
         """Close the file."""

@@ -71,6 +71,9 @@ EMPTY: dict[str, Any] = {
 SEALED_SINCE = 3
 """The schema version from which on run.json has a checksum of its own."""
 
+CHUNK_ROWS = 500_000
+"""Of steps, condensed at a time."""
+
 COLUMNS = {
     "steps": STEP_COLUMNS,
     "memory": MEMORY_COLUMNS,
@@ -82,7 +85,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read from its folder. The tables have the columns of ``bench.records``."""
+    """A run as read from its folder. Tables have the columns of ``bench.records``, unless steps were condensed."""
 
     path: str
     document: dict[str, Any]
@@ -358,8 +361,13 @@ def _is_imported(path: str) -> bool:
         return False
 
 
-def read(path: str, *, allow_incomplete: bool = False) -> Run:
+def read(
+    path: str, *, allow_incomplete: bool = False, condense: "Callable[[pd.DataFrame], pd.DataFrame] | None" = None
+) -> Run:
     """Read and verify a run folder.
+
+    ``condense``: what to make of the steps while they are read, some whole launches at a time, for who need not hold
+    millions of rows (``bench.analyse.steps.per_iteration``).
 
     Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
     has a file that is missing or changed since it was sealed.
@@ -369,7 +377,8 @@ def read(path: str, *, allow_incomplete: bool = False) -> Run:
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
-    tables = {name: _rows(path, name, document, spooled).to_pandas() for name in COLUMNS}
+    tables = {"steps": _condensed(_rows(path, "steps", document, spooled), condense)} if condense else {}
+    tables |= {name: _frame(_rows(path, name, document, spooled)) for name in COLUMNS if name not in tables}
     tables |= _with_salvaged(tables, salvaged)
     return Run(path=os.path.abspath(path), document=document, **tables)
 
@@ -402,6 +411,36 @@ def _salvaged(path: str, document: dict[str, Any]) -> dict[str, list[dict[str, A
             for name, rows in read_spool(spool_path(folder, launch)).items():
                 found[name] += rows
     return found
+
+
+def _frame(table: "pa.Table") -> "pd.DataFrame":
+    """The table as a frame. Each column is given back as soon as it is copied: millions of rows fit but once."""
+    import pyarrow as pa
+
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    pa.default_memory_pool().release_unused()
+    return frame
+
+
+def _condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
+    """What ``condense`` makes of the launches of a table, in chunks of at least :data:`CHUNK_ROWS` rows."""
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+    launch = table["launch"].to_numpy()
+    if (np.diff(launch) < 0).any():
+        order = np.argsort(launch, kind="stable")
+        table, launch = table.take(order), launch[order]
+    parts, start = [], 0
+    while start < len(launch):
+        last = launch[min(start + CHUNK_ROWS, len(launch)) - 1]
+        end = int(np.searchsorted(launch, last, "right"))
+        parts.append(condense(table.slice(start, end - start).to_pandas()))
+        start = end
+    del table
+    pa.default_memory_pool().release_unused()
+    return pd.concat(parts, ignore_index=True) if parts else condense(_table([], COLUMNS["steps"]).to_pandas())
 
 
 def _with_salvaged(

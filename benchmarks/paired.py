@@ -28,11 +28,11 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)  # `python benchmarks/NAME.py` puts benchmarks/ on the path, and bench lies beside it
 
 
-def t_quantile(degrees: int, *, two_sided: bool = False) -> float:
-    """The quantile of Student's t for a 95 % bound (or, ``two_sided``, a 95 % interval)."""
+def t_quantile(degrees: int, *, two_sided: bool = False, level: float = 0.95) -> float:
+    """The quantile of Student's t for a bound at this level (or, ``two_sided``, an interval)."""
     from scipy.stats import t  # not for the processes that measure
 
-    return float(t.ppf(0.975 if two_sided else 0.95, degrees))
+    return float(t.ppf((1.0 + level) / 2.0 if two_sided else level, degrees))
 
 
 LONG = ("ABBA", "BAAB")
@@ -92,6 +92,7 @@ class Comparison:
 
     ``log_ratios``: one for each pair. ``a_s``, ``b_s``: every measured value, in seconds. ``allowed``: the upper 95 %
     bound of the ratio may not be larger. ``margin``: instead, the whole 95 % interval must lie within 1 +- margin.
+    ``level``: of the bounds, where they are looked at more than once and 95 % is to hold for all looks together.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Comparison:
     b_s: Sequence[float]
     allowed: float | None = None
     margin: float | None = None
+    level: float = 0.95
 
     @classmethod
     def of_rounds(cls, measured: Sequence[Round], count: int, **fields: Any) -> "Comparison":
@@ -120,8 +122,17 @@ class Comparison:
 
     @property
     def upper(self) -> float:
-        """The upper 95 % bound of the ratio (one-sided)."""
-        return math.exp(statistics.fmean(self.log_ratios) + t_quantile(len(self.log_ratios) - 1) * self._error)
+        """The upper bound of the ratio at ``level``, 95 % unless said otherwise (one-sided)."""
+        return math.exp(statistics.fmean(self.log_ratios) + self._reach)
+
+    @property
+    def lower(self) -> float:
+        """The lower bound of the ratio at ``level`` (one-sided)."""
+        return math.exp(statistics.fmean(self.log_ratios) - self._reach)
+
+    @property
+    def _reach(self) -> float:
+        return t_quantile(len(self.log_ratios) - 1, level=self.level) * self._error
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -154,7 +165,7 @@ class Comparison:
             low, high = self.interval
             judged = f"95 % interval {low:.{digits}f} to {high:.{digits}f}, allowed 1 +- {self.margin:g}"
         else:
-            judged = f"upper 95 % bound {self.upper:.{digits}f}, allowed {self.allowed:g}"
+            judged = f"upper {100 * self.level:g} % bound {self.upper:.{digits}f}, allowed {self.allowed:g}"
         return [
             f"{self.name}:",
             f"  {self.a:<{width}}  {seconds(statistics.median(self.a_s))} (median of {len(self.a_s)})",
@@ -174,7 +185,10 @@ class Comparison:
             "b_s": list(self.b_s),
             "pair_ratios": [math.exp(value) for value in self.log_ratios],
             "ratio": self.ratio if enough else None,
-            "upper_95": self.upper if enough else None,
+            "upper_95": self.upper if enough and self.level == 0.95 else None,
+            "level": self.level,
+            "lower": self.lower if enough else None,
+            "upper": self.upper if enough else None,
             "interval_95": self.interval if enough else None,
             "allowed": self.allowed,
             "margin": self.margin,

@@ -11,16 +11,26 @@ from them.
 
 The upper 95 % bound of the ratio may be 1.005, and the sampler, at its own pace, may take 1 % of a core (requirement
 "NVML 2").
+
+How many pairs that takes depends on how quiet the machine is, so it goes on until it is decided. A *look* is a launch
+of its own of ``--seconds``, made into ``--pairs`` pairs that join those before; there are as many looks as fit into
+``--budget``, at most :data:`LOOKS_AT_MOST`, which is known before the first. After each: an upper bound within 1.005
+ends it well, a lower bound beyond 1.005 ends it badly. To look K times gives chance K opportunities, so every bound is
+at 1 - 5 % / K (Bonferroni): all looks together say "within" wrongly in at most 5 of 100 cases, and "beyond" too.
+Undecided when the looks are spent is a failure, and is called undecided.
 """
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import launching
 import paired
 
 ALLOWED = 1.005
 CPU_SHARE = 0.01
+LOOKS_AT_MOST = 10
+WITHIN, BEYOND, UNDECIDED = "within what is allowed", "beyond what is allowed", "undecided"
 DEFAULTS = {"cpu": ("mobilenet_v3_small", 32, 1), "cuda": ("resnet101", 224, 1)}
 """Model, image size, steps a block."""
 INTERVAL_S = {"cpu": 0.25, "cuda": 0.1}
@@ -31,40 +41,51 @@ def main() -> int:
     parser = paired.parser(__doc__, pairs=12)
     parser.add_argument("--scenario", default="ddp", help="which one (default: ddp)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu, 2 gloo ranks")
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to measure (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long a look takes (default: 60)")
+    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="for all looks (default: 300)")
     options = parser.parse_args()
     model, image_size, steps = DEFAULTS[options.device]
     job = launching.plan(
         options.scenario, device=options.device, model=model, image_size=image_size, warmup=20, iters=1
     )
-    done = launching.blocks(job, "sampler", steps=steps, seconds=options.seconds)
-    asleep_s = statistics.median(taken for one in done.rounds for taken in one["A"])
-    share = min(1.0, asleep_s / INTERVAL_S[options.device])
-    raw = paired.pairs(done.quiet, options.pairs)
-    comparison = paired.Comparison(
-        name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
-        a="sampler asleep",
-        b="a sample in the block",
-        log_ratios=[share * one for one in raw],
-        a_s=[taken for one in done.quiet for taken in one["A"]],
-        b_s=[taken for one in done.quiet for taken in one["B"]],
-        allowed=ALLOWED,
-    )
-    mine = done.results[0]
-    used = mine["sampler_cpu_s"] / mine["sampled_s"]
-    notes = done.said()
+    looks = max(1, min(LOOKS_AT_MOST, int(options.budget // options.seconds)))
+    level = 1.0 - 0.05 / looks
+    done: list[launching.Blocks] = []
+    verdict = UNDECIDED
+    while verdict == UNDECIDED and len(done) < looks:
+        done.append(launching.blocks(job, "sampler", steps=steps, seconds=options.seconds))
+        share, raw = of_a_run(done, options.pairs, INTERVAL_S[options.device])
+        comparison = paired.Comparison(
+            name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
+            a="sampler asleep",
+            b="a sample in the block",
+            log_ratios=[share * one for one in raw],
+            a_s=[taken for look in done for one in look.quiet for taken in one["A"]],
+            b_s=[taken for look in done for one in look.quiet for taken in one["B"]],
+            allowed=ALLOWED,
+            level=level,
+        )
+        verdict = decision(comparison)
+        paired.progress(f"look {len(done)} of at most {looks}: {paired.count(len(raw), 'pair')}, {verdict}")
+    mine = [look.results[0] for look in done]
+    sampled_s = sum(one["sampled_s"] for one in mine)
+    used = sum(one["sampler_cpu_s"] for one in mine) / sampled_s
+    notes = [line for look in done for line in look.said()]
     if raw:
         notes.append(
             f"the ratio is that of a run, in which {share:.0%} of the blocks meet a sample; "
             f"a block that meets one: {math.exp(statistics.fmean(raw)):.4f}"
         )
-    cost = mine["sampler_cost"]["memory"]
-    notes.append(f"a sample of memory took {cost['total_ms'] / cost['calls']:.2f} ms, at most {cost['max_ms']:.2f} ms")
+    costs = [one["sampler_cost"]["memory"] for one in mine]
+    mean_ms = sum(cost["total_ms"] for cost in costs) / sum(cost["calls"] for cost in costs)
+    notes.append(f"a sample of memory took {mean_ms:.2f} ms, at most {max(cost['max_ms'] for cost in costs):.2f} ms")
     checks = [
-        launching.enough(done, options.pairs),
         paired.Check(
-            f"over {mine['sampled_s']:.0f} s at its own pace the sampler took {used:.2%} of a core, "
-            f"allowed {CPU_SHARE:.0%}",
+            f"{verdict} after {paired.count(len(done), 'look')} of at most {looks}, bounds at {100 * level:g} % each",
+            verdict == WITHIN,
+        ),
+        paired.Check(
+            f"over {sampled_s:.0f} s at its own pace the sampler took {used:.2%} of a core, allowed {CPU_SHARE:.0%}",
             used <= CPU_SHARE,
         ),
     ]
@@ -74,9 +95,31 @@ def main() -> int:
         checks,
         notes=notes,
         as_json=options.json,
-        torch=done.torch,
-        ranks=done.results,
+        torch=done[0].torch,
+        verdict=verdict,
+        looks=len(done),
+        looks_planned=looks,
+        ranks=[rank for look in done for rank in look.results],
     )
+
+
+def of_a_run(done: Sequence[launching.Blocks], pairs: int, interval_s: float) -> tuple[float, list[float]]:
+    """The share of a run's blocks that meet a sample, and the log ratios of the pairs of all looks.
+
+    A pair is of one look, and of two rounds at least: of a look with fewer that count there are fewer pairs.
+    """
+    asleep_s = statistics.median(taken for look in done for one in look.rounds for taken in one["A"])
+    raw = [one for look in done for one in paired.pairs(look.quiet, min(pairs, len(look.quiet) // 2))]
+    return min(1.0, asleep_s / interval_s), raw
+
+
+def decision(comparison: paired.Comparison) -> str:
+    """What a look says."""
+    if len(comparison.log_ratios) < 2:
+        return UNDECIDED
+    if comparison.upper <= ALLOWED:
+        return WITHIN
+    return BEYOND if comparison.lower > ALLOWED else UNDECIDED
 
 
 if __name__ == "__main__":

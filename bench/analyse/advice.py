@@ -4,12 +4,12 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.analysed import Analysed
 from bench.analyse.answer import listed, of_several_replicas
 from bench.analyse.bars import plus_minus
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
-from bench.analyse.parity import parity
 from bench.analyse.steps import scenarios
-from bench.analyse.validity import findings, grouped
+from bench.analyse.validity import grouped
 from bench.store import Run
 
 Row = dict[Any, Any]
@@ -48,8 +48,7 @@ def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
 
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     """The advice, and what was found about the figures with what to do, for a terminal."""
-    numerics = parity(run.document, run.steps, run.numerics)
-    found = findings(run.document, run.steps, numerics)
+    found = Analysed.of(run).findings
     rows = grouped(found, scenarios(run.document)).to_dict("records")
     return [
         *(f"{about}: {text}" for about, text in advice(run.document, table)),

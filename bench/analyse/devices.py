@@ -13,12 +13,15 @@ and counter are shared with the other instances. The window is that of the measu
 up to an interval inside of it, so energy is mean power between them times the window.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench import throttle
 from bench.analyse.intervals import Estimate, estimate
+from bench.analyse.steps import per_iteration
 
 COUNTER_WINDOW_S = 10.0
 """Shorter windows integrate power."""
@@ -56,30 +59,41 @@ def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     from counters; null where the driver offers none, or they fell.
     """
     rows = []
-    for launch, window in _windows(steps).items():
-        start_ns, end_ns = window
-        mine = device[(device["launch"] == launch) & device["t_ns"].between(start_ns, end_ns)]
+    bounds = windows(steps)
+    for launch, mine in _within(device, bounds):
+        start_ns, end_ns = bounds[launch]
         for uuid, samples in mine.groupby("device", sort=False):
             rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def per_launch(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """The samples of each launch in its measured window, launch by launch."""
+    places: dict[Any, Any] = device.groupby("launch").indices
+    t_ns = device["t_ns"].to_numpy()
+    for launch, (start_ns, end_ns) in bounds.items():
+        if launch in places:
+            own = places[launch]
+            yield launch, device.take(own[(t_ns[own] >= start_ns) & (t_ns[own] <= end_ns)])
+
+
+def per_launch(
+    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int, devices: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
     ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_images_j,
     mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``energy_per_1000_images_j``: the energy of the
     window over the images that were trained in it (measured steps times ``global_batch``), times 1000.
     ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
-    ``invalid`` says that the launch's figures are those of its cooling, and must not be used.
+    ``invalid`` says that the launch's figures are those of its cooling, and must not be used. ``devices``:
+    :func:`per_device` of these tables, where it is at hand.
     """
-    return _launches(per_device(device, steps), device, steps, global_batch)
-
-
-def _launches(table: pd.DataFrame, device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
-    """:func:`per_launch` from the table of :func:`per_device`."""
-    measured = steps[~steps["warmup"]].groupby("launch")["step"].nunique()
-    windows = _windows(steps)
+    table = per_device(device, steps) if devices is None else devices
+    steps = per_iteration(steps)
+    measured = steps["launch"][~steps["warmup"].astype(bool)].value_counts()
+    samples = device[["launch", "t_ns", "device", "power_w"]]
+    peaks_w = {launch: _peak_power(mine) for launch, mine in _within(samples, windows(steps))}
     rows = []
     for launch, mine in table.groupby("launch", sort=True):
         known = bool(mine["energy_j"].notna().all())
@@ -98,7 +112,7 @@ def _launches(table: pd.DataFrame, device: pd.DataFrame, steps: pd.DataFrame, gl
                 if energy_j is None
                 else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
                 "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
-                "peak_power_w": _peak_power(device, launch, windows[launch]),
+                "peak_power_w": peaks_w[launch],
                 "max_temperature_c": _maximum(mine["max_temperature_c"]),
                 "throttle": ", ".join(
                     dict.fromkeys(name for text in mine["throttle"].dropna() for name in text.split(", ") if name)
@@ -112,7 +126,9 @@ def _launches(table: pd.DataFrame, device: pd.DataFrame, steps: pd.DataFrame, gl
     return pd.DataFrame(rows, columns=columns)
 
 
-def per_scenario(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+def per_scenario(
+    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int, devices: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
     Energies and mean power are those of :func:`per_launch`: their geometric mean over the launches that have one, with
@@ -120,9 +136,10 @@ def per_scenario(device: pd.DataFrame, steps: pd.DataFrame, global_batch: int) -
     the highest of all launches and devices, the lowest clock the lowest of them, the median clock the median of theirs.
     Traffic is summed over the devices of a launch, null where one is unknown, and averaged over launches. ``throttle``:
     the names of all reasons that were seen, empty where none was, null where no driver tells; ``verdict`` the worst.
+    ``devices``: :func:`per_device` of these tables, where it is at hand.
     """
-    devices = per_device(device, steps)
-    launches = _launches(devices, device, steps, global_batch)
+    devices = per_device(device, steps) if devices is None else devices
+    launches = per_launch(device, steps, global_batch, devices)
     rows = []
     for scenario, mine in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
@@ -165,12 +182,14 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
 
     A CPU package has a counter and no power: its power is the rise since the sample before, of the same launch.
     """
-    ordered = device.sort_values(["launch", "t_ns"])
-    groups = ordered.groupby(["launch", "device"])
-    rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
-    package = ordered["device"].astype("str").str.startswith("package-")
-    powers = ordered.assign(power_w=ordered["power_w"].where(~package, rise_w.where(rise_w >= 0)))
-    known = powers[powers["power_w"].notna()]
+    needed = ["launch", "scenario", "device", "t_ns", "power_w", "energy_mj"]
+    ordered = device[needed].sort_values(["launch", "t_ns"])
+    packages = ordered[ordered["device"].astype("str").str.startswith("package-")]
+    if len(packages):
+        groups = packages.groupby(["launch", "device"])
+        rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
+        ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
+    known = ordered[ordered["power_w"].notna()]
     return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
 
 
@@ -181,9 +200,10 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     the next one without, or the last of the launch.
     """
     rows = []
-    known = device[device["throttle_reasons"].notna()].sort_values("t_ns")
-    for (launch, uuid), samples in known.groupby(["launch", "device"]):
-        verdicts = samples["throttle_reasons"].astype("int64").map(throttle.verdict)
+    known = device.loc[device["throttle_reasons"].notna(), ["launch", "device", "t_ns", "throttle_reasons"]]
+    told = {bits: throttle.verdict(int(bits)) for bits in known["throttle_reasons"].unique()}
+    for (launch, uuid), samples in known.sort_values("t_ns").groupby(["launch", "device"]):
+        verdicts = samples["throttle_reasons"].map(told)
         number = (verdicts != verdicts.shift()).cumsum()
         until_ns = samples["t_ns"].shift(-1).fillna(samples["t_ns"].iloc[-1])
         for _, mine in samples.groupby(number):
@@ -193,11 +213,11 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
-def _windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
+def windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
     """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
-    measured = steps[~steps["warmup"].astype(bool)]
-    ends_ns = measured["start_ns"] + (measured["step_ms"] * 1e6).round().astype("int64")
-    bounds = measured.assign(end_ns=ends_ns).groupby("launch").agg(start=("start_ns", "min"), end=("end_ns", "max"))
+    table = per_iteration(steps)
+    measured = table.loc[~table["warmup"].astype(bool), ["launch", "begin_ns", "end_ns"]]
+    bounds = measured.groupby("launch").agg(start=("begin_ns", "min"), end=("end_ns", "max"))
     return {launch: (int(start), int(end)) for launch, start, end in bounds.dropna().itertuples()}
 
 
@@ -205,7 +225,8 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
     energy_j, source, reason = _energy(samples, window_s)
     power = samples["power_w"].dropna()
     mean_power_w = energy_j / window_s if energy_j is not None else (float(power.mean()) if len(power) else None)
-    bits = throttle.combined(None if pd.isna(value) else int(value) for value in samples["throttle_reasons"])
+    told = samples["throttle_reasons"].dropna().to_numpy(dtype="int64")
+    bits = int(np.bitwise_or.reduce(told)) if len(told) else None
     return {
         "launch": launch,
         "scenario": samples["scenario"].iloc[0],
@@ -277,8 +298,8 @@ def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
     return float(values[-1] - values[0]) / 1024.0 / (float(times_ns[-1] - times_ns[0]) / 1e9)
 
 
-def _peak_power(device: pd.DataFrame, launch: Any, window: tuple[int, int]) -> float | None:
-    mine = device[(device["launch"] == launch) & device["t_ns"].between(*window)]
+def _peak_power(mine: pd.DataFrame) -> float | None:
+    """The highest sum over devices of the samples of one launch."""
     return _maximum(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())))
 
 

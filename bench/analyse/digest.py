@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse import devices, validity
+from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ok_rows
-from bench.analyse.memory import peaks
 from bench.analyse.parity import by_scenario
-from bench.analyse.steps import NOT_RUN, per_launch
+from bench.analyse.steps import NOT_RUN
 from bench.store import Run
 
 VERSION = 1
@@ -40,11 +40,11 @@ METRICS = {
 
 def of_run(run: Run) -> dict[str, Any]:
     """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
-    document, good = run.document, ok_rows(run.document, run.steps)
-    batch = document["workload"]["global_batch"]
-    memory = peaks(run.memory).set_index("launch")
-    energy = devices.per_launch(run.device, good, batch).set_index("launch")
-    figures = _figures(run, good, memory, energy)
+    analysed = Analysed.of(run)
+    document, batch = run.document, run.document["workload"]["global_batch"]
+    memory, devices_ok = analysed.peaks.set_index("launch"), ok_rows(document, analysed.devices)
+    energy = devices.per_launch(run.device, analysed.good_iterations, batch, devices_ok).set_index("launch")
+    figures = _figures(analysed, memory, energy)
     sources = {"memory_source": memory["source"], "energy_source": energy["energy_source"]}
     return {
         "digest_version": VERSION,
@@ -65,13 +65,11 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def _figures(
-    run: Run, good: pd.DataFrame, memory: pd.DataFrame, energy: pd.DataFrame
-) -> dict[int, dict[str, float | None]]:
+def _figures(run: Analysed, memory: pd.DataFrame, energy: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
     batch = run.document["workload"]["global_batch"]
-    times = per_launch(good).set_index("launch")["median_ms"]
-    clocks = devices.per_device(run.device, good).groupby("launch")["sm_clock_mhz"].min()
+    times = run.good_figures.set_index("launch")["median_ms"]
+    clocks = ok_rows(run.document, run.devices).groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,
         "throughput_img_s": 1000.0 * (float("nan") if batch is None else batch) / times,

@@ -8,7 +8,8 @@ import pandas as pd
 def ok_rows(document: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the launches that are ``ok``: a launch that failed may have left the steps of some of its ranks."""
     ok = [launch["launch"] for launch in document["launches"] if launch["status"] == "ok"]
-    return frame[frame["launch"].isin(ok)]
+    good = frame["launch"].isin(ok)
+    return frame if good.all() else frame[good]
 
 
 def shown(document: dict[str, Any], frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -16,7 +17,7 @@ def shown(document: dict[str, Any], frame: pd.DataFrame) -> dict[str, dict[str, 
 
     In the order of the request.
     """
-    with_rows = set(frame["launch"])
+    with_rows = set(frame["launch"].unique())
     chosen: dict[str, dict[str, Any]] = {}
     for scenario in document["request"]["scenarios"]:
         mine = [

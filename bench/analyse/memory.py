@@ -22,8 +22,10 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
 
     The total is unknown (null) where the memory of one of the processes was never known, or only as torch's own peak,
-    which is not of any one time.
+    which is not of any one time. Such a table comes back as it is.
     """
+    if "peak_total_mib" in memory:
+        return memory
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     sampled = memory.assign(used_mib=memory["used_mib"].where(memory["source"] != ALLOCATOR))
     by_tick = per_process(sampled).groupby(["launch", "t_ns"])["used_mib"].sum()
@@ -101,9 +103,15 @@ def proportional(memory: pd.DataFrame) -> pd.DataFrame:
 def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and rank on the CPU: its peaks of both sizes, and why one is unknown (MiB).
 
-    ``launch, scenario, rank, pid, rss_mib, pss_mib, reason``. The proportional size is sampled far more seldom, so its
-    peak may have been missed.
+    ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: that of the
+    resident size as the rank itself read it at its end (``ru_maxrss``), which misses nothing; null where it did not
+    come so far. The proportional size is sampled far more seldom, so its peak may have been missed.
     """
+    kernel = {
+        (launch["launch"], rank["rank"]): (rank.get("allocator") or {}).get("max_rss_mib")
+        for launch in launches
+        for rank in launch["ranks"]
+    }
     mine = memory[memory["device"] == "cpu"]
     rows = []
     for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"]):
@@ -111,9 +119,12 @@ def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFra
         peaks_mib = [samples[name].max() for name in ("used_mib", "pss_mib")]
         unknown = any(pd.isna(peak) for peak in peaks_mib)
         why = "; ".join(dict.fromkeys(reasons)) or "there is no sample of it"
-        rows.append([launch, scenario, rank, pid, *peaks_mib, why if unknown else None])
+        rss_mib, pss_mib = peaks_mib
+        of_kernel = kernel.get((launch, rank))
+        rows.append([launch, scenario, rank, pid, rss_mib, of_kernel, pss_mib, why if unknown else None])
     ok = {launch["launch"] for launch in launches if launch["status"] == "ok"}
-    table = pd.DataFrame(rows, columns=["launch", "scenario", "rank", "pid", "rss_mib", "pss_mib", "reason"])
+    columns = ["launch", "scenario", "rank", "pid", "rss_mib", "kernel_peak_mib", "pss_mib", "reason"]
+    table = pd.DataFrame(rows, columns=columns).astype({"kernel_peak_mib": "float64"})
     return table[table["launch"].isin(ok)].reset_index(drop=True)
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.steps import per_iteration
+
 LINE = ["rank", "pid", "device"]
 """What makes a line: a DataParallel process is on every GPU, a rank of DDP on its own."""
 
@@ -15,12 +17,17 @@ def start_ns(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) 
     older, the first sample.
     """
     mine = memory.loc[memory["launch"] == launch["launch"], "t_ns"]
-    first = steps[(steps["launch"] == launch["launch"]) & (steps["step"] == 0)]
+    table = _iterations(launch, steps)
+    first = table[table["step"] == 0]
     known = [int(mine.min())] if len(mine) else []
     if len(first) and launch["first_forward_s"] is not None:
-        forward_end_ns = (first["start_ns"] + (first["data_ms"] + first["forward_ms"]) * 1e6).max()
-        known.append(int(forward_end_ns - launch["first_forward_s"] * 1e9))
+        known.append(int(first["forward_end_ns"].iloc[0] - launch["first_forward_s"] * 1e9))
     return min(known)
+
+
+def _iterations(launch: dict[str, Any], steps: pd.DataFrame) -> pd.DataFrame:
+    """Of a launch; those of all launches, or the rows of all, are given."""
+    return per_iteration(steps[steps["launch"] == launch["launch"]])
 
 
 def timeline(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -39,12 +46,11 @@ def windows(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -
 
     None where the launch has no measured steps.
     """
-    mine = steps[steps["launch"] == launch["launch"]]
+    mine = _iterations(launch, steps)
     measured = mine[~mine["warmup"]]
     if measured.empty:
         return None
-    end_ns = (measured["start_ns"] + measured["step_ms"] * 1e6).max()
-    marks = (mine["start_ns"].min(), measured["start_ns"].min(), end_ns)
+    marks = (mine["begin_ns"].min(), measured["begin_ns"].min(), measured["end_ns"].max())
     origin = start_ns(launch, memory, steps)
     first, middle, last = ((float(mark) - origin) / 1e9 for mark in marks)
     return first, middle, last

@@ -4,10 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import devices, validity
+from bench.analyse import validity
+from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import SLOWER, against_fastest
-from bench.analyse.launches import ok_rows
-from bench.analyse.parity import UNTRUE, by_scenario, parity
+from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
 from bench.store import Run
 
@@ -26,22 +26,20 @@ def overview(run: Run) -> pd.DataFrame:
     ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
     :func:`bench.analyse.comparison.against_fastest` on its step time, among those that can; null for the fastest.
     """
-    table = summary(run.document, run.steps, run.memory)
-    numerics = parity(run.document, run.steps, run.numerics)
-    found = validity.findings(run.document, run.steps, numerics)
+    run = Analysed.of(run)
+    table, found = summary(run.document, run.figures, run.peaks), run.findings
     verdict = validity.by_scenario(found, scenarios(run.document))
-    parities = by_scenario(numerics).set_index("scenario")["verdict"]
+    parities = by_scenario(run.parity).set_index("scenario")["verdict"]
     codes = found.groupby("scenario")["code"].agg(lambda mine: ", ".join(dict.fromkeys(mine)))
     measured = table["launches_ok"] > 0
     table["parity"] = table["scenario"].map(parities).where(measured, None)
     table["validity"] = table["scenario"].map(verdict).where(measured, None)
     table["findings"] = table["scenario"].map(codes).where(measured, None)
     table["why_not"] = [_why_not(row, found) for row in table.to_dict("records")]
-    steps = ok_rows(run.document, run.steps)
-    energy = devices.per_scenario(run.device, steps, run.document["workload"]["global_batch"]).set_index("scenario")
+    energy, figures = run.energy.set_index("scenario"), run.good_figures
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
-    rivals = against_fastest(steps[steps["scenario"].isin(table.loc[table["why_not"].isna(), "scenario"])])
+    rivals = against_fastest(figures[figures["scenario"].isin(table.loc[table["why_not"].isna(), "scenario"])])
     table["against_fastest"] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
     return table
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.analyse.steps import per_iteration
+
 ROUNDINGS = 3.0
 SAME_GRADIENT = 1e-5
 U_FP32 = 2.0**-24
@@ -45,14 +47,15 @@ def parity(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame
     """
     reference = _Reference.of(document, numerics)
     sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
-    ranks = steps.groupby(["launch", "step"])["loss"].agg(["mean", "size", "count"])
-    losses = ranks["mean"].where(ranks["count"] == ranks["size"])  # unknown where that of one rank is not a number
+    table = per_iteration(steps)
+    of_launches = table.groupby("launch").indices
+    losses = table["loss"].to_numpy()
     rows = []
     for launch in document["launches"]:
         if launch["status"] == "ok":
             mine = sketches[sketches["launch"] == launch["launch"]]
             gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
-            loss = losses[launch["launch"]].to_numpy() if launch["launch"] in losses.index else np.empty(0)
+            loss = losses[of_launches.get(launch["launch"], [])]
             known = dict.fromkeys(COLUMNS) | {"launch": launch["launch"], "scenario": launch["scenario"]}
             rows.append(known | _judge(launch, gradients, loss, document["workload"]["warmup"], reference))
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -74,17 +77,16 @@ def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.Data
     there is no such reference.
     """
     reference = _Reference.of(document, numerics)
-    means = steps.groupby(["launch", "step"])["loss"].agg(lambda values: values.mean(skipna=False))
+    means = per_iteration(steps)[["launch", "step", "loss"]]
+    with_steps = set(means["launch"].unique())
     tables = []
     for scenario in dict.fromkeys(document["request"]["scenarios"]):
         good = (one for one in document["launches"] if one["scenario"] == scenario and one["status"] == "ok")
         launch = next(good, None)
-        if launch is None or launch["launch"] not in means.index:
+        if launch is None or launch["launch"] not in with_steps:
             continue
-        loss = means[launch["launch"]]
-        table = pd.DataFrame(
-            {"scenario": scenario, "launch": launch["launch"], "step": loss.index, "loss": loss.values}
-        )
+        table = means[means["launch"] == launch["launch"]].reset_index(drop=True)
+        table.insert(0, "scenario", scenario)
         replicas = launch["effective"]["replicas"]
         theirs, bounds = np.empty(0), np.empty(0)
         if not isinstance(reference, str) and replicas in reference.counts:

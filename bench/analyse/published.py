@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.intervals import estimate, ratio_of
-from bench.analyse.steps import BASE
+from bench.analyse.steps import BASE, ELAPSED, per_iteration
 
 PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
 PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
@@ -39,9 +39,7 @@ def elapsed(steps: pd.DataFrame) -> pd.DataFrame:
 
     Per rank the sum of its steps; over ranks the latest.
     """
-    ordered = steps.sort_values(["launch", "rank", "step"])
-    sums = ordered.assign(elapsed_s=ordered.groupby(["launch", "rank"])["step_ms"].cumsum() / 1000.0)
-    return sums.groupby(["launch", "scenario", "step"])["elapsed_s"].max().reset_index()
+    return per_iteration(steps)[["launch", "scenario", "step", ELAPSED]]
 
 
 def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
-from bench.analyse.parity import parity
 from bench.analyse.steps import phases
 from bench.records import PHASES
 from bench.store import Run
@@ -26,8 +26,9 @@ Answer = tuple[str, str]
 
 def questions(run: Run) -> list[Answer]:
     """The questions that this run has figures for, with their answers."""
+    run = Analysed.of(run)
     table = overview(run)
-    answers: list[Callable[[Run, pd.DataFrame], Answer | None]] = [
+    answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
         fastest,
         dataparallel,
         *(lambda run, table, pair=pair: mixed_precision(run, table, *pair) for pair in O1_PAIRS),
@@ -40,15 +41,15 @@ def questions(run: Run) -> list[Answer]:
 O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
 
 
-def fastest(run: Run, table: pd.DataFrame) -> Answer | None:
+def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Which scenario is fastest, and whether chance could have made it so."""
     question = "Which is fastest, and by how much?"
     best = recommendation(table)["fastest"]
     if best is None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     believable = table.loc[table["why_not"].isna(), "scenario"]
-    steps = ok_rows(run.document, run.steps)
-    rivals = against_fastest(steps[steps["scenario"].isin(believable)])
+    figures = run.good_figures
+    rivals = against_fastest(figures[figures["scenario"].isin(believable)])
     if rivals.empty:
         return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")
@@ -71,10 +72,9 @@ def _chance(row: Row) -> str:
     return f"Chance does not do as much (p = {row['p_holm']:.2g} after Holm over all pairs)."
 
 
-def dataparallel(run: Run, table: pd.DataFrame) -> Answer | None:
+def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Why DataParallel is slower than DDP, by shares of the difference."""
-    steps = ok_rows(run.document, run.steps)
-    if not {"dp", "ddp"} <= set(steps["scenario"]):
+    if not {"dp", "ddp"} <= set(run.good_figures["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
     if _effective(run, "dp")["replicas"] == 1:
@@ -87,7 +87,7 @@ def dataparallel(run: Run, table: pd.DataFrame) -> Answer | None:
     more = times["dp"] - times["ddp"]
     if more <= 0:
         return question, f"It is not slower here: {times['dp']:.1f} ms a step against {times['ddp']:.1f} ms."
-    medians = {row["scenario"]: row for row in phases(steps).to_dict("records")}
+    medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
     apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
     whole = sum(apart.values())
     shares = ", ".join(f"{phase} {value:+.1f} ms ({value / whole:.0%})" for phase, value in apart.items())
@@ -103,13 +103,13 @@ def dataparallel(run: Run, table: pd.DataFrame) -> Answer | None:
     )
 
 
-def mixed_precision(run: Run, table: pd.DataFrame, half: str, full: str) -> Answer | None:
+def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
     """Whether O1 is slower than no AMP, and what it spends time on that the other does not."""
-    steps = ok_rows(run.document, run.steps)
-    if not {half, full} <= set(steps["scenario"]):
+    figures = run.good_figures
+    if not {half, full} <= set(figures["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
-    (pair,) = between_scenarios(steps[steps["scenario"].isin([half, full])], full).to_dict("records")
+    (pair,) = between_scenarios(figures[figures["scenario"].isin([half, full])], full).to_dict("records")
     slower = pair["ratio"] > 1
     sure = pair["verdict"] not in (TOO_FEW, ALIKE)
     opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
@@ -126,7 +126,7 @@ def mixed_precision(run: Run, table: pd.DataFrame, half: str, full: str) -> Answ
     )
 
 
-def same_weights(run: Run, table: pd.DataFrame) -> Answer | None:
+def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
         launch
@@ -143,8 +143,7 @@ def same_weights(run: Run, table: pd.DataFrame) -> Answer | None:
         f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
         "of every rank before the first step), and every step adds the same to them."
     )
-    numerics = parity(run.document, run.steps, run.numerics)
-    known = numerics[numerics["gradient_alone"].notna() & numerics["gradient_error"].notna()]
+    known = run.parity[run.parity["gradient_alone"].notna() & run.parity["gradient_error"].notna()]
     if len(known):
         (row, *_) = known.to_dict("records")
         text += (
@@ -164,7 +163,7 @@ def same_weights(run: Run, table: pd.DataFrame) -> Answer | None:
     return question, text
 
 
-def memory(run: Run, table: pd.DataFrame) -> Answer | None:
+def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Which process, and which device, holds more."""
     good = ok_rows(run.document, run.memory)
     peaks = peak_by_process(good)

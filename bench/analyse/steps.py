@@ -7,10 +7,15 @@ Throughput is the global batch over the step time.
 The replicate is the launch. A scenario's figure is the geometric mean of its launches' medians: an interval over
 launches and a ratio of scenarios are reckoned on logarithms, whose mean that is, so that the point is the middle of its
 interval and the quotient of two points is the ratio that their comparison gives.
+
+Three tables, each made of the one before: rows of steps.parquet, their :func:`per_iteration`, and their launches
+(:func:`per_launch`). A function that wants one of them takes a finer one as well, and condenses it first; who asks many
+of them about millions of steps condenses once (``bench.analyse.analysed``).
 """
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
@@ -32,10 +37,75 @@ DRIFT_STEPS = 6
 """With fewer measured steps a third of them is one, and its median no middle."""
 
 
+ELAPSED, FASTEST, MIDDLE = "elapsed_s", "fastest_ms", "middle_ms"
+
+
+def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per launch and step, in their order: the row of the slowest rank (of equal ones the first), and more.
+
+    ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
+    step. Where ``steps`` tells: ``loss``, of the global batch: the mean over ranks, whose parts are equal, not finite
+    where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
+    ``forward_end_ns``: when the last rank had done its forward pass; ``elapsed_s``: seconds from the start of training
+    to the end of the step, of the latest rank. A table of iterations comes back as it is.
+    """
+    if FASTEST in steps:
+        return steps
+    needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
+    arrays = {name: steps[name].to_numpy() for name in needed if name in steps}
+    launches = list(steps.groupby("launch", sort=True).indices.values()) or [np.empty(0, dtype="int64")]
+    parts = [_of_launch({name: values[rows] for name, values in arrays.items()}) for rows in launches]
+    slowest = [rows[part.pop("slowest")] for rows, part in zip(launches, parts, strict=True)]
+    own = [name for name in steps.columns if name not in ("start_ns", "loss")]
+    table = steps[own].take(np.concatenate(slowest)).reset_index(drop=True)
+    return table.assign(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
+    """The columns that :func:`per_iteration` has more than one row of a launch, and which row that is (``slowest``)."""
+    order = np.argsort(rows["step"], kind="stable")
+    rows = {name: values[order] for name, values in rows.items()}
+    begins = np.flatnonzero(np.diff(rows["step"], prepend=-1))
+    sizes = np.diff(begins, append=len(order))
+    found = {"slowest": np.empty(len(begins), dtype="int64"), "ranks": sizes.astype("int32")}
+    for size in np.unique(sizes) if len(sizes) else (1,):  # several where a rank went before the others
+        of_size = sizes == size
+        places = begins[of_size, None] + np.arange(size)
+        for name, values in _over_ranks({name: values[places] for name, values in rows.items()}).items():
+            found.setdefault(name, np.empty(len(begins), dtype=values.dtype))[of_size] = values
+        found["slowest"][of_size] = order[places[:, 0] + found["slowest"][of_size]]
+    if "rank" in rows:
+        found[ELAPSED] = _elapsed_s(rows, np.repeat(np.arange(len(begins)), sizes), len(begins))
+    return found
+
+
+def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
+    """From columns of shape (steps, ranks) those over ranks; ``slowest``: the place of the rank."""
+    times = of["step_ms"]
+    found = {"slowest": times.argmax(axis=1), FASTEST: times.min(axis=1), MIDDLE: np.median(times, axis=1)}
+    if "loss" in of:
+        found["loss"] = of["loss"].mean(axis=1)
+    if "start_ns" in of:
+        ends_ns = of["start_ns"] + np.rint(times * 1e6).astype("int64")
+        found |= {"begin_ns": of["start_ns"].min(axis=1), "end_ns": ends_ns.max(axis=1)}
+        if "forward_ms" in of:
+            forward_ns = of["start_ns"] + (of["data_ms"] + of["forward_ms"]) * 1e6
+            found["forward_end_ns"] = forward_ns.max(axis=1)
+    return found
+
+
+def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:
+    """Of each of ``count`` iterations; ``place``: which one a row is of."""
+    latest = np.zeros(count)
+    for rank in np.unique(rows["rank"]):
+        own = rows["rank"] == rank
+        latest[place[own]] = np.maximum(latest[place[own]], np.cumsum(rows["step_ms"][own]) / 1000.0)
+    return latest
+
+
 def headline(steps: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and step: ``launch, scenario, repeat, step, warmup, step_ms`` (maximum over ranks)."""
-    rows = steps[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]].reset_index(drop=True)
-    return rows.loc[rows.groupby(["launch", "step"])["step_ms"].idxmax()].reset_index(drop=True)
+    return per_iteration(steps)[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
 
 
 def outliers(steps: pd.DataFrame) -> pd.DataFrame:
@@ -44,7 +114,8 @@ def outliers(steps: pd.DataFrame) -> pd.DataFrame:
     Beyond :data:`FENCE` interquartile ranges below the first or above the third quartile of the launch. A label and no
     sieve: a step that waited was waited for, and it stays in every figure.
     """
-    measured = headline(steps[~steps["warmup"]])
+    measured = headline(steps)
+    measured = measured[~measured["warmup"]].reset_index(drop=True)
     groups = measured.groupby("launch")["step_ms"]
     low, high = (measured["launch"].map(groups.quantile(part)) for part in (0.25, 0.75))
     reach = FENCE * (high - low)
@@ -61,20 +132,27 @@ def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
     median over steps of the part of the slowest rank's step that it waited for data.
     """
-    keys = ["launch", "scenario", "repeat"]
-    labelled = outliers(steps)
-    groups = labelled.groupby(keys)
+    if "median_ms" in steps:
+        return steps
+    table = per_iteration(steps)
+    labelled = outliers(table)
+    groups = labelled.groupby("launch")
     times = groups["step_ms"]
-    table = times.agg(["median", "mean"]).rename(columns={"median": "median_ms", "mean": "mean_ms"})
-    table = table.assign(
-        p95_ms=times.quantile(0.95),
-        p99_ms=times.quantile(0.99),
-        iqr_ms=times.quantile(0.75) - times.quantile(0.25),
-        measured=times.size(),
-        outliers=groups["outlier"].sum().astype("int64"),
-    ).reset_index()
-    more = pd.concat([_drift(labelled), _of_ranks(steps)], axis=1)
-    return table.join(more, on="launch")
+    figures = (
+        groups[["scenario", "repeat"]]
+        .first()
+        .assign(
+            median_ms=times.median(),
+            mean_ms=times.mean(),
+            p95_ms=times.quantile(0.95),
+            p99_ms=times.quantile(0.99),
+            iqr_ms=times.quantile(0.75) - times.quantile(0.25),
+            measured=times.size(),
+            outliers=groups["outlier"].sum().astype("int64"),
+        )
+    )
+    more = pd.concat([_drift(labelled), _of_ranks(table)], axis=1)
+    return figures.reset_index().join(more, on="launch")
 
 
 def _drift(measured: pd.DataFrame) -> pd.Series:
@@ -87,16 +165,15 @@ def _drift(measured: pd.DataFrame) -> pd.Series:
     return (last / first - 1.0).rename("drift")
 
 
-def _of_ranks(steps: pd.DataFrame) -> pd.DataFrame:
-    """``skew, slowest_rank, data_share`` by launch, over the measured steps."""
-    measured = steps[~steps["warmup"]].reset_index(drop=True)
-    ranks = measured.groupby(["launch", "step"])["step_ms"].agg(["idxmax", "max", "min", "median"])
-    skew = ((ranks["max"] - ranks["min"]) / ranks["median"]).groupby("launch").median()
-    slowest = measured.loc[ranks["idxmax"], ["launch", "rank", "step_ms", "data_ms"]]
-    share = (slowest["data_ms"] / slowest["step_ms"]).groupby(slowest["launch"]).median()
-    often = slowest.groupby(["launch", "rank"]).size().rename("often").reset_index()
+def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """``skew, slowest_rank, data_share`` by launch, over the measured steps of :func:`per_iteration`."""
+    measured = table.loc[~table["warmup"], ["launch", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]]
+    launch = measured["launch"]
+    skew = ((measured["step_ms"] - measured[FASTEST]) / measured[MIDDLE]).groupby(launch).median()
+    share = (measured["data_ms"] / measured["step_ms"]).groupby(launch).median()
+    often = measured.groupby(["launch", "rank"]).size().rename("often").reset_index()
     often = often.sort_values(["launch", "often", "rank"], ascending=[True, False, True]).drop_duplicates("launch")
-    several = measured.groupby("launch")["rank"].nunique() > 1
+    several = measured["ranks"].groupby(launch).max() > 1
     rank = often.set_index("launch")["rank"].astype("Int64")
     return pd.DataFrame({"skew": skew, "slowest_rank": rank.where(several.reindex(rank.index)), "data_share": share})
 
@@ -107,7 +184,8 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
     Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: for each launch the median over its steps, for
     the scenario the median over its launches. Medians of phases need not add up to the median of the step.
     """
-    return _phases_by_launch(steps).groupby("scenario", sort=False).median().reset_index()
+    medians = phases_by_launch(steps).drop(columns="launch")
+    return medians.groupby("scenario", sort=False).median().reset_index()
 
 
 def phase_intervals(steps: pd.DataFrame) -> pd.DataFrame:
@@ -117,18 +195,25 @@ def phase_intervals(steps: pd.DataFrame) -> pd.DataFrame:
     take none; null for one launch.
     """
     rows = []
-    for scenario, mine in _phases_by_launch(steps).groupby("scenario", sort=False):
+    for scenario, mine in phases_by_launch(steps).groupby("scenario", sort=False):
         for phase in PHASES:
             _, low, high = mean_interval(mine[f"{phase}_ms"].to_numpy())
             rows.append({"scenario": scenario, "phase": phase, "low_ms": low, "high_ms": high})
     return pd.DataFrame(rows, columns=["scenario", "phase", "low_ms", "high_ms"])
 
 
-def _phases_by_launch(steps: pd.DataFrame) -> pd.DataFrame:
-    """Median of each phase of the slowest rank's measured steps; index ``scenario, launch``."""
-    measured = steps[~steps["warmup"]]
-    slowest = measured.loc[measured.groupby(["launch", "step"])["step_ms"].idxmax()]
-    return slowest.groupby(["scenario", "launch"])[[f"{phase}_ms" for phase in PHASES]].median()
+def phases_by_launch(steps: pd.DataFrame) -> pd.DataFrame:
+    """Median of each phase (ms) of the slowest rank's measured steps, a row per launch with its ``scenario``.
+
+    Ordered by scenario and launch. Such a table comes back as it is.
+    """
+    if "step" not in steps:
+        return steps
+    table = per_iteration(steps)
+    names = [f"{phase}_ms" for phase in PHASES]
+    groups = table.loc[~table["warmup"], ["launch", "scenario", *names]].groupby("launch")
+    medians = groups["scenario"].first().to_frame().join(groups[names].median()).reset_index()
+    return medians.sort_values(["scenario", "launch"])[["scenario", "launch", *names]].reset_index(drop=True)
 
 
 def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
@@ -158,7 +243,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
         launches = mine[mine["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
         median = estimate(launches["median_ms"])
-        sources = memory.loc[memory["launch"].map(good) == scenario, "source"]
+        sources = {source for text in memory_of["source"] for source in text.split("+")}
         rows.append(
             {
                 "scenario": scenario,
@@ -169,7 +254,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
                 **_relative(base, launches["median_ms"], of_base=scenario == BASE),
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),
-                "memory_source": "+".join(sorted(set(sources))) or None,
+                "memory_source": "+".join(sorted(sources)) or None,
                 **_outcome(document, scenario),
             }
         )

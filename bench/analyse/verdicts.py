@@ -6,18 +6,17 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.advice import recommendations
+from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
-from bench.analyse.parity import parity
-from bench.analyse.validity import findings
 from bench.store import Run
 
 
 def of(run: Run) -> dict[str, Any]:
     """``validity``: findings; ``parity``: a verdict per launch; ``recommendation``: as its functions say."""
-    numerics = parity(run.document, run.steps, run.numerics)
+    run = Analysed.of(run)
     return {
-        "validity": records(findings(run.document, run.steps, numerics)),
-        "parity": records(numerics),
+        "validity": records(run.findings),
+        "parity": records(run.parity),
         "recommendation": recommendations(run.document, overview(run)),
     }
 

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 
+from bench.analyse.analysed import Analysed
 from bench.errors import RequestError
 from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
 from bench.store import Run, check_writable
@@ -31,10 +32,11 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
 
 def render(runs: Sequence[Run]) -> dict[str, bytes]:
     """The files of the report by name."""
-    summaries = [tables.summary_of(run) for run in runs]
+    analysed = [Analysed.of(run) for run in runs]
+    summaries = [tables.summary_of(run) for run in analysed]
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
-    for number, (run, table) in enumerate(zip(runs, summaries, strict=True), start=1):
+    for number, (run, table) in enumerate(zip(analysed, summaries, strict=True), start=1):
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         drawn = []
         for plot in figures.plots(run):
@@ -45,12 +47,12 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
     beside = {
         "summary.csv": tables.csv(summaries).encode(),
         "summary.md": markdown.render(sections).encode(),
-        **_more_tables(runs),
+        **_more_tables(analysed),
     }
     return {"index.html": page.render(sections, list(beside)).encode(), **beside, **files}
 
 
-def _more_tables(runs: Sequence[Run]) -> dict[str, bytes]:
+def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
     """The tables behind the verdicts and those of devices as CSV, those that have a row."""
     by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run)} for run in runs]
     filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
@@ -64,7 +66,7 @@ def _refuse_twice(ids: list[str]) -> None:
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:
-    """Write files into ``out``, all beside their places first, so that a full disk leaves the earlier report as it was."""
+    """Write files into ``out``, all beside their places first: a full disk leaves the earlier report as it was."""
     targets = [os.path.join(out, name) for name in files]
     for target in targets:
         if os.path.isdir(target):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import devices
 from bench.analyse import memory as held
-from bench.analyse.launches import ok_rows
+from bench.analyse.analysed import Analysed
 from bench.analyse.steps import scenarios
 from bench.report.drawing import (
     SOURCE_IN,
@@ -81,15 +81,19 @@ def memory_stack(run: Run) -> Plot | None:
         return None
     title = "Memory on each device over the whole run, stacked by process"
     stage = _stage(run, title, memory, list(known["device"].unique()))
-    stacks = {device: held.stacked(memory, device) for device in stage.panels}
-    highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values())
+    stacks = {
+        (device, launch): held.stacked(mine, device).droplevel("launch")
+        for launch, mine in memory.groupby("launch")
+        for device in stage.panels
+    }
+    highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values() if len(stack))
+    unknown = any(stack.isna().any(axis=None) for stack in stacks.values())
     proportional = held.proportional(memory)
     for device, axes in stage.panels.items():
         axes.set_ylim(0, highest * HEADROOM or 1.0)
         for launch in stage.launches:
-            if launch.launch in stacks[device].index.get_level_values("launch"):
-                mine: pd.DataFrame = stacks[device].loc[[launch.launch]].droplevel("launch")
-                _layers(stage, axes, launch, mine)
+            if len(stacks[device, launch.launch]):
+                _layers(stage, axes, launch, stacks[device, launch.launch])
         if device == "cpu" and len(proportional):
             _proportional(stage, axes, proportional)
         axes.yaxis.set_major_locator(locator(4))
@@ -97,13 +101,14 @@ def memory_stack(run: Run) -> Plot | None:
         axes.set_ylabel("MiB")
     ranks = sorted({int(rank) for rank in known["rank"].unique()})[:RANK_COLOURS]
     keys = [(handle("box-full", _of_rank(rank)), f"rank {rank}") for rank in ranks]
-    if any(stack.isna().any(axis=None) for stack in stacks.values()):
+    if unknown:
         keys.append((handle("shade", "shade"), "unknown for a process"))
     if "cpu" in stage.panels and len(proportional):
         keys.append((handle("line-full", "ink"), "sum of PSS"))
     legend_row(stage.figure, keys)
     caption = _about_stack(stage, known, len(proportional) > 0)
-    named = [name for name in scenarios(run.document) if name in set(known["scenario"])]
+    shown = set(known["scenario"].unique())
+    named = [name for name in scenarios(run.document) if name in shown]
     return finished(run, stage.figure, "memory-stack", title, caption, [_bare(name) for name in named])
 
 
@@ -128,14 +133,14 @@ def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str
     return caption
 
 
-def power(run: Run) -> Plot | None:
+def power(run: Analysed) -> Plot | None:
     """Power of each device over the whole run, with the mean of each launch and where it was held back."""
     timeline = devices.power_timeline(run.device)
     if timeline.empty:
         return None
     title = "Power of each device over the whole run"
     stage = _stage(run, title, run.device, list(timeline["device"].unique()))
-    means = devices.per_device(run.device, run.steps)
+    means = run.devices
     stretches = devices.throttled_stretches(run.device)
     highest = max(float(timeline["power_w"].max()), float(means["mean_power_w"].max() or 0.0))
     for device, axes in stage.panels.items():
@@ -163,8 +168,8 @@ def power(run: Run) -> Plot | None:
     caption = _about_launches(stage)
     if any(device.startswith("package-") for device in stage.panels):
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
-    with_samples = set(ok_rows(run.document, timeline)["scenario"])
-    named = [name for name in scenarios(run.document) if name in set(timeline["scenario"]) | with_samples]
+    shown = set(timeline["scenario"].unique())
+    named = [name for name in scenarios(run.document) if name in shown]
     return finished(run, stage.figure, "power", title, caption, [_bare(name) for name in named])
 
 
@@ -383,11 +388,9 @@ def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
     axes.plot(times, watts, color=light("line-0"), linewidth=1.1, marker="o" if alone else "", markersize=3, zorder=2)
 
 
-def _mean(run: Run, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
+def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> None:
     """The mean over the measured steps of a launch, as a bar over them with its figure where there is room."""
-    mine = run.steps[(run.steps["launch"] == row["launch"]) & ~run.steps["warmup"]]
-    start = stage.seconds(float(mine["start_ns"].min()))
-    end = start + float(row["window_s"])
+    start, end = (stage.seconds(float(at_ns)) for at_ns in run.windows[row["launch"]])
     axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8, solid_capstyle="butt")
     axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}")
     text = f"{row['mean_power_w']:,.0f} W"

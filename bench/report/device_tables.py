@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import devices
 from bench.analyse import memory as held
+from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
-from bench.report.tables import UNKNOWN, Cell, Column, Table, number
+from bench.report.tables import UNKNOWN, Cell, Column, Table, number, of_run
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -33,26 +34,25 @@ MEMORY_SOURCES = {
 }
 
 
-def for_csv(run: Run) -> dict[str, "pd.DataFrame"]:
+def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """These tables in full, by the names of their files, each with the run's id as its first column."""
     tables = {
-        "energy": devices.per_device(ok_rows(run.document, run.device), ok_rows(run.document, run.steps)),
+        "energy": ok_rows(run.document, run.devices),
         "memory-beside-torch": held.beside_torch(_ok(run), ok_rows(run.document, run.memory)),
     }
-    for table in tables.values():
-        table.insert(0, "run", run.id)
-    return tables
+    return {name: of_run(run, table) for name, table in tables.items()}
 
 
-def energy_of(run: Run) -> "pd.DataFrame":
-    """Energy and heat of each scenario over its ``ok`` launches."""
-    device, steps = ok_rows(run.document, run.device), ok_rows(run.document, run.steps)
-    return devices.per_scenario(device, steps, run.document["workload"]["global_batch"])
+def memory_of(run: Analysed) -> "pd.DataFrame":
+    """The memory of each rank of every ``ok`` launch: beside torch's on GPUs, both sizes on the CPU."""
+    if run.document["workload"]["device"] == "cpu":
+        return of_run(run, held.resident(run.document["launches"], run.memory))
+    return of_run(run, held.beside_torch(_ok(run), ok_rows(run.document, run.memory)))
 
 
-def energy_table(run: Run) -> Table | None:
+def energy_table(run: Analysed) -> Table | None:
     """Energy, power, clocks, heat and traffic over the measured steps; None where no device was sampled in them."""
-    table = energy_of(run)
+    table = run.energy
     if table.empty:
         return None
     columns = (
@@ -146,9 +146,9 @@ def no_energy(run: Run) -> str:
     return "Energy, power and heat are unknown: this run has no samples of a device, and does not say why."
 
 
-def beside_torch_table(run: Run) -> Table | None:
+def beside_torch_table(run: Analysed) -> Table | None:
     """The memory of each rank of a launch of each scenario, from whoever knows; None where nobody does."""
-    chosen = held.largest_launches(run.document, run.memory)
+    chosen = held.largest_launches(run.document, run.peaks)
     on_cpu = run.document["workload"]["device"] == "cpu"
     return _resident_table(run, chosen) if on_cpu else _driver_table(run, chosen)
 
@@ -250,6 +250,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
         Column(heading="rank", number=True),
         Column(heading="PID", number=True),
         Column(heading="RSS peak MiB", number=True),
+        Column(heading="the kernel's peak MiB", number=True),
         Column(heading="PSS peak MiB", number=True),
     )
     reasons = list(dict.fromkeys(row["reason"] for row in found if isinstance(row["reason"], str)))
@@ -261,6 +262,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
             Cell(text=str(row["rank"])),
             Cell(text=str(row["pid"])),
             Cell(text=number(row["rss_mib"], ",.0f")),
+            Cell(text=number(row["kernel_peak_mib"], ",.0f")),
             Cell(
                 text=number(row["pss_mib"], ",.0f"),
                 small=row["reason"] if isinstance(row["reason"], str) and not alike else "",
@@ -270,7 +272,8 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     ]
     notes = [
         WHICH,
-        "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up. "
+        "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up; "
+        "the peak of its samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. "
         "PSS: the proportional set size, in which a page of n processes counts 1/n, so they do; it is sampled far more "
         "seldom, and its peak may have been missed. Torch has no allocator of its own on the CPU to stand beside.",
     ]

@@ -80,6 +80,8 @@ POINT_IN = 0.09
 """Half the side of the square around a point that labels keep clear of."""
 
 PNG_DPI = 200
+STRETCHES = 800
+"""Of a line that has more points than a sheet has pixels: each is drawn by two of its points."""
 LABEL_LIMIT = 54
 """Letters of a label of a plot; a longer one is cut."""
 
@@ -352,6 +354,31 @@ def end_labels(
         text = f"{short(row.scenario)}  {texts[row.scenario]}"
         axes.annotate(text, (1.075, height), (6, 0), va="bottom", fontsize=8.5, color=light("ink"), **place)
         axes.annotate(row.label, (1.075, height), (6, -1), va="top", fontsize=7, color=light("muted"), **place)
+
+
+def line_points(x: Any, y: Any) -> tuple[Any, Any]:
+    """The points of a line to draw: all of them, or of each of :data:`STRETCHES` stretches the lowest and the highest.
+
+    Arrays of one length, ``y`` without NaN. Nothing that could be seen is lost: a pixel shows the whole range of what
+    falls into it.
+    """
+    import numpy as np
+
+    if len(x) <= 2 * STRETCHES:
+        return x, y
+    begins = np.linspace(0, len(x), STRETCHES, endpoint=False).astype("int64")
+    stretches = list(zip(begins, [*begins[1:], len(x)], strict=True))
+    lowest = [begin + int(np.argmin(y[begin:end])) for begin, end in stretches]
+    highest = [begin + int(np.argmax(y[begin:end])) for begin, end in stretches]
+    drawn = np.unique([0, *lowest, *highest, len(x) - 1])
+    return x[drawn], y[drawn]
+
+
+def about_lines(points: int) -> str:
+    """For a caption: what :func:`line_points` leaves out of a line of so many points. May be empty."""
+    if points <= 2 * STRETCHES:
+        return ""
+    return f" Of {points:,} points of a line the lowest and the highest of each of {STRETCHES} stretches are drawn."
 
 
 def text_width_in(figure: Artist, text: str, size: float, *, bold: bool = False) -> float:

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
+from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ok_rows, shown
+from bench.analyse.launches import shown
 from bench.analyse.spread import spread
-from bench.analyse.steps import headline, per_launch, phase_intervals, phases
+from bench.analyse.steps import phase_intervals, phases
 from bench.records import PHASES
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
@@ -19,6 +20,7 @@ from bench.report.drawing import (
     Artist,
     Plot,
     Row,
+    about_lines,
     axes_at,
     dashes,
     end_labels,
@@ -26,6 +28,7 @@ from bench.report.drawing import (
     handle,
     legend_row,
     light,
+    line_points,
     locator,
     right_label,
     row_axes,
@@ -36,7 +39,6 @@ from bench.report.drawing import (
     text_width_in,
 )
 from bench.report.verdict_figures import losses, time_spent, trade_off
-from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 DOTS_PER_SCENARIO = 1000
 
 
-def plots(run: Run) -> list[Plot]:
+def plots(run: Analysed) -> list[Plot]:
     """All plots of a run for which it has figures."""
     import matplotlib
 
@@ -56,16 +58,14 @@ def plots(run: Run) -> list[Plot]:
         return [plot for draw in drawings if (plot := draw(run)) is not None]
 
 
-def step_times(run: Run) -> Plot | None:
+def step_times(run: Analysed) -> Plot | None:
     """Every measured step as a dot, the middle half of them as a box, the median as a bar."""
-    steps = ok_rows(run.document, run.steps)
+    steps, launches = run.good_iterations, run.good_figures
     if steps.empty:
         return None
-    rows = rows_of(run, steps)
-    measured = headline(steps)
-    measured = measured[~measured["warmup"]]
-    middle = spread(steps).set_index("scenario").to_dict("index")
-    launches = per_launch(steps)
+    rows = rows_of(run, launches)
+    measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
+    middle = spread(steps, launches).set_index("scenario").to_dict("index")
     global_batch = run.document["workload"]["global_batch"]
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     cut = high / 2 < low < high
@@ -105,16 +105,15 @@ def step_times(run: Run) -> Plot | None:
     return finished(run, figure, "step-times", title, caption, rows)
 
 
-def phase_stack(run: Run) -> Plot | None:
+def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
-    steps = ok_rows(run.document, run.steps)
-    if steps.empty:
+    if run.good_figures.empty:
         return None
-    rows = rows_of(run, steps)
-    medians = phases(steps).set_index("scenario")
-    known = phase_intervals(steps).dropna().to_dict("records")
+    rows = rows_of(run, run.good_figures)
+    medians = phases(run.good_phases).set_index("scenario")
+    known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
-    middle = spread(steps).set_index("scenario").to_dict("index")
+    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
     figure = sheet(run, title, height_in=rows_height_in(len(rows)))
@@ -152,14 +151,15 @@ def phase_stack(run: Run) -> Plot | None:
     return finished(run, figure, "phases", title, caption, rows)
 
 
-def memory(run: Run) -> Plot | None:
+def memory(run: Analysed) -> Plot | None:
     """Memory of each process over the time of one launch of each scenario."""
     known = run.memory[run.memory["used_mib"].notna()]
     launches = shown(run.document, known)
     if not launches:
         return None
-    lines = {name: memory_timeline.timeline(launch, known, run.steps) for name, launch in launches.items()}
-    sources = sorted({source for line in lines.values() for source in line["source"]})
+    own = {name: _of_launch(launch, known, run.iterations) for name, launch in launches.items()}
+    lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
+    sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if len(lines) == 1 else 2
     panel_in, title_in, left_in, between_in = 1.55, 0.66, 0.72, 0.62
@@ -172,7 +172,7 @@ def memory(run: Run) -> Plot | None:
         y_in = top_in - (down + 1) * (panel_in + title_in)
         axes = axes_at(figure, left_in + across * (width_in + between_in), y_in, width_in, panel_in)
         launch = launches[scenario]
-        end_s = _shade_windows(axes, memory_timeline.windows(launch, known, run.steps))
+        end_s = _shade_windows(axes, memory_timeline.windows(launch, *own[scenario]))
         axes.set_ylim(0, highest * 1.08)
         _memory_lines(axes, line, run.document["machine"]["gpus"])
         axes.set_xlim(0, max(end_s, float(line["seconds"].max()), 0.5) * 1.02)
@@ -187,18 +187,18 @@ def memory(run: Run) -> Plot | None:
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
+    caption += about_lines(max(int(line.groupby(memory_timeline.LINE).size().max()) for line in lines.values()))
     rows = [Row(scenario=name, label="", colour="ink") for name in lines]
     return finished(run, figure, "memory", title, caption, rows)
 
 
-def elapsed(run: Run) -> Plot | None:
+def elapsed(run: Analysed) -> Plot | None:
     """Elapsed seconds against iteration, a line for each scenario, warm-up included: the published form."""
-    steps = ok_rows(run.document, run.steps)
-    if steps.empty:
+    if run.good_figures.empty:
         return None
-    rows = rows_of(run, steps)
-    launches = shown(run.document, steps)
-    seconds = published.elapsed(steps)
+    rows = rows_of(run, run.good_figures)
+    launches = shown(run.document, run.good_figures)
+    seconds = published.elapsed(run.good_iterations)
     series = {}
     for row in rows:
         mine = seconds[seconds["launch"] == launches[row.scenario]["launch"]]
@@ -217,7 +217,7 @@ def elapsed(run: Run) -> Plot | None:
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
     for row in rows:
-        axes.plot(*series[row.scenario], color=light(row.colour), linewidth=1.9, linestyle=dashes(row))
+        axes.plot(*line_points(*series[row.scenario]), color=light(row.colour), linewidth=1.9, linestyle=dashes(row))
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
@@ -229,7 +229,12 @@ def elapsed(run: Run) -> Plot | None:
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
+    caption += about_lines(max(len(values) for _, values in series.values()))
     return finished(run, figure, "elapsed", title, caption, rows)
+
+
+def _of_launch(launch: dict[str, Any], *tables: "pd.DataFrame") -> "list[pd.DataFrame]":
+    return [table[table["launch"] == launch["launch"]] for table in tables]
 
 
 def jitter(k: int) -> float:
@@ -265,7 +270,8 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]
         rank, pid, gpu = key
         where = "" if gpu == "cpu" else f" · GPU {indices.get(gpu, gpu[-6:])}"
         width = 2.6 if number == 0 and len(keys) > 1 else 1.4
-        axes.plot(samples["seconds"], samples["used_mib"], linewidth=width, label=f"rank {rank} · PID {pid}{where}")
+        points = line_points(samples["seconds"].to_numpy(), samples["used_mib"].to_numpy())
+        axes.plot(*points, linewidth=width, label=f"rank {rank} · PID {pid}{where}")
         axes.lines[-1].set(color=light(f"line-{number % 8}"), marker="o" if len(samples) == 1 else "", markersize=3)
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.yaxis.set_major_locator(locator(4))

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import Advice, advice
+from bench.analyse.analysed import Analysed
 from bench.analyse.answer import answer, caveats, failures
 from bench.analyse.questions import Answer, questions
 from bench.console import duration
 from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
-from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,9 @@ class Section:
     launches: tables.Table
 
 
-def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str) -> Section:
+def section(
+    run: Analysed, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str
+) -> Section:
     """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
     figures = {
         plot.name: Figure(

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
+from bench.analyse.analysed import Analysed
 from bench.analyse.answer import fastest
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import precision_percent
 from bench.analyse.labels import HALF
-from bench.analyse.launches import ok_rows
 from bench.analyse.overview import overview
-from bench.analyse.parity import parity
 from bench.analyse.spread import losses
-from bench.analyse.steps import BASE, per_launch, scenarios
-from bench.analyse.validity import findings
+from bench.analyse.steps import BASE, scenarios
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -86,9 +84,12 @@ class Table:
 
 def summary_of(run: Run) -> "pd.DataFrame":
     """The summary of a run (``bench.analyse.overview``) with the run's id as its first column."""
-    table = overview(run)
-    table.insert(0, "run", run.id)
-    return table
+    return of_run(run, overview(run))
+
+
+def of_run(run: Run, table: "pd.DataFrame") -> "pd.DataFrame":
+    """The table with the run's id as its first column."""
+    return table.assign(run=run.id)[["run", *table.columns]]
 
 
 def csv(tables: Sequence["pd.DataFrame"]) -> str:
@@ -178,9 +179,9 @@ def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
     return notes
 
 
-def published_table(run: Run) -> Table | None:
+def published_table(run: Analysed) -> Table | None:
     """Elapsed seconds of this run beside the published ones; None for a run without steps of an ``ok`` launch."""
-    steps = ok_rows(run.document, run.steps)
+    steps = run.good_iterations
     if steps.empty:
         return None
     form = published.table(steps, scenarios(run.document))
@@ -280,7 +281,7 @@ def _dtypes(counts: dict[str, int]) -> str:
     return " + ".join(f"{HALF.get(name, name)} {100 * counts[name] / whole:.1f} %" for name in names)
 
 
-def launches_table(run: Run) -> Table:
+def launches_table(run: Analysed) -> Table:
     """Every launch: how it went, its processes, and what was checked about its figures."""
     columns = (
         Column(heading="launch", number=True),
@@ -301,10 +302,9 @@ def launches_table(run: Run) -> Table:
         Column(heading="loss finite"),
         Column(heading="ranks alike"),
     )
-    loss = losses(run.steps).set_index("launch")
-    figures = per_launch(run.steps).set_index("launch")
-    found = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
-    codes = found.groupby("launch")["code"].agg(", ".join)
+    loss = losses(run.iterations).set_index("launch")
+    figures = run.figures.set_index("launch")
+    codes = run.findings.groupby("launch")["code"].agg(", ".join)
     rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document["launches"])
     notes = (
         "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "

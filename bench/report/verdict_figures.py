@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
+from bench.analyse.analysed import Analysed
 from bench.analyse.communication import spent
 from bench.analyse.labels import what_ran
 from bench.analyse.overview import overview
@@ -11,12 +12,14 @@ from bench.analyse.parity import loss_curves
 from bench.report.drawing import (
     EDGE_IN,
     SOURCE_IN,
+    STRETCHES,
     TITLE_IN,
     WIDTH_IN,
     Artist,
     Box,
     Plot,
     Row,
+    about_lines,
     axes_at,
     beside,
     colour_of,
@@ -26,6 +29,7 @@ from bench.report.drawing import (
     handle,
     legend_row,
     light,
+    line_points,
     locator,
     row_axes,
     rows_height_in,
@@ -54,7 +58,7 @@ SPENT = {
 """Categories of the profiler in the order of their bars, and their names in the theme."""
 
 
-def trade_off(run: Run) -> Plot | None:
+def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
     table = overview(run)
     known = table[table["throughput_img_s"].notna() & table["peak_total_mib"].notna()]
@@ -187,15 +191,16 @@ def _known(box: Box) -> bool:
     return not any(math.isnan(edge) for edge in box)
 
 
-def losses(run: Run) -> Plot | None:
+def losses(run: Analysed) -> Plot | None:
     """The losses of every scenario, and by how much of its bound each is off the reference."""
     import numpy as np
 
-    curves = loss_curves(run.document, run.steps, run.numerics)
+    curves = loss_curves(run.document, run.iterations, run.numerics)
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
         return None
-    rows = [row for row in rows_of(run, run.steps) if row.scenario in set(curves["scenario"])]
+    drawn = set(curves["scenario"].unique())
+    rows = [row for row in rows_of(run, run.figures) if row.scenario in drawn]
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62
@@ -213,19 +218,22 @@ def losses(run: Run) -> Plot | None:
     if len(held):
         widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
         band = held[held["scenario"] == widest]
+        band = band.iloc[:: -(-len(band) // STRETCHES)]
         upper.plot(band["step"], band["reference"], color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
         edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
         upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
         keys.append((handle("line", "ink"), f"reference for {short(widest)}"))
         keys.append((handle("box", "muted"), "how far it may be from that"))
+        with_bound = set(held["scenario"].unique())
         lower = axes_at(figure, 0.78, bottom_in, width_in, lower_in)
-        _parts_of_bound(lower, [row for row in rows if row.scenario in set(held["scenario"])], held, lower_in)
+        _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held, lower_in)
         lower.set_xlim(upper.get_xlim())
         lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
         caption += (
             " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
             "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
         )
+    caption += about_lines(int(curves.groupby("scenario").size().max()))
     legend_row(figure, keys)
     return finished(run, figure, "losses", title, caption, rows)
 
@@ -233,7 +241,12 @@ def losses(run: Run) -> Plot | None:
 def _loss_lines(axes: Artist, rows: list[Row], curves: "pd.DataFrame", warmup: int) -> None:
     for row in rows:
         mine = curves[curves["scenario"] == row.scenario]
-        axes.plot(mine["step"], mine["loss"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.plot(
+            *line_points(mine["step"].to_numpy(), mine["loss"].to_numpy()),
+            color=light(row.colour),
+            linewidth=1.6,
+            linestyle=dashes(row),
+        )
         axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
@@ -257,14 +270,19 @@ def _parts_of_bound(axes: Artist, rows: list[Row], held: "pd.DataFrame", height_
     ends = {}
     for row in rows:
         mine = parts[parts["scenario"] == row.scenario]
-        axes.plot(mine["step"], mine["part"], color=light(row.colour), linewidth=1.6, linestyle=dashes(row))
+        axes.plot(
+            *line_points(mine["step"].to_numpy(), mine["part"].to_numpy()),
+            color=light(row.colour),
+            linewidth=1.6,
+            linestyle=dashes(row),
+        )
         axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
         ends[row.scenario] = float(mine["part"].iloc[-1])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("difference ÷ bound")
-    last = max(held["step"])
+    last = int(held["step"].max())
     to_axes = axes.transData + axes.transAxes.inverted()
     places = {name: float(to_axes.transform((last, end))[1]) for name, end in ends.items()}
     end_labels(axes, rows, places, height_in, {name: _signed(end) for name, end in ends.items()})

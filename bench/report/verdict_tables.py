@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
+from bench.analyse.analysed import Analysed
 from bench.analyse.answer import listed
 from bench.analyse.bars import bar
 from bench.analyse.intervals import estimate
-from bench.analyse.launches import ok_rows
-from bench.analyse.steps import per_launch, scenarios
-from bench.analyse.validity import findings, grouped
-from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, number
+from bench.analyse.steps import scenarios
+from bench.analyse.validity import grouped
+from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, number, of_run
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -21,30 +21,18 @@ if TYPE_CHECKING:
 Row = dict[Any, Any]
 
 
-def for_csv(run: Run) -> dict[str, "pd.DataFrame"]:
+def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """The tables in full, by the names of their files, each with the run's id as its first column."""
     tables = {
-        "findings": found_in(run),
-        "parity": parity_of(run),
+        "findings": run.findings,
+        "parity": run.parity,
         "communication": diagnosed.communication(run.document, run.diagnostics),
         "time-spent": diagnosed.spent(run.document),
     }
-    for table in tables.values():
-        table.insert(0, "run", run.id)
-    return tables
+    return {name: of_run(run, table) for name, table in tables.items()}
 
 
-def found_in(run: Run) -> "pd.DataFrame":
-    """The findings of a run."""
-    return findings(run.document, run.steps, parity_of(run))
-
-
-def parity_of(run: Run) -> "pd.DataFrame":
-    """The numerics of a run, launch by launch."""
-    return numerics.parity(run.document, run.steps, run.numerics)
-
-
-def findings_table(run: Run) -> Table | None:
+def findings_table(run: Analysed) -> Table | None:
     """What was found, one row for all findings that ask for the same; None where nothing was."""
     rows = [
         (
@@ -54,7 +42,7 @@ def findings_table(run: Run) -> Table | None:
             Cell(text=row["where"], wrap=True),
             Cell(text=row["remedy"], wrap=True),
         )
-        for row in grouped(found_in(run), scenarios(run.document)).to_dict("records")
+        for row in grouped(run.findings, scenarios(run.document)).to_dict("records")
     ]
     if not rows:
         return None
@@ -66,9 +54,9 @@ def findings_table(run: Run) -> Table | None:
     return Table(columns=tuple(Column(heading=text) for text in headings), rows=tuple(rows), notes=notes)
 
 
-def parity_table(run: Run) -> Table | None:
+def parity_table(run: Analysed) -> Table | None:
     """What the gravest launch of each scenario shows of its numerics; None without a launch that ended well."""
-    launches = parity_of(run)
+    launches = run.parity
     if launches.empty:
         return None
     columns = (
@@ -308,9 +296,9 @@ def traces(run: Run) -> list[str]:
     return sorted(name for name in run.document["files"] if name.startswith("traces/"))
 
 
-def statistics_table(run: Run) -> Table | None:
+def statistics_table(run: Analysed) -> Table | None:
     """How the steps of each scenario scatter; None without steps of an ``ok`` launch."""
-    figures = per_launch(ok_rows(run.document, run.steps))
+    figures = run.good_figures
     if figures.empty:
         return None
     columns = (

@@ -160,6 +160,8 @@ class Loop:
                 for message in self.channel.receive():
                     self._hear(message)
             self._sample()
+            for watched in self.launches.values():
+                watched.spool.sync()
 
     def _hear(self, message: dict[str, Any]) -> None:
         if message["event"] == "watch":

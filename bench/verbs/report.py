@@ -5,11 +5,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import OK, RequestError
-from bench.store import find, read
+from bench.store import find
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
-    from bench.store import Run
+    from bench.analyse.analysed import Analysed
 
 DESCRIPTION = """\
 Turn runs into one page that holds everything (it opens from a disk, without network), with the plots as PNG and SVG and
@@ -32,10 +32,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
-    runs = [
-        read(find(name, options.results), allow_incomplete=options.allow_incomplete)
-        for name in options.runs or ["latest"]
-    ]
+    folders = [find(name, options.results) for name in options.runs or ["latest"]]
+    from bench.analyse.analysed import Analysed
+
+    runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
     for run in runs:
         if run.document["batch_search"]:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return OK
 
 
-def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
+def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     """The answer of each run with what limits it, what to train with, what was found, and where the page is."""
     from bench.analyse.advice import in_lines
     from bench.analyse.answer import answer, caveats
@@ -80,17 +80,17 @@ def _what_to_look_at(runs: "list[Run]", files: list[str]) -> str:
     )
 
 
-def _for_programs(runs: "list[Run]") -> dict[str, list[dict[str, Any]]]:
+def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.advice import recommendations
     from bench.analyse.questions import questions
     from bench.analyse.verdicts import records
-    from bench.report.tables import summary_of
+    from bench.report import device_tables
+    from bench.report.tables import of_run, summary_of
     from bench.report.verdict_tables import for_csv
 
-    said: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in ("summary", "recommendation", "validity", "parity", "communication", "questions")
-    }
+    names = ("summary", "recommendation", "validity", "parity", "communication", "energy", "memory", "questions")
+    said: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for run in runs:
         table, more = summary_of(run), for_csv(run)
         said["summary"] += records(table)
@@ -98,6 +98,8 @@ def _for_programs(runs: "list[Run]") -> dict[str, list[dict[str, Any]]]:
         said["validity"] += records(more["findings"])
         said["parity"] += records(more["parity"])
         said["communication"] += records(more["communication"])
+        said["energy"] += records(of_run(run, run.energy))
+        said["memory"] += records(device_tables.memory_of(run))
         said["questions"] += [
             {"run": run.id, "question": question, "answer": text} for question, text in questions(run)
         ]

@@ -88,7 +88,7 @@ def judge(
     losses = LOSS if loss is None else loss
     steps = pd.DataFrame(
         [
-            {"launch": 0, "step": step, "rank": rank, "loss": value}
+            {"launch": 0, "step": step, "rank": rank, "step_ms": 1.0, "loss": value}
             for step, value in enumerate(losses)
             for rank in (0, 1)
         ]

@@ -25,12 +25,12 @@ from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_
 
 from bench import report
 from bench.analyse import memory_timeline
+from bench.analyse.analysed import Analysed
 from bench.analyse.answer import answer, caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
 from bench.report import drawing, figures, tables
-from bench.store import Run, read
 
 PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
 
@@ -41,7 +41,7 @@ class Written:
 
     out: Path
     files: list[str]
-    run: Run
+    run: Analysed
 
     def text(self, name: str) -> str:
         return (self.out / name).read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """The report of a run with all that can go wrong in it."""
     folder = tmp_path_factory.mktemp("mixed")
     launches = [DDP, replace_checks(FAST, finite_loss=False), APEX, GONE, BROKEN]
-    run = read(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
+    run = Analysed.read(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
     return Written(folder / "out", report.write([run], str(folder / "out")), run)
 
 
@@ -156,7 +156,7 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
         assert pixels == [pytest.approx(size / 72 * drawing.PNG_DPI, abs=1) for size in (width, height)]
 
 
-def plot_of(run: Run, name: str) -> drawing.Plot:
+def plot_of(run: Analysed, name: str) -> drawing.Plot:
     (plot,) = [plot for plot in figures.plots(run) if plot.name == name]
     return plot
 
@@ -193,7 +193,7 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
 
 def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    plot = plot_of(read(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
+    plot = plot_of(Analysed.read(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
     texts = svg_texts(plot.svg)
     assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
     assert "95 % interval over launches" in plot.caption
@@ -248,7 +248,7 @@ def read_back(*launches: Launch) -> Any:
 
 
 def test_dash_stands_for_a_loss_that_ended_not_finite(tmp_path: Path) -> None:
-    run = read(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
+    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
     cells = tables.launches_table(run).rows[0]
     assert cells[-3].text == "–"
     assert cells[-2].small == "not finite from step 1 on"
@@ -277,7 +277,7 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
 
 def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
-    run = read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
+    run = Analysed.read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
     table = tables.summary_table(run, tables.summary_of(run))
     ddp, alone = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
@@ -325,7 +325,7 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
 
 
 def test_published_form_of_a_run_without_published_scenarios(tmp_path: Path) -> None:
-    run = read(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
+    run = Analysed.read(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
     table = tables.published_table(run)
     assert table is not None
     (row,) = table.rows
@@ -355,7 +355,7 @@ def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
 
 def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
-    run = read(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
+    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
     (launch,) = run.document["launches"]
     born_s = 1.025 - 1.5
     assert memory_timeline.start_ns(launch, run.memory, run.steps) == pytest.approx(born_s * SECOND_NS)
@@ -366,7 +366,7 @@ def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
 
 
 def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
-    run = read(str(write_run(folder, launches, **options)), allow_incomplete=True)
+    run = Analysed.read(str(write_run(folder, launches, **options)), allow_incomplete=True)
     table = tables.summary_of(run)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
@@ -587,7 +587,7 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
     said, _ = sentences([DDP, failed, FAST, FAST], tmp_path)
     assert said.startswith("The fastest is ddp with 200.0 images a second")
     (path,) = tmp_path.iterdir()
-    run = read(str(path))
+    run = Analysed.read(str(path))
     assert {name: launch["launch"] for name, launch in shown(run.document, run.steps).items()} == {
         "ddp": 0,
         "ddp_o2": 2,
@@ -597,7 +597,7 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * figures.DOTS_PER_SCENARIO - 1))]]
-    run = read(str(write_run(tmp_path, [Launch("ddp", many)])))
+    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", many)])))
     plot = plot_of(run, "step-times")
     assert figures.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * figures.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)

@@ -18,12 +18,13 @@ from test_report import Page, plot_of, svg_texts
 
 from bench import report
 from bench.analyse import devices
+from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
 from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.records import LATER_COLUMNS
 from bench.report import device_figures, device_tables, figures, tables
-from bench.store import EMPTY, Run, RunWriter, read
+from bench.store import EMPTY, RunWriter
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(
@@ -37,18 +38,18 @@ HIDDEN = replace(
 OUT = replace(DP, scenario="ddp_o3", strategy="ddp", steps_ms=[], status="oom", reason=HOSTILE, reserved={}, watts={})
 
 
-def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: Any) -> Run:
-    return read(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
+def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: Any) -> Analysed:
+    return Analysed.read(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     """dp with one process on both GPUs, ddp with two at a power cap, one too hot, one half hidden, one that died."""
     return written(tmp_path_factory.mktemp("whole"), [DP, DDP2, HOT, HIDDEN, OUT])
 
 
 @pytest.fixture(scope="module")
-def files(whole: Run) -> dict[str, bytes]:
+def files(whole: Analysed) -> dict[str, bytes]:
     return report.render([whole])
 
 
@@ -162,7 +163,10 @@ def test_proportional_set_sizes_stand_beside_resident_ones(tmp_path: Path) -> No
     assert proportional(run.memory)["pss_mib"].tolist() == [450.0]
     plot = plot_of(run, "memory-stack")
     assert "sum of PSS" in svg_texts(plot.svg) and "shared pages count once" in plot.caption
-    assert [row[-2:] for row in cells(device_tables.beside_torch_table(run))] == [["400", "300"], ["200", "150"]]
+    assert [row[-3:] for row in cells(device_tables.beside_torch_table(run))] == [
+        ["400", "–", "300"],
+        ["200", "–", "150"],
+    ]
     without = plot_of(written(tmp_path / "without", [DDP], ()), "memory-stack")
     assert "sum of PSS" not in svg_texts(without.svg) and "were not sampled in this run" in without.caption
 
@@ -170,7 +174,7 @@ def test_proportional_set_sizes_stand_beside_resident_ones(tmp_path: Path) -> No
 # Memory beside torch
 
 
-def test_memory_beside_torch_names_the_difference(whole: Run) -> None:
+def test_memory_beside_torch_names_the_difference(whole: Analysed) -> None:
     table = device_tables.beside_torch_table(whole)
     rows = cells(table)
     assert rows[:4] == [
@@ -197,7 +201,7 @@ def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Pat
 def test_on_the_cpu_resident_sizes_stand_with_why_the_proportional_ones_are_unknown(tmp_path: Path) -> None:
     run = written(tmp_path, [DDP, BROKEN], ())
     table = device_tables.beside_torch_table(run)
-    assert cells(table) == [["ddp", "0", "0", "0", "300", "–"], ["ddp", "0", "1", "1", "200", "–"]]
+    assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
     assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
     assert resident(run.document["launches"], run.memory)["launch"].unique().tolist() == [0]
 
@@ -205,7 +209,7 @@ def test_on_the_cpu_resident_sizes_stand_with_why_the_proportional_ones_are_unkn
 # Energy, power and heat
 
 
-def test_energy_and_heat_of_each_scenario(whole: Run) -> None:
+def test_energy_and_heat_of_each_scenario(whole: Analysed) -> None:
     table = device_tables.energy_table(whole)
     rows = {row[0]: row[1:] for row in cells(table)}
     # 500 W over 12 s; 24 steps of 8 images. The counters of PCIe rise by 50 and 80 MiB/s on each of two GPUs.
@@ -240,7 +244,9 @@ def test_over_launches_energy_has_its_interval_and_the_summary_has_it_too(tmp_pa
     assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
 
 
-def test_power_shows_the_mean_of_each_launch_and_where_it_was_held_back(whole: Run, files: dict[str, bytes]) -> None:
+def test_power_shows_the_mean_of_each_launch_and_where_it_was_held_back(
+    whole: Analysed, files: dict[str, bytes]
+) -> None:
     texts = svg_texts(files["power.svg"].decode())
     assert {"300 W", "200 W", "at its power cap", "held back by heat or protection"} <= set(texts)
     stretches = devices.throttled_stretches(whole.device)
@@ -314,7 +320,7 @@ def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict
     assert float(beside[0]["context_mib"]) in (500.0, 600.0)
 
 
-def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Run) -> None:
+def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -> None:
     said = dict(questions(whole))["Who holds more memory?"]
     assert said.endswith(
         "dp: one process, 9,000 MiB on GPU 0 and 6,000 MiB on GPU 1. Its peak on GPU 0 is 1.50 times that on GPU 1. "
@@ -372,7 +378,7 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
         for rank in launch["ranks"]:
             del rank["allocator"]
     (folder / "run.json").write_text(json.dumps(document))
-    run = read(str(folder), allow_incomplete=True)
+    run = Analysed.read(str(folder), allow_incomplete=True)
     page = Page(report.render([run])["index.html"].decode())
     assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
     assert cells(device_tables.energy_table(run))[0][2] == "6,000"

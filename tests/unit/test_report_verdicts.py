@@ -19,10 +19,11 @@ from test_report import Page, plot_of, svg_texts
 from bench import report
 from bench.analyse import validity
 from bench.analyse.advice import advice, recommended
+from bench.analyse.analysed import Analysed
 from bench.analyse.parity import loss_curves
 from bench.cli import main
 from bench.report import drawing, figures, tables, verdict_tables
-from bench.store import EMPTY, Run, RunWriter, read
+from bench.store import EMPTY, RunWriter
 
 STEPS = 5
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
@@ -92,22 +93,22 @@ def everything(writer: RunWriter) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     """A run with a reference, diagnostic launches, a scenario that diverged and one that failed."""
     folder = tmp_path_factory.mktemp("whole")
     launches = [DDP, OFF, APEX, GONE]
-    return read(str(write_run(folder, launches, label=HOSTILE, also=everything)))
+    return Analysed.read(str(write_run(folder, launches, label=HOSTILE, also=everything)))
 
 
-def page_of(run: Run) -> str:
+def page_of(run: Analysed) -> str:
     return Page(report.render([run])["index.html"].decode()).text
 
 
-def table_of(run: Run) -> "pd.DataFrame":
+def table_of(run: Analysed) -> "pd.DataFrame":
     return tables.summary_of(run)
 
 
-def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Run) -> None:
+def test_recommendation_leaves_out_what_diverged_and_says_why(whole: Analysed) -> None:
     said = dict(advice(whole.document, table_of(whole)))
     assert said["Fastest"].startswith(
         "ddp, 200.0 images a second at a peak of 500 MiB in all. Take its figures with care"
@@ -121,7 +122,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     fast = [Launch("ddp", [[9, ms, ms]], [[200.0]]) for ms in (40, 41, 42)]
     lean = [Launch("ddp_o2", [[9, ms, ms]], [[150.0]], precision="O2") for ms in (41, 42, 43)]
     slow = [Launch("ddp_o3", [[9, ms, ms]], [[50.0]], precision="O3") for ms in (81, 82, 83)]
-    run = read(str(write_run(tmp_path, [*fast, *lean, *slow])))
+    run = Analysed.read(str(write_run(tmp_path, [*fast, *lean, *slow])))
     said = dict(advice(run.document, table_of(run)))
     assert said["Fastest"].startswith("ddp, 195.2 ±6.2% images a second at a peak of 200 ±0.0% MiB in all.")
     assert (
@@ -134,7 +135,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
 
 
 def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:
-    run = read(str(write_run(tmp_path, [SINGLE, DDP])))
+    run = Analysed.read(str(write_run(tmp_path, [SINGLE, DDP])))
     said = [about for about, _ in advice(run.document, table_of(run))]
     best = ["Fastest", "Leanest within 5% of it"]
     assert said == [*best, "Fastest on 2 replicas", best[1], "Perhaps as fast"]
@@ -142,12 +143,12 @@ def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
-    nothing = read(str(write_run(tmp_path / "nothing", [GONE])))
+    nothing = Analysed.read(str(write_run(tmp_path / "nothing", [GONE])))
     assert advice(nothing.document, table_of(nothing)) == [
         ("Fastest", "None: no scenario of this run has figures that can be believed."),
         ("Left out", "dp (unsupported)."),
     ]
-    blind = read(str(write_run(tmp_path / "blind", [APEX])))
+    blind = Analysed.read(str(write_run(tmp_path / "blind", [APEX])))
     said = dict(advice(blind.document, table_of(blind)))
     assert "its memory is unknown" in said["Fastest"]
     assert said["Leanest within 5% of it"].startswith("Unknown")
@@ -192,14 +193,16 @@ def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> Non
         *(f"{family}{level}" for family in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")),
     ]
     steps = [[9.0, *(10.0 + (step * 7) % 5 for step in range(20))]] * 2
-    run = read(str(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names])))
+    run = Analysed.read(
+        str(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names]))
+    )
     table = verdict_tables.findings_table(run)
     assert table is not None and len(table.rows) <= 6
     assert len(tables.launches_table(run).rows) == 70
     assert len(report.render([run])["index.html"]) < 1_500_000
 
 
-def test_summary_shows_verdicts_with_their_codes(whole: Run) -> None:
+def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
     table = tables.summary_table(whole, table_of(whole))
     at = [column.heading for column in table.columns].index("figures")
     cells = {row[0].text: row[at : at + 2] for row in table.rows}
@@ -211,7 +214,7 @@ def test_summary_shows_verdicts_with_their_codes(whole: Run) -> None:
 
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
-    run = read(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
+    run = Analysed.read(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
     table = tables.launches_table(run)
     at = [column.heading for column in table.columns].index("last third vs first (%)")
     assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
@@ -220,7 +223,7 @@ def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     assert {cell.text for cell in table.rows[1][at : at + 5]} == {"–"}
 
 
-def test_parity_shows_errors_with_their_bounds(whole: Run) -> None:
+def test_parity_shows_errors_with_their_bounds(whole: Analysed) -> None:
     table = verdict_tables.parity_table(whole)
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
@@ -235,7 +238,7 @@ def test_parity_shows_errors_with_their_bounds(whole: Run) -> None:
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     lost = replace(DDP, checks={"final_weights_alike": False})
-    run = read(str(write_run(tmp_path, [lost, FAST, APEX])))
+    run = Analysed.read(str(write_run(tmp_path, [lost, FAST, APEX])))
     table = verdict_tables.parity_table(run)
     assert table is not None
     verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
@@ -246,7 +249,7 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert table.rows[0][-1].text == "yes → no"
 
 
-def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Run) -> None:
+def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Analysed) -> None:
     curves = loss_curves(whole.document, whole.steps, whole.numerics)
     off = curves[(curves["scenario"] == "ddp_o2") & (curves["step"] == 3)].iloc[0]
     assert (off["loss"], off["reference"]) == (7.0, 6.0)
@@ -258,22 +261,22 @@ def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Run
 
 def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
-    run = read(str(write_run(tmp_path / "one", [DDP, broken])))
+    run = Analysed.read(str(write_run(tmp_path / "one", [DDP, broken])))
     plot = plot_of(run, "losses")
     assert plot.title == "Losses" and "difference ÷ bound" not in svg_texts(plot.svg)
     assert "ddp_o2 (no figures)" in plot.caption
-    only = read(str(write_run(tmp_path / "none", [broken])))
+    only = Analysed.read(str(write_run(tmp_path / "none", [broken])))
     assert "losses" not in [plot.name for plot in figures.plots(only)]
     assert "not finite" in page_of(only)
 
 
 def test_losses_far_beyond_their_bound_are_drawn_too(tmp_path: Path) -> None:
     far = replace(FINITE, losses=[6.0, 6.0, 1e9, 1e30, 1e30])
-    run = read(str(write_run(tmp_path, [far], also=with_reference((0, "ddp_o2", 0.0)))))
+    run = Analysed.read(str(write_run(tmp_path, [far], also=with_reference((0, "ddp_o2", 0.0)))))
     assert "difference ÷ bound" in svg_texts(plot_of(run, "losses").svg)
 
 
-def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Run) -> None:
+def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analysed) -> None:
     plot = plot_of(whole, "trade-off")
     texts = svg_texts(plot.svg)
     assert {"ddp", "fastest and leanest", "ddp_o2", "diverged", "left out of the recommendation"} <= set(texts)
@@ -282,9 +285,9 @@ def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Run) ->
 
 def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
-    plot = plot_of(read(str(write_run(tmp_path, launches))), "trade-off")
+    plot = plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off")
     assert "95 % intervals over launches" in plot.caption
-    alone = plot_of(read(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
+    alone = plot_of(Analysed.read(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
     for bar in ("speed-bar-ddp", "peak-bar-ddp"):
         assert f'id="{bar}"' in plot.svg and f'id="{bar}"' not in alone.svg
 
@@ -304,7 +307,7 @@ def test_labels_of_points_do_not_collide(points: list[tuple[float, float]], size
             assert not (one[0] < x < one[2] and one[1] < y < one[3])
 
 
-def test_where_the_time_goes_explains_two_figures_that_differ(whole: Run) -> None:
+def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -> None:
     table = verdict_tables.communication_table(whole)
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
@@ -329,14 +332,14 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
         writer.add_diagnostic({**about, "effective": effective("dp", "O0"), "looks": [look]}, diagnostics=[row])
 
-    run = read(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
+    run = Analysed.read(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
     table = verdict_tables.data_parallel_table(run)
     assert table is not None
     assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
     assert "replicate ms" in page_of(run)
 
 
-def test_page_and_markdown_have_every_section(whole: Run) -> None:
+def test_page_and_markdown_have_every_section(whole: Analysed) -> None:
     files = report.render([whole])
     page = Page(files["index.html"].decode())
     for heading in (
@@ -358,7 +361,7 @@ def test_page_and_markdown_have_every_section(whole: Run) -> None:
     assert "<script>" not in text and "synchronising costs 30.0 ms" in text
 
 
-def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Run) -> None:
+def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analysed) -> None:
     files = report.render([whole])
     rows = {
         name: list(csv.DictReader(StringIO(files[f"{name}.csv"].decode()))) for name in verdict_tables.for_csv(whole)
@@ -389,7 +392,7 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Run) -
 def test_a_run_that_lacks_something_has_a_page_that_says_so(
     launches: list[Launch], complete: bool, expected: str, tmp_path: Path
 ) -> None:
-    run = read(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
+    run = Analysed.read(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
     text = page_of(run)
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
@@ -408,7 +411,7 @@ def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
             del rank["initial_sha256"], rank["final_sha256"]
     document["schema_version"] = 1
     (folder / "run.json").write_text(json.dumps(document))
-    text = page_of(read(str(folder)))
+    text = page_of(Analysed.read(str(folder)))
     assert "Leanest within 5% of it" in text and "not shown" in text
 
 
@@ -418,7 +421,7 @@ def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
             {"launch": 9, "status": "oom", "reason": HOSTILE, "unit_roundoff": 2.0**-8, "half": "bf16"}
         )
 
-    run = read(str(write_run(tmp_path, [DDP], also=write)))
+    run = Analysed.read(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The fp32 reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)
 
 
@@ -444,5 +447,6 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest
     assert [row["verdict"] for row in document["parity"]] == ["same", "diverged", "same"]
     assert {row["code"] for row in document["validity"]} >= {"diverged", "few launches"}
     assert document["communication"][0]["agree"] is False
+    assert document["energy"] == [] and {row["rss_mib"] for row in document["memory"]} >= {300.0, 200.0}
     assert document["questions"][0]["question"] == "Which is fastest, and by how much?"
     assert {row["run"] for name in document if name not in ("page", "files") for row in document[name]} == {run.name}

@@ -1,0 +1,95 @@
+"""A run with the tables that are made of it, each made once: what a report is drawn and written from.
+
+    run = Analysed.read("results/RUN")
+    run.figures  # bench.analyse.steps.per_launch
+
+A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds. The
+functions that make the tables stay what they are, from values to values, and take the tables from here as well as rows.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import pandas as pd
+
+from bench.analyse import devices
+from bench.analyse.launches import ok_rows
+from bench.analyse.memory import peaks
+from bench.analyse.parity import parity
+from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
+from bench.analyse.validity import findings
+from bench.store import Run, read
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Analysed(Run):
+    """A run that remembers what was made of it. Nobody may change its tables, nor those that it hands out.
+
+    ``good_*``: of the launches that are ``ok`` alone.
+    """
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """The run itself where it is one already."""
+        return run if isinstance(run, cls) else cls(**{field.name: getattr(run, field.name) for field in fields(Run)})
+
+    @classmethod
+    def read(cls, path: str, *, allow_incomplete: bool = False) -> Self:
+        """As :func:`bench.store.read`; its ``steps`` are iterations already, which take a fraction of the memory."""
+        return cls.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))
+
+    @cached_property
+    def iterations(self) -> pd.DataFrame:
+        """:func:`bench.analyse.steps.per_iteration`."""
+        return per_iteration(self.steps)
+
+    @cached_property
+    def good_iterations(self) -> pd.DataFrame:
+        return ok_rows(self.document, self.iterations)
+
+    @cached_property
+    def figures(self) -> pd.DataFrame:
+        """:func:`bench.analyse.steps.per_launch`."""
+        return per_launch(self.iterations)
+
+    @cached_property
+    def good_figures(self) -> pd.DataFrame:
+        return ok_rows(self.document, self.figures)
+
+    @cached_property
+    def good_phases(self) -> pd.DataFrame:
+        """:func:`bench.analyse.steps.phases_by_launch`."""
+        return phases_by_launch(self.good_iterations)
+
+    @cached_property
+    def peaks(self) -> pd.DataFrame:
+        """:func:`bench.analyse.memory.peaks`."""
+        return peaks(self.memory)
+
+    @cached_property
+    def parity(self) -> pd.DataFrame:
+        """:func:`bench.analyse.parity.parity`."""
+        return parity(self.document, self.iterations, self.numerics)
+
+    @cached_property
+    def findings(self) -> pd.DataFrame:
+        """:func:`bench.analyse.validity.findings`."""
+        return findings(self.document, self.figures, self.parity)
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """:func:`bench.analyse.devices.per_device`, of all launches."""
+        return devices.per_device(self.device, self.iterations)
+
+    @cached_property
+    def windows(self) -> dict[Any, tuple[int, int]]:
+        """:func:`bench.analyse.devices.windows`."""
+        return devices.windows(self.iterations)
+
+    @cached_property
+    def energy(self) -> pd.DataFrame:
+        """:func:`bench.analyse.devices.per_scenario`, over the launches that are ``ok``."""
+        batch = self.document["workload"]["global_batch"]
+        samples, good = ok_rows(self.document, self.device), ok_rows(self.document, self.devices)
+        return devices.per_scenario(samples, self.good_iterations, batch, good)
