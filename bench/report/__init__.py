@@ -64,7 +64,7 @@ def _refuse_twice(ids: list[str]) -> None:
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:
-    """Write files into ``out``, all beside their places first, so that a full disk leaves the earlier report as it was."""
+    """Write files into ``out``, all beside their places first: a full disk leaves the earlier report as it was."""
     targets = [os.path.join(out, name) for name in files]
     for target in targets:
         if os.path.isdir(target):

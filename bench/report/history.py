@@ -178,6 +178,7 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
         short = brief and metric != METRICS[0]
         headings = (HEADINGS[metric], "over all", *(() if short else ("latest", "shifts")))
         columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
+    whole = track.nights[0].date, track.nights[-1].date
     rows = []
     for (scenario, what_ran), mine in _by_scenario(track).items():
         nights = sorted({night for trend in mine.values() for night in trend.known})
@@ -188,7 +189,7 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
         else:
             row = [
                 Cell(text=scenario, small=what_ran),
-                Cell(text=f"{len(nights):,}", small=first if first == last else f"{first} to {last}"),
+                Cell(text=f"{len(nights):,}", small="" if (first, last) == whole else f"{first} to {last}"),
             ]
         for metric in metrics:
             row += _cells(mine.get(metric))[: 2 if brief and metric != METRICS[0] else 4]
