@@ -133,6 +133,12 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     return file
 
 
+def holds_acceptances(path: str) -> bool:
+    """Whether this is the folder of a history that holds what was accepted, which stands among the runs."""
+    named_so = os.path.basename(os.path.abspath(path)) == ACCEPTED
+    return named_so and not os.path.isfile(os.path.join(path, "run.json"))
+
+
 def _history(folder: str, option: str) -> str:
     if not os.path.isdir(folder):
         raise RequestError(option, f"there is no folder {folder!r}", "give the one that holds the runs")

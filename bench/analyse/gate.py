@@ -62,7 +62,7 @@ EXIT_CODES = {
     MISSING: errors.NOT_COMPARABLE,
 }
 
-NO_FIGURE = "no figure in this run"
+NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
 
 FEWEST_NIGHTS = 3
 """That a prediction bound can be asked to rest on."""
@@ -266,10 +266,7 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
     metrics = _metrics(nights[-1]) if nights else [STEP_TIME]
     names = tuple(one.night for one in nights)
     if tonight is None:
-        return [
-            Row(scenario=name, metric=metric, verdict=MISSING, nights=names, why="not in this run")
-            for metric in metrics
-        ]
+        return [Row(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics]
     if tonight.why is not None:
         verdict = NOT_RUN if tonight.status == "unsupported" and not nights else MISSING
         return [Row(scenario=name, metric=metric, verdict=verdict, nights=names, why=tonight.why) for metric in metrics]
@@ -445,7 +442,6 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
         return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=why)]
     worst = max((parity for _, parity in known), key=PARITIES.index)
     if tonight.parity is None:
-        why = "no verdict on numerics in this run"
-        return [Row(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=why)]
+        return [Row(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]
     verdict = REGRESSED if PARITIES.index(tonight.parity) > PARITIES.index(worst) else OK
     return [Row(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, nights=before)]

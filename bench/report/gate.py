@@ -1,6 +1,5 @@
 """What the gate says: for people on a terminal, for programs, as JUnit XML, and as Markdown for the page of a job."""
 
-import math
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
@@ -16,7 +15,11 @@ from bench.analyse.gate import (
     MEMORY,
     MISSING,
     NEW,
+    NO_FIGURE,
+    NO_VERDICT,
+    NOT_COMPARABLE,
     NOT_RUN,
+    NOT_THERE,
     OK,
     PARITY,
     REGRESSED,
@@ -77,32 +80,38 @@ def sentence(outcome: Outcome) -> str:
 
 def remedies(outcome: Outcome) -> list[str]:
     """What to do next, a sentence each."""
-    said = {row.verdict for row in outcome.rows}
-    folder = shlex.quote(outcome.folder or "")
-    where = "" if outcome.folder is None else f" --history {folder}"
-    accept = f"python -m bench accept {outcome.run} --reason 'WHY'{where}"
-    lines = []
     if outcome.accepted is not None:
         return []
-    if outcome.obstacles and outcome.folder is not None:
-        lines.append("keep this run there and the next one is held against it; or give the history of the same work")
-    elif outcome.obstacles:
-        lines.append("measure both with the same workload on the same number and model of devices")
-    elif outcome.folder is not None and said & {REGRESSED, *ABSENT}:
-        lines.append(f"if it is meant to be so, let the base start anew with it: {accept}")
-    if REGRESSED in said and outcome.folder is not None:
-        lines.append(f"since when it is so: python -m bench history {folder}")
-    if NEW in said and outcome.folder is not None and not outcome.obstacles:
-        lines.append(
-            f"keep this run in {outcome.folder}: the next one is held against it, and from "
-            f"{count(outcome.rule.nights, 'night')} on by prediction bounds"
-        )
+    said = {row.verdict for row in outcome.rows}
+    if outcome.obstacles and outcome.folder is None:
+        return ["measure both with the same workload on the same number and model of devices"]
+    if outcome.obstacles:
+        return ["keep this run there and the next one is held against it; or give the history of the same work"]
+    lines = []
+    failed = any(row.verdict == MISSING and row.why not in (NOT_THERE, NO_FIGURE, NO_VERDICT) for row in outcome.rows)
+    if failed:
+        lines.append(f"do what failed again: python -m bench run --resume {outcome.run}")
     if TOO_FEW in said:
         lines.append("measure with --launches 5, or --profile nightly")
-    better = [row for row in outcome.rows if row.verdict == BETTER]
-    if better and outcome.folder is not None and REGRESSED not in said:
-        lines.append(f"better: {_list(better)}; if that is to last, let the base start anew with it: {accept}")
-    return lines
+    return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, said)]
+
+
+def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
+    """What can be done about the base, which a history has."""
+    assert outcome.folder is not None
+    folder = shlex.quote(outcome.folder)
+    accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
+    otherwise = any(row.why in (NOT_THERE, NO_FIGURE, NO_VERDICT) for row in outcome.rows)
+    if said & {REGRESSED, NOT_COMPARABLE} or otherwise:
+        yield f"if it is meant to be so, let the base start anew with it: {accept}"
+    if REGRESSED in said:
+        yield f"since when it is so: python -m bench history {folder}"
+    elif BETTER in said:
+        better = _who([row for row in outcome.rows if row.verdict == BETTER], outcome)
+        yield f"better: {better}; if that is to last, let the base start anew with it: {accept}"
+    if NEW in said:
+        nights = count(outcome.rule.nights, "night")
+        yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
 
 
 def as_text(outcome: Outcome) -> str:
@@ -223,28 +232,46 @@ def _without_repeats(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _reasons(outcome: Outcome) -> list[str]:
-    """Why a figure has no better verdict, a line for each reason."""
+    """Why figures have no better verdict, a line for each reason."""
     by_reason: dict[tuple[str, str], list[Row]] = {}
     for row in outcome.rows:
         if row.why is not None and not (outcome.obstacles and row.verdict in ABSENT):
             by_reason.setdefault((row.verdict, _flat(row.why)), []).append(row)
-    return [f"{verdict}: {_list(rows)}: {why}" for (verdict, why), rows in by_reason.items()]
+    return [f"{verdict}: {_who(rows, outcome)}: {why}" for (verdict, why), rows in by_reason.items()]
 
 
 def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
-    """The figures with these verdicts, by how much, the worst first."""
+    """The figures with these verdicts: those with a change first, the worst of them before the others."""
     rows = [row for row in outcome.rows if row.verdict in verdicts]
-    rows.sort(key=lambda row: -(row.ratio or math.inf))
-    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return ", ".join(_about_shortly(row) for row in rows[:NAMED]) + more
+    changed = sorted((row for row in rows if row.ratio is not None), key=lambda row: -(row.ratio or 0.0))
+    texts = [_about_shortly(row) for row in changed]
+    texts += [
+        _about_shortly(row) for row in rows if row.ratio is None and row.metric == PARITY and row.base is not None
+    ]
+    for verdict in verdicts:
+        rest = [row for row in rows if row.ratio is None and row.verdict == verdict]
+        rest = [row for row in rest if not (row.metric == PARITY and row.base is not None)]
+        if rest:
+            texts.append(f"{_who(rest, outcome)} ({verdict})")
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more
+
+
+def _who(rows: Sequence[Row], outcome: Outcome) -> str:
+    """``ddp, dp peak memory``: scenarios all of whose metrics are meant, and metrics of others."""
+    texts = []
+    for name in dict.fromkeys(row.scenario for row in rows):
+        mine = [row for row in rows if row.scenario == name]
+        whole = len(mine) == sum(row.scenario == name for row in outcome.rows)
+        texts += [name] if whole else [f"{name} {TITLES[row.metric]}" for row in mine]
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more
 
 
 def _about_shortly(row: Row) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
-    if row.metric == PARITY and row.verdict == REGRESSED:
-        return f"{who} {row.tonight}, was {row.base}"
     if row.ratio is None:
-        return f"{who} ({row.verdict})"
+        return f"{who} {row.tonight or row.verdict}, was {row.base}"
     return f"{who} {_change(row.ratio)} (bound {_change(row.bound)})"
 
 
@@ -256,12 +283,6 @@ def _about(row: Row) -> str:
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     return "; ".join([*parts, *([_flat(row.why)] if row.why else [])])
-
-
-def _list(rows: Sequence[Row]) -> str:
-    """Scenarios with their metrics: ``ddp step time, ddp_o2 step time and 3 more``."""
-    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-    return ", ".join(f"{row.scenario} {TITLES[row.metric]}" for row in rows[:NAMED]) + more
 
 
 def _value(value: float | str | None) -> str:

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench import nights
+from bench.console import count
 from bench.errors import RequestError
 from bench.store import find, write_atomically
 from bench.verbs import thresholds
@@ -24,7 +25,8 @@ those of the base: regressed when the lower confidence bound of their ratio is b
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it: the gate decides that again
 from the first night on, and stores nothing. A night that is worse on purpose is accepted by a person, with
-'bench accept', and the base of what is worse starts anew with it.
+'bench accept', and the base of what is worse starts anew with it. Keep the nights in a folder of their own: any run of
+the same work in DIR counts as one. Give it the same number of launches every night, five or more.
 
 Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base), too few launches or
 uncertain (beyond 3%, and that may be chance); missing (no figure, and there should be one) or not comparable; not run
@@ -121,8 +123,11 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     tonight = gate.measured(new.id, new.digest, only)
     _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)])
     why = comparable.obstacles(old.digest, new.digest)
-    base = {} if why else gate.replay([(old.id, old.digest)], rule, only=only)
+    known = {} if why else gate.measured(old.id, old.digest, only)
+    base = {name: (one,) for name, one in known.items() if one.why is None}
     rows = gate.judge(tonight, base, rule)
+    unknown = {row.metric for row in rows if row.verdict == gate.NEW and row.scenario in base}
+    rows = [row for row in rows if row.verdict != gate.NEW or row.scenario not in base]
     return gate.Outcome(
         run=new.id,
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
@@ -130,7 +135,10 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
         against=f"the run {old.id}",
         folder=None,
         obstacles=tuple(why),
-        warnings=() if why else tuple(_differences(old, new)),
+        warnings=(
+            *(f"{old.id} says nothing of {metric}: not judged" for metric in sorted(unknown)),
+            *(() if why else _differences(old, new)),
+        ),
     )
 
 
@@ -157,12 +165,12 @@ def _against_history(
         run=new.id,
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
-        against=_in_words(base, rule, folder),
+        against=_in_words(base, folder),
         folder=folder,
         obstacles=tuple(why),
         accepted=None if accepted is None else accepted.reason,
         warnings=(
-            *([f"{later} later runs in {folder} are not looked at"] if later else []),
+            *([f"{count(later, 'later run')} in {folder} not looked at"] if later else []),
             *_left_out([*history.left_out, *unsound]),
             *_since(alike, base, new),
         ),
@@ -212,13 +220,14 @@ def _check_names(only: list[str] | None, known: list[str]) -> None:
             )
 
 
-def _in_words(base: "Base", rule: "Rule", folder: str) -> str:
+def _in_words(base: "Base", folder: str) -> str:
+    """What a run is held against."""
     fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
     if not most:
         return folder
-    number = str(most) if fewest == most else f"{fewest} to {most}"
-    last = "last " if most >= rule.nights else ""
-    return f"the {last}{number} accepted {'night' if most == 1 else 'nights'} in {folder}"
+    if fewest != most:
+        return f"the last accepted nights in {folder} ({fewest} to {most})"
+    return f"the last {count(most, 'accepted night')} in {folder}"
 
 
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:

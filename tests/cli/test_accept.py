@@ -60,6 +60,14 @@ def test_taking_it_back_is_removing_the_file(slower: list[Path]) -> None:
     assert gate(slower[1]) == 10
 
 
+def test_check_does_not_take_it_for_a_run(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["accept", str(slower[0]), "--reason", REASON])
+    capsys.readouterr()
+    main(["check", *(str(path) for path in slower[0].parent.iterdir())])
+    out = capsys.readouterr().out
+    assert f"{slower[0].name}: " in out and "accepted" not in out
+
+
 def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["accept", "latest", "--reason", REASON, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -101,7 +101,7 @@ def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history
         assert said.code == 10 and path.name not in said.document["base"]
         assert not set(rows["ddp", "step_time"]["nights"]) & {one.name for one in slow}
         assert max(said.document["base"]) < path.name, "nights before it alone"
-    later = f"{len(slow) - 1} later runs in {history} are not looked at"
+    later = f"{len(slow) - 1} later runs in {history} not looked at"
     assert later in gate(slow[0], "--history", history, "--json").document["warnings"]
     copied = shutil.copytree(slow[0], tmp_path / "elsewhere" / slow[0].name)
     assert gate(copied, "--history", history).code == 10
@@ -140,11 +140,22 @@ def test_one_run_as_the_base(gate: Gate, history: Path) -> None:
     assert said.code == 11 and "too few launches" in said.out and "--launches 5" in said.out
 
 
+def test_what_the_one_run_does_not_know_is_not_judged(gate: Gate, history: Path) -> None:
+    rows = [gated.usual(name, 0, memory=None, parity=None) for name in NAMES]
+    base = gated.write(history, gated.digest(20, rows))
+    said = gate(tonight(history, 1.0, 21), "--baseline", base, "--json")
+    assert said.code == 0 and said.rows("ok") == {(name, "step_time") for name in NAMES}
+    assert f"{base.name} says nothing of peak_memory: not judged" in said.document["warnings"]
+    few = gated.write(history, gated.digest(22, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
+    said = gate(tonight(history, 1.0, 23), "--baseline", few)
+    assert said.code == 11 and "2 in the base and a verdict needs 3" in said.out
+
+
 def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, history: Path) -> None:
     rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
     path = gated.write(history, gated.digest(10, rows))
     said = gate(path, "--history", history)
-    assert said.code == 12 and said.out.startswith("Missing or not comparable: dp step time (missing)")
+    assert said.code == 12 and said.out.startswith("Missing or not comparable: dp (missing); against")
     assert gate(path, "--history", history, "--scenario", "ddp,ddp_o2").code == 0
     assert gate(path, "--history", history, "--scenario", "ddp,dp").code == 12
 

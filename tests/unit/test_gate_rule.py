@@ -1,7 +1,11 @@
 """The rule of the gate on figures whose right verdict is known."""
 
+import functools
+import importlib
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -322,3 +326,35 @@ def test_some_scenarios_alone() -> None:
     base = gate.replay([(str(day), one) for day, one in enumerate(TEN)], RULE, only=only)
     rows = gate.judge(gate.measured("tonight", night(10, 2.0), only), base, RULE)
     assert {row.scenario for row in rows} == {"dp"} and {row.verdict for row in rows} == {"ok"}
+
+
+# The simulation
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """``benchmarks/gate_simulation.py``, with short histories."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    module = importlib.import_module("gate_simulation")
+    monkeypatch.setattr(module, "NIGHTS", 60)
+    yield module
+    for name in ("gate_simulation", "paired"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_verdicts_about_simulated_nights(simulation: Any, shared: bool) -> None:
+    """A small one with wide bounds; the benchmark draws thousands of nights."""
+    late, early = simulation.simulate(shared, 2, 7)
+    assert (late.nights, early.nights) == (2 * 50, 2 * 9)
+    assert late.false <= 6 and late.caught[0.03] >= 70 and late.caught[0.05] >= 97
+    assert early.false == 0 and early.caught[0.10] == early.nights
+
+
+def test_the_simulation_fails_a_gate_that_cries_wolf_and_one_that_sleeps(
+    simulation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level, passed in ((0.5, [False, True, True]), (1.0 - 1e-9, [True, False, False])):
+        monkeypatch.setattr(simulation, "Rule", functools.partial(Rule, level=level))
+        late, _ = simulation.simulate(False, 1, 7)
+        assert [one.passed for one in simulation.checks("", late)] == passed, late

@@ -3,9 +3,9 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+from standin import gated
 from standin.runs import DDP, FAST, write_run
 
 from bench import nights, store
@@ -15,12 +15,16 @@ from bench.errors import RequestError
 UTC = "2026-01-03T00:00:00Z"
 
 
-def digested(folder: Path, utc: str, **changes: Any) -> Path:
-    """A run of that time with a digest, as ``bench run`` leaves it."""
-    path = write_run(folder, [DDP, FAST], complete=False, **changes)
-    writer = store.RunWriter.reopen(str(path))
-    writer.document["start"]["utc"] = utc
-    writer.finish(complete=True, digest=of_run, end={"utc": utc})
+def night(folder: Path, day: int) -> Path:
+    """A night without tables, which nobody reads who goes by digests."""
+    return gated.write(folder, gated.digest(day, [gated.usual("ddp", day), gated.usual("dp", day)]))
+
+
+@pytest.fixture(scope="module")
+def run_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a digest, as ``bench run`` leaves it."""
+    path = write_run(tmp_path_factory.mktemp("template"), [DDP, FAST], complete=False)
+    store.RunWriter.reopen(str(path)).finish(complete=True, digest=of_run, end={"utc": UTC})
     return path
 
 
@@ -32,53 +36,53 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    for day in ("03", "01", "02"):
-        digested(tmp_path, f"2026-01-{day}T00:00:00Z")
+    for day in (2, 0, 1):
+        night(tmp_path, day)
     return tmp_path
 
 
 def test_nights_are_in_the_order_of_their_start_and_not_of_their_names(history: Path) -> None:
+    early = gated.digest(0, [gated.usual("ddp", 0)], utc="2025-12-31T23:00:00Z", run="20260202T020000Z-00000000")
+    gated.write(history, early)
     found = nights.read(str(history))
-    assert [night.digest["utc"][8:10] for night in found.nights] == ["01", "02", "03"]
-    assert [row["scenario"] for row in found.nights[0].digest["scenarios"]] == ["ddp", "ddp_o2"]
+    assert [one.digest["utc"][:10] for one in found.nights] == ["2025-12-31", "2026-01-01", "2026-01-02", "2026-01-03"]
+    assert [row["scenario"] for row in found.nights[1].digest["scenarios"]] == ["ddp", "dp"]
     assert (found.left_out, found.accepted) == ([], {})
 
 
-def test_a_sealed_digest_is_read_and_not_made_again(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = [
-        nights.Night(path=night.path, digest=of_run(store.read(night.path)))
-        for night in nights.read(str(history)).nights
-    ]
+def test_a_sealed_digest_is_read_and_not_made_again(run_with_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = nights.Night(path=str(run_with_tables), digest=of_run(store.read(str(run_with_tables))))
     monkeypatch.setattr(store, "read", lambda path: pytest.fail(f"{path} was read whole"))
-    assert nights.read(str(history)).nights == whole
+    assert nights.read(str(run_with_tables.parent)).nights == [whole]
 
 
-@pytest.mark.parametrize("spoil", ["remove it", "another version", "another layout of run.json"])
-def test_a_run_without_a_usable_digest_gets_one(history: Path, spoil: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (before, *_) = nights.read(str(history)).nights
-    if spoil == "remove it":
-        shutil.rmtree(before.path)
-        path = write_run(history, [DDP, FAST])  # as a bench before digests left it
-        assert not (path / "digest.json").exists()
-    elif spoil == "another version":
-        monkeypatch.setattr("bench.analyse.digest.VERSION", 2)
-    else:
-        file = Path(before.path) / "run.json"
-        file.write_text(json.dumps(json.loads(file.read_text())))
-    found = nights.read(str(history))
-    assert (len(found.nights), found.left_out) == (3, [])
+@pytest.mark.parametrize("spoil", ["another version", "another layout of run.json", "no digest"])
+def test_a_run_without_a_usable_digest_gets_one(
+    run_with_tables: Path, tmp_path: Path, spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before,) = nights.read(str(run_with_tables.parent)).nights
+    path = Path(shutil.copytree(run_with_tables, tmp_path / "history" / run_with_tables.name))
+    document = json.loads((path / "run.json").read_text())
     if spoil == "another version":
-        assert {night.digest["digest_version"] for night in found.nights} == {2}
-    else:
-        scenarios = [night.digest["scenarios"] for night in found.nights]
-        assert all(one == before.digest["scenarios"] for one in scenarios)
+        monkeypatch.setattr("bench.analyse.digest.VERSION", 99)
+    elif spoil == "another layout of run.json":
+        (path / "run.json").write_text(json.dumps(document))
+    else:  # as a bench before digests left it
+        (path / "digest.json").unlink()
+        del document["files"]["digest.json"]
+        document["seal"] = store.seal_of(document)
+        (path / "run.json").write_text(json.dumps(document, indent=1) + "\n")
+    found = nights.read(str(path.parent))
+    assert found.left_out == []
+    version = {"digest_version": 99} if spoil == "another version" else {}
+    assert [one.digest for one in found.nights] == [before.digest | version]
 
 
 def test_incomplete_torn_and_edited_runs_are_left_out_and_named(history: Path) -> None:
     sound = nights.read(str(history)).nights
     spoilt = {}
     for name, file, old, new in (
-        ("digest edited", "digest.json", '"step_ms": 40.0', '"step_ms": 39.0'),
+        ("digest edited", "digest.json", '"world_size": 2', '"world_size": 4'),
         (
             "its checksum edited",
             "run.json",
@@ -86,17 +90,17 @@ def test_incomplete_torn_and_edited_runs_are_left_out_and_named(history: Path) -
             '  "digest.json": {\n   "sha256": "0',
         ),
     ):
-        path = digested(history, "2026-01-05T00:00:00Z")
+        path = night(history, 3 + len(spoilt))
         edit(path / file, old, new)
         spoilt[name] = path
-    for name, file, length in (("run.json torn", "run.json", 2000), ("digest torn", "digest.json", 200)):
-        path = digested(history, "2026-01-06T00:00:00Z")
+    for name, file, length in (("run.json torn", "run.json", 300), ("digest torn", "digest.json", 200)):
+        path = night(history, 3 + len(spoilt))
         (path / file).write_bytes((path / file).read_bytes()[:length])
         spoilt[name] = path
     spoilt["incomplete"] = write_run(history, [DDP], complete=False)
-    spoilt["without digest.json"] = digested(history, "2026-01-07T00:00:00Z")
+    spoilt["without digest.json"] = night(history, 20)
     (spoilt["without digest.json"] / "digest.json").unlink()
-    spoilt["without run.json"] = digested(history, "2026-01-07T00:00:00Z")
+    spoilt["without run.json"] = night(history, 21)
     (spoilt["without run.json"] / "run.json").unlink()
     (history / "notes").mkdir()  # no run, and not named like one
     found = nights.read(str(history))
@@ -124,14 +128,14 @@ def test_a_text_that_looks_like_a_seal_is_none(tmp_path: Path) -> None:
 
 
 def test_verify_sees_what_the_digest_does_not_need(history: Path) -> None:
-    night = nights.read(str(history)).nights[0]
-    nights.verify(night)
-    edit(Path(night.path) / "run.json", '"host": "host"', '"host": "other"')
-    assert night in nights.read(str(history)).nights
+    one = nights.read(str(history)).nights[0]
+    nights.verify(one)
+    edit(Path(one.path) / "run.json", '"model": "resnet101"', '"model": "resnet50"')
+    assert one in nights.read(str(history)).nights
     with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
-        nights.verify(night)
+        nights.verify(one)
     with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
-        nights.read_one(night.path)
+        nights.read_one(one.path)
 
 
 def test_a_folder_that_is_no_history_is_refused(history: Path) -> None:
@@ -145,14 +149,16 @@ def test_a_folder_that_is_no_history_is_refused(history: Path) -> None:
 
 def test_what_was_accepted_holds_for_the_run_as_it_was(history: Path) -> None:
     first, second, third = nights.read(str(history)).nights
-    for night in (first, second, third):
-        nights.accept(str(history), night.path, f"because of {night.id}", UTC)
+    for one in (first, second, third):
+        nights.accept(str(history), one.path, f"because of {one.id}", UTC)
     found = nights.read(str(history))
     assert found.left_out == [] and found.nights == [first, second, third]
     assert {run: one.reason for run, one in found.accepted.items()} == {
-        night.id: f"because of {night.id}" for night in (first, second, third)
+        one.id: f"because of {one.id}" for one in (first, second, third)
     }
-    store.RunWriter.reopen(second.path).finish(complete=True, digest=of_run, end={"utc": "later"})
+    resumed = json.loads((Path(second.path) / "run.json").read_text()) | {"resumed": ["later"]}
+    resumed["seal"] = store.seal_of(resumed)
+    (Path(second.path) / "run.json").write_text(json.dumps(resumed, indent=1) + "\n")
     shutil.rmtree(third.path)
     (history / "accepted" / "torn.json").write_text('{"run": ')
     found = nights.read(str(history))
@@ -164,11 +170,11 @@ def test_what_was_accepted_holds_for_the_run_as_it_was(history: Path) -> None:
 
 
 def test_accepting_again_replaces_and_an_unsound_run_is_refused(history: Path) -> None:
-    night = nights.read(str(history)).nights[0]
+    one = nights.read(str(history)).nights[0]
     for reason in ("one", "another"):
-        file = nights.accept(str(history), night.path, reason, UTC)
-    assert nights.read(str(history)).accepted[night.id].reason == "another"
-    assert [path.name for path in (history / "accepted").iterdir()] == [f"{night.id}.json"]
+        file = nights.accept(str(history), one.path, reason, UTC)
+    assert nights.read(str(history)).accepted[one.id].reason == "another"
+    assert [path.name for path in (history / "accepted").iterdir()] == [f"{one.id}.json"]
     Path(file).unlink()
     incomplete = write_run(history, [DDP], complete=False)
     with pytest.raises(RequestError, match="is incomplete"):
