@@ -75,11 +75,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch as a file has it: by rank its step times (ms), all equally many; the first ``warmup`` are warm-up."""
+    """A launch as a file has it: by rank its step times (ms), all equally many; the first ``warmup`` are warm-up.
+
+    ``replicas``: how many shared the global batch. None where the file has not the steps of all: ``single`` in a run on
+    eight GPUs is one, and DataParallel is one process on all of them.
+    """
 
     scenario: str
     steps_ms: tuple[tuple[float, ...], ...]
     warmup: int = 0
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +121,7 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
         for number, launch in enumerate(found.launches):
             repeat = repeats[launch.scenario]
             repeats[launch.scenario] += 1
-            replicas = writer.document["workload"]["replicas"]
-            writer.document["launches"].append(_record(number, repeat, launch, replicas))
+            writer.document["launches"].append(_record(number, repeat, launch))
             rows += _rows(number, repeat, launch)
         writer.put(steps=rows)
         writer.document.update(verdicts.of(writer.frames()))
@@ -219,7 +223,10 @@ def _launch(path: str, key: tuple[str, str], ranks: dict[int, list[_Step]], told
     if warmup >= len(ordered[0]):
         _refuse(path, f"{who} has {len(ordered[0])} steps, all of them warm-up")
     return Launch(
-        scenario=scenario, steps_ms=tuple(tuple(step.step_ms for step in steps) for steps in ordered), warmup=warmup
+        scenario=scenario,
+        steps_ms=tuple(tuple(step.step_ms for step in steps) for steps in ordered),
+        warmup=warmup,
+        replicas=len(ranks) if len(ranks) == told.world_size else None,
     )
 
 
@@ -252,7 +259,10 @@ def of_pytorch(path: str, text: str, told: Told) -> Measurement:
         raise RequestError("--warmup", f"{path} holds measured iterations alone", "leave the option out")
     return Measurement(
         kind=PYTORCH_DDP,
-        launches=tuple(Launch(scenario=name, steps_ms=one.steps_ms) for name, one in zip(names, chosen, strict=True)),
+        launches=tuple(
+            Launch(scenario=name, steps_ms=one.steps_ms, replicas=one.ranks)
+            for name, one in zip(names, chosen, strict=True)
+        ),
         workload={"model": first.model, "global_batch": first.batch * first.ranks, "replicas": first.ranks},
         versions={"torch": document.get("pytorch_version"), "cuda": document.get("cuda_version")},
         about={name: document.get(name) for name in ("distributed_backend", "bucket_size")},
@@ -355,7 +365,7 @@ def _document(path: str, found: Measurement, told: Told) -> dict[str, Any]:
     }
 
 
-def _record(number: int, repeat: int, launch: Launch, replicas: int | None) -> dict[str, Any]:
+def _record(number: int, repeat: int, launch: Launch) -> dict[str, Any]:
     """A launch as it stands in run.json: that it ended well is all that is known of it."""
     record: dict[str, Any] = {
         **dict.fromkeys(LaunchRecord.__dataclass_fields__),
@@ -363,7 +373,7 @@ def _record(number: int, repeat: int, launch: Launch, replicas: int | None) -> d
         "scenario": launch.scenario,
         "repeat": repeat,
         "processes": len(launch.steps_ms),
-        "replicas": replicas,
+        "replicas": launch.replicas,
         "status": "ok",
         "checks": {},
         "ranks": [{"rank": rank, "pid": None} for rank in range(len(launch.steps_ms))],

@@ -92,7 +92,7 @@ class Row:
     """A metric of a scenario, compared.
 
     ``against``: the scenario that is the base (the same one in another run). ``what_ran``: as the new side says, else
-    the base. ``figure``: what of a digest was taken.
+    the base that has the same name. ``figure``: what of a digest was taken.
     ``base``, ``new``: geometric means over launches, of numerics the verdicts. ``ratio``: new over base with its 95 %
     interval. ``p_holm`` goes with the verdict: ``faster`` or ``slower`` of times and throughput, ``less`` or ``more``
     of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few launches``; or ``not
@@ -274,7 +274,8 @@ def _rows(pair: _Pair) -> list[Row]:
 
 
 def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
-    ran = next((side["what_ran"] for side in (pair.new, pair.base) if side and side["what_ran"]), None)
+    sides = (pair.new, pair.base) if pair.scenario == pair.against else (pair.new,)
+    ran = next((side["what_ran"] for side in sides if side and side["what_ran"]), None)
     return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
 
 
@@ -302,15 +303,18 @@ def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any])
     return replace(row, **{name: getattr(found, name) for name in ("ratio", "low", "high", "p", "n_base", "n_new")})
 
 
-def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str | None, list[float], list[float]]:
-    """The first figure that is known of a launch on both sides, with its values; else whatever one side has."""
-    for figure in metric.figures:
-        ours, theirs = (
+def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str, list[float], list[float]]:
+    """The first figure that both sides know of a launch, else the first that one does, with the values of each."""
+    known = {
+        figure: [
             [float(one[figure]) for one in side["launches"] if one.get(figure) is not None] for side in (base, new)
-        )
-        if (ours and theirs) or figure == metric.figures[-1]:
-            return figure, ours, theirs
-    raise AssertionError(metric.figures)
+        ]
+        for figure in metric.figures
+    }
+    in_turn = (name for enough in (all, any) for name, sides in known.items() if enough(sides))
+    figure = next(in_turn, metric.figures[0])
+    ours, theirs = known[figure]
+    return figure, ours, theirs
 
 
 def _judged(row: Row) -> Row:

@@ -81,9 +81,9 @@ def for_programs(compared: Compared) -> dict[str, Any]:
 
 def named(digest: Digest) -> str:
     """A run as it is named: its id and label, and the file that it was imported from."""
-    label = f" ({digest['label']})" if digest["label"] else ""
+    label = f" ({plain(digest['label'])})" if digest["label"] else ""
     imported = digest.get("imported")
-    return f"{digest['run']}{label}" + (f", imported from {imported['file']}" if imported else "")
+    return f"{digest['run']}{label}" + (f", imported from {plain(imported['file'])}" if imported else "")
 
 
 def in_words(compared: Compared) -> list[str]:
@@ -99,7 +99,7 @@ def in_words(compared: Compared) -> list[str]:
         if parts:
             remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
             lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
-    return [*lines, *_not_comparable(compared)]
+    return [plain(line) for line in (*lines, *_not_comparable(compared))]
 
 
 def as_text(compared: Compared) -> str:
@@ -111,7 +111,7 @@ def as_text(compared: Compared) -> str:
         row[0], before = ("" if row[0] == before else row[0]), row[0]
     lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict")), ""]
     lines += in_words(compared)
-    lines += [f"warning: {text}" for text in compared.warnings]
+    lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
     return "\n".join(lines)
 
@@ -184,7 +184,7 @@ def _cells(row: Row) -> Iterator[Cell]:
         yield from (Cell(text=UNKNOWN) for _ in range(6))
     else:
         unit = UNITS.get(row.metric)
-        each = " of the largest process" if row.figure == "peak_pid_mib" and row.ratio is not None else ""
+        each = " of the largest process" if row.figure == "peak_pid_mib" else ""
         yield Cell(text=TITLES[row.metric] + each + (f" ({unit})" if unit else ""))
         yield Cell(text=_value(row, row.base))
         yield Cell(text=_value(row, row.new))
@@ -200,7 +200,10 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield f"unknown on both sides and left out: {', '.join(silent)}"
     rows = [row for row in compared.rows if row.ratio is not None]
     if rows:
-        yield "ratio: new over base, of the geometric means over launches; p: adjusted for all tests of the comparison"
+        yield (
+            "ratio: new over base, of the geometric means over launches; the interval is that of each ratio by itself, "
+            "and the verdict goes by p, which is adjusted for all tests of the comparison"
+        )
     if any(row.metric == MEMORY.name for row in rows):
         yield (
             f"a difference of memory below {100 * LEAST_MEMORY:g} %, or {PAGE_MIB:g} MiB a process, is not called one: "
@@ -325,7 +328,7 @@ def _scale(axes: Artist, rows: Sequence[Row]) -> None:
     margin = max((high / low) ** 0.08, 1.002)
     axes.set_xscale("log")
     axes.set_xlim(low / margin, high * margin)
-    ticks = MaxNLocator(nbins=3, steps=[1, 2, 5, 10]).tick_values(low / margin, high * margin)
+    ticks = MaxNLocator(nbins=4, steps=[1, 2, 5, 10]).tick_values(low / margin, high * margin)
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / margin <= tick <= high * margin]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
     axes.xaxis.set_minor_locator(NullLocator())

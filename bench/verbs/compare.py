@@ -19,7 +19,7 @@ throughput, peak memory, energy and numerics. For each the ratio of new to base,
 p-value that is adjusted for how many comparisons there are, and a verdict:
 
   faster, slower         step time and throughput; less, more of memory and energy; better, worse of numerics
-  no difference found    chance alone explains it: not the same as equal, see how wide the interval is
+  no difference found    chance alone does as much; not the same as equal: see how wide the interval is
   too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
   not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
                          never compared under one), or the figures are invalid
@@ -28,8 +28,8 @@ EPILOG = """\
 examples:
   python -m bench compare BASE NEW                               two runs: a folder, a run id or 'latest' each
   python -m bench compare BASE latest --scenario ddp,ddp_o2      some scenarios of them
-  python -m bench compare RUN --scenario ddp                     one run: ddp against dp and so on, see --against
-  python -m bench compare RUN --scenario ddp,apex_ddp --against dp
+  python -m bench compare RUN --scenario ddp_o1,ddp_o2           scenarios of one run against its ddp
+  python -m bench compare RUN --scenario ddp --against dp        or against another one
   python -m bench compare BASE NEW --plot                        and reports/comparison.svg, .png and .md
   python -m bench compare BASE NEW --markdown summary.md         for a pull request
 

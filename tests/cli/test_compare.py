@@ -162,6 +162,17 @@ def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path) -> None:
     assert "warning: not known to be the same, since only one run says it: NCCL" in out
 
 
+def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
+    gone = replace(GONE, reason="two\nlines \x1b[31m<b> | *")
+    sides = [measured(tmp_path / name, count=3, also=[gone], label="a\x1b[2J\nb") for name in "ab"]
+    code, out, _ = bench("compare", *sides, "--markdown", "c.md", "--plot")
+    assert code == 0
+    assert "\x1b" not in out and "(a [2J b)" in out
+    assert "dp: not comparable: it is 'unsupported' (two lines [31m<b> | *) in the base run\n" in out
+    assert "two lines \\[31m\\<b\\> \\| \\*" in (tmp_path / "c.md").read_text()
+    assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
+
+
 def test_few_launches_get_no_verdict(bench: Bench, tmp_path: Path) -> None:
     code, out, _ = bench("compare", measured(tmp_path / "a", count=2), measured(tmp_path / "b", 2, 2), "--json")
     assert code == 0

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.runs import DDP, write_run
+from standin.runs import DDP, Launch, write_run
 
 from bench import store
+from bench.analyse import between_runs, digest
 from bench.analyse.digest import of_run
 from bench.cli import main
 
 Bench = Callable[..., tuple[int, str, str]]
 
+FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
 FULL = "\n".join(
     [
@@ -74,11 +76,20 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
     first = run.steps[(run.steps["launch"] == 0) & (run.steps["rank"] == 1)]
     assert list(first["step_ms"]) == [100.0, 51.0, 52.0, 53.0], "in the order of the column step"
     assert list(first["warmup"]) == [True, False, False, False]
-    digest = of_run(run)
-    (scenario,) = digest["scenarios"]
+    made = of_run(run)
+    (scenario,) = made["scenarios"]
     assert [one["step_ms"] for one in scenario["launches"]] == pytest.approx([52.0, 52.1, 52.2])
     assert scenario["launches"][0]["throughput_img_s"] == pytest.approx(8000 / 52)
     assert (scenario["world_size"], scenario["parity"], scenario["what_ran"]) == (2, None, "")
+
+
+def test_a_scenario_on_fewer_devices_than_the_others_is_no_contradiction(bench: Bench, tmp_path: Path) -> None:
+    """In a run on two devices ``single`` has one replica; of a file with one column of times that is not known."""
+    single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
+    run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
+    code, out, _ = bench("compare", run.path, single)
+    assert code == 0
+    assert "single: faster: step time" in out
 
 
 def test_what_nobody_says_is_null(bench: Bench) -> None:
@@ -87,11 +98,11 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
     assert run.document["machine"]["host"] is None
     assert run.document["imported"]["measured_utc"] is None
     assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
-    digest = of_run(run)
-    (launch,) = digest["scenarios"][0]["launches"]
+    made = of_run(run)
+    (launch,) = made["scenarios"][0]["launches"]
     assert launch["step_ms"] == 41.0
     assert {value for name, value in launch.items() if name not in ("launch", "repeat", "step_ms")} == {None}
-    assert (digest["hardware"], digest["replicas"], digest["conditions"]["bench"]) == ([], None, None)
+    assert (made["hardware"], made["replicas"], made["conditions"]["bench"]) == ([], None, None)
     assert bench("check", run.path)[0] == 0
 
 
@@ -157,11 +168,11 @@ def test_the_json_of_pytorch_is_one_launch_of_side_by_side_ranks(bench: Bench) -
     said = run.document["imported"]
     assert (said["kind"], said["distributed_backend"], said["bucket_size"]) == ("pytorch-ddp-benchmark", "nccl", 25)
     assert "without loading data" in said["times"]
-    digest = of_run(run)
-    (scenario,) = digest["scenarios"]
+    made = of_run(run)
+    (scenario,) = made["scenarios"]
     assert scenario["scenario"] == "ddp"
     assert [one["step_ms"] for one in scenario["launches"]] == [50.0], "one launch: slowest ranks 50, 41 and 60"
-    assert (digest["conditions"]["torch"], digest["conditions"]["cuda"]) == ("2.9.0", "12.6")
+    assert (made["conditions"]["torch"], made["conditions"]["cuda"]) == ("2.9.0", "12.6")
     assert bench("check", run.path)[0] == 0
 
 
@@ -169,6 +180,20 @@ def test_one_rank_of_pytorch_is_without_and_with_ddp(bench: Bench) -> None:
     run = imported(bench, "ddp.json", json.dumps(pytorch()), "--model", "resnet18", "--world-size", "1")
     medians = {one["scenario"]: one["launches"][0]["step_ms"] for one in of_run(run)["scenarios"]}
     assert medians == pytest.approx({"single": 31.0, "ddp": 34.0})
+
+
+def test_the_digest_that_lies_there_is_taken_and_one_of_another_form_is_made_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
+    stored = json.loads((Path(run.path) / store.DIGEST).read_text())
+    assert between_runs.load(run.path) == stored == json.loads(json.dumps(of_run(run)))
+    monkeypatch.setattr(digest, "VERSION", 2)
+    assert between_runs.load(run.path) == stored | {"digest_version": 2}
+    (Path(run.path) / store.DIGEST).write_text(json.dumps(stored | {"label": "better"}))
+    code, _, err = bench("compare", run.path, "--scenario", "dp")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "digest.json was changed after it was sealed" in err
 
 
 def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_a_metric_that_one_side_does_not_know_is_not_comparable(base: Digest, ne
         launch["peak_pid_mib"] = None
     found = rows(between_runs.runs(base, new))
     assert found["ddp", "peak_memory"].reason == "unknown in the new run"
+    assert (found["ddp", "peak_memory"].figure, found["ddp", "peak_memory"].base) == ("peak_total_mib", 1200.0)
     assert found["ddp", "energy"].reason == "unknown in both"
     assert found["ddp", "step_time"].verdict == "slower", "the rest is compared all the same"
 
