@@ -37,7 +37,7 @@ from standin.nights import TEN, write_nights  # noqa: E402  # the made-up nights
 
 SIZES = (500, 1000, 2000)
 FEW = 12
-"""Nights of the history that the others are held against: all that happens with one happens, and none costs anything."""
+"""Nights of the history that the others are held against: all is done that is done once."""
 
 LAUNCHES = 5
 ROUNDS = 3

@@ -82,7 +82,7 @@ class Event:
 class Trend:
     """One figure of one scenario over the nights of its track: None on nights that have none to go by.
 
-    ``regressed``: the nights that the gate stops for this figure, by their place, whether a person accepted them or not.
+    ``regressed``: the nights that the gate stops for this figure, by their place, accepted by a person or not.
     """
 
     scenario: str

@@ -145,13 +145,15 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
         digest["label"] = HOSTILE
         digest["conditions"]["driver"] = f"{HOSTILE} {night >= 5}"
         digest["scenarios"][0]["what_ran"] = HOSTILE
-        digest["scenarios"][1] |= {"status": "error", "reason": HOSTILE}
+        digest["scenarios"][1] |= {"status": "error", "reason": f"two\nlines \x1b[31m{HOSTILE}"}
 
     write_nights(tmp_path / "h", 12, scenarios=("ddp", "dp"), launches=1, slower=only("ddp", 5, 1.2), also=also)
     code, out, err = say(tmp_path / "h", "--json")
     assert code == 0, err
     (event,) = json.loads(out)["tracks"][0]["shifts"]
     assert event["dirty_before"] != event["dirty_after"]
+    assert "\x1b" not in err, "nothing from outside steers a terminal"
+    assert "it is 'error' (two lines [31m<script>" in err
     page = (tmp_path / "out" / "history.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
