@@ -74,9 +74,9 @@ class Shift:
     """A change of level between two nights, by their place in the series: ``before`` is the last of the old level.
 
     ``ratio``: the new level over the old one, with its 95 % interval (Student's t) and ``p``. ``n_before``,
-    ``n_after``: the nights that each level is known from, outliers apart. The interval is on the safe side: a level that
-    scatters more than the others has a scatter of its own. That makes up for the night being chosen on the same
-    figures.
+    ``n_after``: the nights that each level is known from, outliers apart. The interval is on the safe side, since a
+    level that scatters more than the others has a scatter of its own; that makes up for the night being chosen on the
+    same figures.
     """
 
     before: int
