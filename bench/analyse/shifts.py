@@ -74,8 +74,9 @@ class Shift:
     """A change of level between two nights, by their place in the series: ``before`` is the last of the old level.
 
     ``ratio``: the new level over the old one, with its 95 % interval (Student's t) and ``p``. ``n_before``,
-    ``n_after``: the nights that each level is known from, outliers apart. The night between them was chosen on the same
-    figures, so that the interval is a little too narrow.
+    ``n_after``: the nights that each level is known from, outliers apart. The interval is on the safe side, since a
+    level that scatters more than the others has a scatter of its own; that makes up for the night being chosen on the
+    same figures.
     """
 
     before: int
@@ -186,7 +187,7 @@ def _wandering(correlation: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _seeds(nights: int) -> tuple[tuple[int, NDArray[np.int64]], ...]:
+def seeds(nights: int) -> tuple[tuple[int, NDArray[np.int64]], ...]:
     """The seeded intervals: for each length, the longest first, where those of that length begin."""
     layers = []
     length = float(nights)
@@ -217,7 +218,7 @@ def _cuts(logs: Array, noise: float) -> list[int]:
     sums = np.concatenate([[0.0], np.cumsum(logs - logs.mean())])
     threshold = THRESHOLD * math.sqrt(2.0 * math.log(len(logs))) * noise
     found: list[tuple[int, float, int, int]] = []  # length, minus the change, start, cut: in the order of choice
-    for length, starts in _seeds(len(logs)):
+    for length, starts in seeds(len(logs)):
         change, where = _splits(sums, starts, length)
         found += [
             (length, -float(change[at]), int(starts[at]), int(where[at])) for at in np.flatnonzero(change > threshold)

@@ -15,7 +15,7 @@ from bench.analyse.history import METRICS, RECENT, Change, Event, Track, Trend
 from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS
 from bench.console import align
 from bench.report import page, put
-from bench.report.drawing import inline
+from bench.report.drawing import inline, plain
 from bench.report.history_figures import FLAT, WORDS, moving, percent, plots, value
 from bench.report.page import Figure
 from bench.report.tables import UNKNOWN, Cell, Column, Table
@@ -39,10 +39,7 @@ ABOUT_COMMITS = (
     "commits: of bench and its scenarios, from that of the last night before to that of the first night after; dirty: "
     "with changes that no commit holds"
 )
-ABOUT_INTERVALS = (
-    "the interval is Student's t over the nights of the two levels; since the night between them was chosen on the "
-    "same figures it is a little too narrow"
-)
+ABOUT_INTERVALS = "the interval is Student's t over the nights of the two levels, outliers apart"
 
 NOTES = (
     f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
@@ -178,6 +175,7 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
         short = brief and metric != METRICS[0]
         headings = (HEADINGS[metric], "over all", *(() if short else ("latest", "shifts")))
         columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
+    whole = track.nights[0].date, track.nights[-1].date
     rows = []
     for (scenario, what_ran), mine in _by_scenario(track).items():
         nights = sorted({night for trend in mine.values() for night in trend.known})
@@ -188,7 +186,7 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
         else:
             row = [
                 Cell(text=scenario, small=what_ran),
-                Cell(text=f"{len(nights):,}", small=first if first == last else f"{first} to {last}"),
+                Cell(text=f"{len(nights):,}", small="" if (first, last) == whole else f"{first} to {last}"),
             ]
         for metric in metrics:
             row += _cells(mine.get(metric))[: 2 if brief and metric != METRICS[0] else 4]
@@ -298,16 +296,24 @@ def as_text(tracks: Sequence[Track]) -> str:
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        lines += [f"{track.work} · {track.place}", span(track), "", _aligned(summary_table(track, brief=True)), ""]
+        lines += [
+            plain(f"{track.work} · {track.place}"),
+            plain(span(track)),
+            "",
+            _aligned(summary_table(track, brief=True)),
+            "",
+        ]
         for event in track.events[:LISTED]:
-            lines.append(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:")
-            lines += [f"  {text}" for text in (*what_shifted(event), f"commits: {event.commits}", *event.differs)]
+            lines.append(plain(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:"))
+            lines += [
+                f"  {plain(text)}" for text in (*what_shifted(event), f"commits: {event.commits}", *event.differs)
+            ]
         if len(track.events) > LISTED:
             lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
         if not track.events:
-            lines.append(answer(track))
+            lines.append(plain(answer(track)))
         lines += [
-            f"no figure: {name} on {count:,} night{'s' if count > 1 else ''}: {why}"
+            plain(f"no figure: {name} on {count:,} night{'s' if count > 1 else ''}: {why}")
             for (name, why), count in track.unusable.items()
         ]
         lines.append("")
@@ -317,7 +323,7 @@ def as_text(tracks: Sequence[Track]) -> str:
 
 
 def _aligned(table: Table) -> str:
-    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
+    rows = [[column.heading for column in table.columns], *([plain(cell.text) for cell in row] for row in table.rows)]
     return align(rows, left=("scenario", "first", "last"))
 
 

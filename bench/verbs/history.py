@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
     accepted = {run: one.reason for run, one in found.accepted.items()}
     tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
     from bench.report import history as report
+    from bench.report.drawing import plain
 
     left_out = [(one.path, one.why) for one in found.left_out]
     files = report.write(tracks, left_out, options.out)
@@ -70,7 +71,7 @@ def main(arguments: list[str]) -> int:
     print(report.as_text(tracks), file=to)
     print("\n".join(["", f"Page: {os.path.relpath(files[0])} (open it in a browser)"]), file=to)
     for line in _left_out(found.left_out):
-        print(line, file=sys.stderr)
+        print(plain(line), file=sys.stderr)
     if options.json:
         document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
         print_json({**document, **report.for_programs(tracks, left_out)})
@@ -106,7 +107,7 @@ def _check_names(wanted: list[str], known: list[str]) -> None:
 
 
 def _left_out(runs: "list[LeftOut]") -> list[str]:
-    lines = [f"left out: {' '.join(one.why.split())}" for one in runs[:LISTED]]
+    lines = [f"left out: {one.why}" for one in runs[:LISTED]]
     if len(runs) > LISTED:
         lines.append(f"left out: {len(runs) - LISTED} more, see the page or --json")
     return lines

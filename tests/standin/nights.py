@@ -39,7 +39,7 @@ def write_nights(
     launch_noise: float = 0.005,
     slower: Factor = lambda night, scenario: 1.0,
     also: Callable[[int, dict[str, Any]], None] = lambda night, digest: None,
-    gpu: bool = True,
+    gpu: bool = False,
     seed: int = 0,
     repeat_commit: int = 1,
 ) -> list[Path]:

@@ -1,13 +1,12 @@
 """Shifts are found on the night on which they were planted, and seldom where there is none."""
 
 import math
-import time
 
 import numpy as np
 import pytest
 from scipy import signal
 
-from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS, Levels, levels
+from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS, levels, seeds
 
 NOISE = 0.006
 """Of a night, as MEASUREMENT has it: the standard deviation of its logarithm."""
@@ -40,7 +39,7 @@ def planted(random: np.random.Generator, count: int, at: int, by: float = 1.03) 
     ],
 )
 def test_where_nothing_changed_a_shift_is_rare(count: int, noise: float, like_the_last: float, at_most: float) -> None:
-    """Of 200 series of each kind. Of 2,000 of each, 0 to 0.35 % had one; of those that wander, 1.3 %."""
+    """Of 200 series of each kind. Of 2,000 of each (500 of the longest), 0 to 0.5 % had one."""
     random = np.random.default_rng(20261121)
     tries = 200
     series = (nights(random, count, noise=noise, like_the_last=like_the_last) for _ in range(tries))
@@ -60,7 +59,7 @@ def test_three_percent_are_found_on_their_night(count: int, at: int, at_least: f
     right = [mine[0] for mine in found if len(mine) == 1 and abs(mine[0].after - at) <= 1]
     assert len(right) >= at_least * tries
     held = np.mean([shift.low <= 1.03 <= shift.high for shift in right])
-    assert 0.88 <= held <= 0.99, "the interval of the ratio is one of 95 %, a little narrow for the choice of the night"
+    assert 0.88 <= held <= 0.99, "the interval of the ratio is one of 95 %; measured on 1,000 series: 96 %"
 
 
 def test_every_one_of_many_shifts_is_found() -> None:
@@ -123,16 +122,15 @@ def test_few_nights_have_no_shift(series: list[float | None]) -> None:
     assert len(found.levels) == bool(known)
 
 
-def test_fifty_thousand_nights_are_no_matter() -> None:
-    """O(n log n): twenty-five times as many nights take well under a hundred times as long."""
-    random = np.random.default_rng(6)
-    assert _seconds(nights(random, 50_000)) < 100 * max(_seconds(nights(random, 2000)), 0.0005)
+@pytest.mark.parametrize("count", [20, 200, 2000, 50_000])
+def test_the_work_is_of_order_n_log_n(count: int) -> None:
+    """All splits of all intervals that are looked at, counted: a clock would tell of the machine."""
+    looked_at = sum(len(starts) * length for length, starts in seeds(count))
+    assert looked_at <= 4 * count * math.log2(count)
+    for length, starts in seeds(count):
+        assert starts[0] == 0
+        assert starts[-1] + length == count, "intervals of every length reach from the first night to the last"
 
 
-def _seconds(series: Nights) -> float:
-    took = []
-    for _ in range(3):
-        started = time.perf_counter()
-        assert isinstance(levels(series), Levels)
-        took.append(time.perf_counter() - started)
-    return min(took)
+def test_fifty_thousand_nights_have_no_shift() -> None:
+    assert levels(nights(np.random.default_rng(6), 50_000)).shifts == ()

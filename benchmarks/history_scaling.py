@@ -1,0 +1,227 @@
+"""What a history of thousands of nights takes to be read: `bench history` and `bench gate --history`, at three sizes.
+
+    python benchmarks/history_scaling.py
+
+Run folders of 500, 1,000 and 2,000 nights are made up in a temporary folder (some 230 MB): ten scenarios in five
+launches each, every night with a commit, a run.json and a digest of its own, sealed as a real run is; on the way the
+driver changes, a scenario becomes slower and another faster, and a night is slow by chance. Then each command is run as
+a person runs it, from the start of its interpreter to its exit, in turns over the sizes; the fastest of the rounds is
+taken, because other work on the machine only ever adds to it.
+
+Allowed at 2,000 nights: 10 s and 1 GiB each. Growth is linear where a night costs the same in a long history as in a
+short one. What a night costs is CPU time above that of a history of a few nights, which is what starting, importing and
+drawing take; a command that goes through all nights for each of them would take four times as much for each of 2,000 as
+for each of 500.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import paired
+import psutil
+
+ROOT = Path(paired.ROOT)
+sys.path.insert(0, str(ROOT / "tests"))
+
+from standin.nights import TEN, write_nights  # noqa: E402  # the made-up nights of the tests
+
+SIZES = (500, 1000, 2000)
+FEW = 12
+"""Nights of the history that the others are held against: all is done that is done once."""
+
+LAUNCHES = 5
+ROUNDS = 3
+
+SECONDS_ALLOWED = 10.0
+MIB_ALLOWED = 1024.0
+GROWTH_ALLOWED = 2.0
+"""What a night costs in the longest history over what it costs in the shortest; 4 were quadratic."""
+
+EXITS = {"history": (0,), "gate": (0, 10, 11)}
+"""A night that is made up may regress by chance; what a history takes is no matter of the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What one command took over one history. ``peak_mib``: resident memory of it and its children together."""
+
+    command: str
+    nights: int
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    sizes = [FEW, *sorted(options.nights)]
+    with tempfile.TemporaryDirectory(prefix="bench-history-", dir=options.scratch) as scratch:
+        histories = {}
+        for size in sizes:
+            paired.progress(f"making up {size:,} nights")
+            histories[size] = made_up(Path(scratch) / str(size), size)
+        taken = []
+        for number in range(options.rounds):
+            for size in sizes:
+                for command in EXITS:
+                    taken.append(measure(command, histories[size], size, Path(scratch) / "out"))
+            paired.progress(f"round {number + 1} of {options.rounds}")
+    best = fastest(taken)
+    print("\n".join(table(best)), file=sys.stderr if options.json else sys.stdout)
+    return paired.finish(
+        "history_scaling",
+        [],
+        checks(best, sizes),
+        notes=[f"{len(TEN)} scenarios of {LAUNCHES} launches; the fastest of {paired.count(options.rounds, 'round')}"],
+        as_json=options.json,
+        taken=[asdict(one) for one in taken],
+        fastest=[asdict(one) for one in best],
+    )
+
+
+def arguments() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    made.add_argument("--nights", type=int, nargs=3, default=SIZES, metavar="N", help="(default: 500 1000 2000)")
+    made.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of every size (default: {ROUNDS})")
+    made.add_argument("--scratch", metavar="DIR", help="where the nights are made up (default: that of the system)")
+    return made
+
+
+def made_up(folder: Path, count: int) -> Path:
+    """A history with what histories have: shifts, a changed driver, a slow night, nights that failed."""
+    folder.mkdir()
+    changed, slower, faster, spike = count // 3, count // 2, 2 * count // 3, count // 4
+
+    def planted(night: int, scenario: str) -> float:
+        factor = 0.96 if night >= changed else 1.0
+        factor *= 1.03 if scenario == "ddp_o2" and night >= slower else 1.0
+        factor *= 0.95 if scenario == "apex_ddp" and night >= faster else 1.0
+        return factor * (1.3 if scenario == "dp" and night == spike else 1.0)
+
+    def also(night: int, digest: dict[str, Any]) -> None:
+        if night >= changed:
+            digest["conditions"]["driver"] = "560.28.03"
+        if night % 97 == 96:
+            digest["scenarios"][3] |= {"status": "oom", "reason": "RuntimeError: CUDA out of memory", "launches": []}
+
+    write_nights(folder, count, launches=LAUNCHES, slower=planted, also=also, gpu=True)
+    return folder
+
+
+def measure(command: str, history: Path, nights: int, out: Path) -> Taken:
+    """Run a command over a history, as its own process, and watch it. RuntimeError where it fails."""
+    latest = max(path.name for path in history.iterdir() if path.is_dir())
+    if command == "history":
+        arguments = ["history", str(history), "--out", str(out)]
+    else:
+        arguments = ["gate", str(history / latest), "--history", str(history)]
+    before = os.times()
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench", *arguments, "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    watch = Watch(process.pid)
+    watch.start()
+    said, complained = process.communicate()
+    wall_s = time.monotonic() - started
+    watch.join()
+    after = os.times()
+    if process.returncode not in EXITS[command]:
+        raise RuntimeError(f"bench {' '.join(arguments)}: exit code {process.returncode}: {complained.decode()[-500:]}")
+    seen = json.loads(said)
+    if command == "history" and len(seen["tracks"][0]["nights"]) != nights:
+        raise RuntimeError(f"bench history saw {len(seen['tracks'][0]['nights'])} of {nights} nights")
+    return Taken(
+        command=command,
+        nights=nights,
+        wall_s=wall_s,
+        cpu_s=after.children_user + after.children_system - before.children_user - before.children_system,
+        peak_mib=watch.peak_mib,
+    )
+
+
+class Watch(threading.Thread):
+    """The largest resident memory of a process and its children together, looked at every 5 ms."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self.peak_mib = 0.0
+
+    def run(self) -> None:
+        """Look until the process is gone."""
+        try:
+            process = psutil.Process(self._pid)
+            while process.status() != psutil.STATUS_ZOMBIE:
+                family = [process, *process.children(recursive=True)]
+                self.peak_mib = max(self.peak_mib, sum(one.memory_info().rss for one in family) / 2**20)
+                time.sleep(0.005)
+        except psutil.NoSuchProcess:
+            return
+
+
+def fastest(taken: Sequence[Taken]) -> list[Taken]:
+    """Of each command and size the round with the least time, with the largest peak of all rounds."""
+    found = []
+    for command, nights in dict.fromkeys((one.command, one.nights) for one in taken):
+        mine = [one for one in taken if (one.command, one.nights) == (command, nights)]
+        found.append(
+            Taken(
+                command=command,
+                nights=nights,
+                wall_s=min(one.wall_s for one in mine),
+                cpu_s=min(one.cpu_s for one in mine),
+                peak_mib=max(one.peak_mib for one in mine),
+            )
+        )
+    return sorted(found, key=lambda one: (list(EXITS).index(one.command), one.nights))
+
+
+def table(best: Sequence[Taken]) -> list[str]:
+    """For people."""
+    lines = [f"{'command':<8} {'nights':>6} {'wall s':>7} {'CPU s':>6} {'peak MiB':>8}"]
+    lines += [
+        f"{one.command:<8} {one.nights:>6,} {one.wall_s:>7.2f} {one.cpu_s:>6.2f} {one.peak_mib:>8.0f}" for one in best
+    ]
+    return lines
+
+
+def checks(best: Sequence[Taken], sizes: Sequence[int]) -> list[paired.Check]:
+    """What is allowed at the largest size, and that growth is linear."""
+    found = []
+    few, small, *_, large = sizes
+    for command in EXITS:
+        of = {one.nights: one for one in best if one.command == command}
+        found.append(
+            paired.Check(
+                f"{command} over {large:,} nights within {SECONDS_ALLOWED:g} s and {MIB_ALLOWED:g} MiB",
+                of[large].wall_s <= SECONDS_ALLOWED and of[large].peak_mib <= MIB_ALLOWED,
+            )
+        )
+        short, long = (1e3 * (of[size].cpu_s - of[few].cpu_s) / (size - few) for size in (small, large))
+        found.append(
+            paired.Check(
+                f"{command}: {short:.2f} ms a night over {small:,}, {long:.2f} ms over {large:,}, at most "
+                f"{GROWTH_ALLOWED:g} times as much",
+                long <= GROWTH_ALLOWED * max(short, 0.01),
+            )
+        )
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,340 @@
+"""bench history on nights whose truth is known: what it finds, what it says, and what it refuses."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.nights import write_nights
+from standin.runs import DDP, HOSTILE, write_run
+
+from bench import nights
+from bench.analyse.history import Night, Track, Trend, commit_range, tracks
+from bench.analyse.shifts import levels
+from bench.cli import main
+from bench.report.history_figures import DOTS_AT_MOST, percent, plots
+
+THREE = ("dp", "ddp", "ddp_o2")
+SHIFTED, COUNT = 24, 40
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    """``say(folder, *options)``: exit code, standard output, standard error; the page goes to ``tmp_path/out``."""
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        code = main(["history", *map(str, arguments), "--out", str(tmp_path / "out")])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty nights; from the 25th on another driver, and ddp_o2 takes 4 % longer. One night dp has no figure."""
+    folder = tmp_path_factory.mktemp("shifted")
+
+    def also(night: int, digest: dict[str, Any]) -> None:
+        if night >= SHIFTED:
+            digest["conditions"]["driver"] = "560.28.03"
+        if night == 7:
+            digest["scenarios"][0] |= {"status": "oom", "reason": "CUDA out of memory", "launches": []}
+
+    write_nights(folder, COUNT, scenarios=THREE, launches=3, slower=only("ddp_o2", SHIFTED, 1.04), also=also, gpu=True)
+    return folder
+
+
+def only(scenario: str, since: int, by: float) -> Callable[[int, str], float]:
+    return lambda night, name: by if name == scenario and night >= since else 1.0
+
+
+def trend_of(document: dict[str, Any], scenario: str, metric: str = "step_ms") -> dict[str, Any]:
+    (found,) = (
+        one for one in document["tracks"][0]["trends"] if (one["scenario"], one["metric"]) == (scenario, metric)
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_night_of_a_shift_is_named_with_its_commits_and_what_else_changed(shifted: Path, say: Say) -> None:
+    code, out, err = say(shifted, "--json")
+    assert code == 0
+    document = json.loads(out)
+    (track,) = document["tracks"]
+    runs = [night["run"] for night in track["nights"]]
+    assert len(runs) == COUNT
+    assert runs == sorted(runs)
+    (event,) = track["shifts"]
+    assert (event["before"], event["after"]) == (runs[SHIFTED - 1], runs[SHIFTED])
+    assert {(change["scenario"], change["metric"]) for change in event["changes"]} == {
+        ("ddp_o2", "step_ms"),
+        ("ddp_o2", "energy_per_1000_images_j"),
+    }
+    assert all(change["low"] < 1.04 < change["high"] for change in event["changes"])
+    assert event["commits"] == f"{event['commit_before'][:10]}..{event['commit_after'][:10]}"
+    assert event["differs"] == ["driver: 550.54.15 against 560.28.03"]
+    assert "step time: ddp_o2 +" in err
+    assert "commits: " in err
+
+
+def test_figures_of_a_trend(shifted: Path, say: Say) -> None:
+    document = json.loads(say(shifted, "--json")[1])
+    of_dp, of_ddp_o2 = (trend_of(document, name) for name in ("dp", "ddp_o2"))
+    assert of_ddp_o2["over_all"] == pytest.approx(1.04, abs=0.01)
+    assert of_ddp_o2["over_recent"] == pytest.approx(1.0, abs=0.02)
+    assert of_ddp_o2["noise"] == pytest.approx(0.0067, rel=0.5)
+    assert len(of_ddp_o2["levels"]) == 2
+    assert (of_dp["nights"], of_dp["values"][7]) == (COUNT - 1, None)
+    assert document["tracks"][0]["without_figure"] == [
+        {"scenario": "dp", "why": "it is 'oom' (CUDA out of memory)", "nights": 1}
+    ]
+    runs = [night["run"] for night in document["tracks"][0]["nights"]]
+    stopped = [runs.index(run) for run in of_ddp_o2["stopped_by_the_gate"]]
+    assert sum(night >= SHIFTED for night in stopped) >= 14, "the gate stops it night after night: nobody accepted it"
+    assert sum(night < SHIFTED for night in stopped) <= 1
+
+
+def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, say: Say, tmp_path: Path) -> None:
+    code, out, err = say(shifted)
+    assert (code, err) == (0, "")
+    assert re.search(r"ddp_o2 +40 +2021-01-04 +2021-02-12 +\S+ +\+[34]\.\d % ", out)
+    assert "no figure: dp on 1 night: it is 'oom'" in out
+    assert "history.html" in out
+    page = (tmp_path / "out" / "history.html").read_text()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("history-energy-per-1000-images-j.png", "history-energy-per-1000-images-j.svg"),
+        *("history-step-ms.png", "history-step-ms.svg", "history.html"),
+    ]
+    assert "There is no plot of the peak memory" in page
+    assert page.count("<svg") == 2
+    loaded = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)""", page)
+    assert all(
+        link.startswith("#") or (tmp_path / "out" / link).is_file()
+        for link in (one.strip("\"'") or other.strip("\"'") for one, other in loaded)
+    )
+    assert "<script" not in page
+    assert "@import" not in page
+
+
+def test_some_scenarios(shifted: Path, say: Say) -> None:
+    code, out, _ = say(shifted, "--scenario", "ddp,dp", "--json")
+    assert code == 0
+    (track,) = json.loads(out)["tracks"]
+    assert {trend["scenario"] for trend in track["trends"]} == {"dp", "ddp"}
+    assert track["shifts"] == []
+
+
+def test_an_unknown_scenario_is_refused_with_the_closest(shifted: Path, say: Say, tmp_path: Path) -> None:
+    code, out, err = say(shifted, "--scenario", "ddp_02")
+    assert (code, out) == (2, "")
+    assert err.startswith("bench: error: --scenario: no run in there has a scenario 'ddp_02'; did you mean ddp_o2")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
+    def also(night: int, digest: dict[str, Any]) -> None:
+        digest["git"] = {"commit": f"{HOSTILE}{night}", "dirty": bool(night % 2)}
+        digest["hardware"] = [HOSTILE]
+        digest["label"] = HOSTILE
+        digest["conditions"]["driver"] = f"{HOSTILE} {night >= 5}"
+        digest["scenarios"][0]["what_ran"] = HOSTILE
+        digest["scenarios"][1] |= {"status": "error", "reason": f"two\nlines \x1b[31m{HOSTILE}"}
+
+    write_nights(tmp_path / "h", 12, scenarios=("ddp", "dp"), launches=1, slower=only("ddp", 5, 1.2), also=also)
+    code, out, err = say(tmp_path / "h", "--json")
+    assert code == 0, err
+    (event,) = json.loads(out)["tracks"][0]["shifts"]
+    assert event["dirty_before"] != event["dirty_after"]
+    assert "\x1b" not in err, "nothing from outside steers a terminal"
+    assert "it is 'error' (two lines [31m<script>" in err
+    page = (tmp_path / "out" / "history.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_one_night_is_a_page_and_no_trend(tmp_path: Path, say: Say) -> None:
+    write_nights(tmp_path / "h", 1, scenarios=("ddp",), launches=1)
+    code, out, _ = say(tmp_path / "h")
+    assert code == 0
+    assert "1 night, 2021-01-04: a trend needs two or more" in out
+    assert (tmp_path / "out" / "history-step-ms.svg").is_file()
+
+
+def test_three_nights_have_a_trend_and_no_shift(tmp_path: Path, say: Say) -> None:
+    write_nights(tmp_path / "h", 3, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))
+    code, out, _ = say(tmp_path / "h")
+    assert code == 0
+    assert "no shift was found (it takes 6 nights to tell one)" in out
+
+
+def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: Say) -> None:
+    def also(night: int, digest: dict[str, Any]) -> None:
+        if night % 2:
+            digest["hardware"] = ["NVIDIA A100-SXM4-40GB"] * 2
+        if night == 8:
+            digest["workload"] = digest["workload"] | {"hash": "f" * 64, "global_batch": 512}
+
+    write_nights(
+        tmp_path / "h",
+        9,
+        scenarios=("ddp",),
+        launches=2,
+        also=also,
+        gpu=True,
+        slower=lambda night, _: 1.5 if night % 2 else 1.0,
+    )
+    code, out, _ = say(tmp_path / "h", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert [(track["place"], len(track["nights"])) for track in document["tracks"]] == [
+        ("2 × NVIDIA H100 80GB HBM3", 1),
+        ("2 × NVIDIA A100-SXM4-40GB", 4),
+        ("2 × NVIDIA H100 80GB HBM3", 4),
+    ]
+    assert not any(track["shifts"] for track in document["tracks"]), "two machines are no shift"
+    page = (tmp_path / "out" / "history.html").read_text()
+    assert page.count("Step time, night by night") >= 2
+    assert "Runs that can be set against no other" in page
+    assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
+
+
+def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, say: Say) -> None:
+    def also(night: int, digest: dict[str, Any]) -> None:
+        if night >= 10:
+            digest["scenarios"][0]["what_ran"] = "apex DDP · nccl ×2 · apex O2 fp16"
+
+    write_nights(tmp_path / "h", 20, scenarios=("ddp",), launches=2, slower=only("ddp", 10, 0.8), also=also)
+    (track,) = json.loads(say(tmp_path / "h", "--json")[1])["tracks"]
+    assert track["shifts"] == []
+    assert [trend["nights"] for trend in track["trends"] if trend["metric"] == "step_ms"] == [10, 10]
+
+
+def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
+    made = write_nights(tmp_path / "h", 14, scenarios=("ddp",), launches=3, slower=only("ddp", 11, 1.10))
+    nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2021-01-15T09:00:00Z")
+    document = json.loads(say(tmp_path / "h", "--json")[1])
+    accepted = [night["accepted"] for night in document["tracks"][0]["nights"]]
+    assert accepted == [*[None] * 11, "deterministic kernels, on purpose", None, None]
+    stopped = trend_of(document, "ddp")["stopped_by_the_gate"]
+    assert made[11].name in stopped
+    assert not {made[12].name, made[13].name} & set(stopped), "what was accepted is the base of the next night"
+    assert "accepted by a person" in (tmp_path / "out" / "history-step-ms.svg").read_text()
+
+
+def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, say: Say) -> None:
+    made = write_nights(tmp_path / "h", 4, scenarios=("ddp",), launches=1)
+    unsealed = write_run(tmp_path / "h", [DDP], complete=False)
+    (made[1] / "digest.json").write_text("{}")
+    code, out, err = say(tmp_path / "h", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert len(document["tracks"][0]["nights"]) == 3
+    assert {Path(one["path"]).name for one in document["left_out"]} == {unsealed.name, made[1].name}
+    told = [line for line in err.splitlines() if line.startswith("left out: ")]
+    assert len(told) == 2
+    assert any(unsealed.name in line and "incomplete" in line for line in told)
+    assert "incomplete" in (tmp_path / "out" / "history.html").read_text()
+
+
+@pytest.mark.parametrize("kind", ["empty", "absent", "a run", "unsealed", "both", "percent", "out"])
+def test_what_is_no_history_is_refused_in_one_line(kind: str, tmp_path: Path, say: Say) -> None:
+    folder = tmp_path / "h"
+    folder.mkdir()
+    arguments, expected = [str(folder)], f"DIR: there is no finished run in '{folder}'"
+    if kind == "absent":
+        folder.rmdir()
+        expected = f"DIR: there is no folder '{folder}'"
+    elif kind == "a run":
+        arguments = [str(write_run(folder, [DDP]))]
+        expected = f"DIR: {arguments[0]} is a run itself"
+    elif kind == "unsealed":
+        expected += f" ({write_run(folder, [DDP], complete=False)} is incomplete"
+    elif kind == "both":
+        arguments += ["--results", "elsewhere"]
+        expected = f"--results: the folder is '{folder}' already"
+    elif kind == "percent":
+        arguments += ["--threshold", "slow"]
+        expected = "--threshold: 'slow' is not a percentage"
+    elif kind == "out":
+        (tmp_path / "out").write_text("a file")
+        expected = f"--out: {tmp_path / 'out'} is not a folder"
+    code, out, err = say(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bench: error: {expected}")
+    assert err.count("\n") == 1
+    assert kind == "out" or not (tmp_path / "out").exists()
+
+
+def test_results_is_where_it_looks_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_nights(tmp_path / "results", 2, scenarios=("ddp",), launches=1)
+    monkeypatch.chdir(tmp_path)
+    assert main(["history"]) == 0
+    assert "2 nights, 2021-01-04 to 2021-01-05" in capsys.readouterr().out
+    assert (tmp_path / "reports" / "history.html").is_file()
+    shutil.rmtree(tmp_path / "reports")
+    assert main(["history", "--results", "results"]) == 0
+
+
+def night(place: int, commit: str | None = "a" * 40, *, dirty: bool = False) -> Night:
+    return Night(
+        run=f"run-{place}",
+        utc=f"2021-01-{1 + place % 28:02}T00:00:00Z",
+        label=None,
+        commit=commit,
+        dirty=dirty,
+        accepted=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (night(0), night(1, "b" * 40), "aaaaaaaaaa..bbbbbbbbbb"),
+        (night(0, dirty=True), night(1, "b" * 40), "aaaaaaaaaa (dirty)..bbbbbbbbbb"),
+        (night(0), night(1), "same commit aaaaaaaaaa: not the code"),
+        (night(0), night(1, dirty=True), "same commit aaaaaaaaaa, with changes that no commit holds"),
+        (night(0, None), night(1), "unknown"),
+        (night(0), night(1, None), "unknown"),
+    ],
+)
+def test_commits_between_two_nights(before: Night, after: Night, said: str) -> None:
+    assert commit_range(before, after) == said
+
+
+def test_thousands_of_nights_are_drawn_in_columns() -> None:
+    """As many elements as columns, and not as nights, whatever their number."""
+    sizes = []
+    for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
+        values = tuple(100.0 + place % 7 for place in range(count))
+        trend = Trend(
+            scenario="ddp", what_ran="", metric="step_ms", values=values, levels=levels(values), regressed=(3, 4, 400)
+        )
+        track = Track(
+            work="work",
+            place="place",
+            nights=tuple(night(place) for place in range(count)),
+            trends=(trend,),
+            events=(),
+            unusable={},
+        )
+        (plot,) = plots(track)
+        sizes.append(len(plot.svg))
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.031, "+3.1 %"), (0.969, "-3.1 %"), (1.0, "0.0 %"), (0.99999, "0.0 %")])
+def test_a_change_in_percent(ratio: float, said: str) -> None:
+    assert percent(ratio) == said
+
+
+def test_no_night_is_no_track() -> None:
+    assert tracks([]) == []
