@@ -95,7 +95,7 @@ if [[ -z $interpreter ]]; then
     interpreter=python3
     [[ ! -x $root/.venv/bin/python ]] || interpreter=$root/.venv/bin/python
 fi
-[[ -n $history ]] || refuse "--history: no folder is named; make one for all nights and give it here"
+[[ -n $history ]] || refuse "--history: no folder is named; make one for all nights and give it here, or in NIGHTLY_HISTORY"
 [[ -d $history ]] || refuse "--history: $history is not there; mount its disk, or for a first night: mkdir -p '$history'"
 [[ -w $history ]] || refuse "--history: $history cannot be written; change its owner, or name another"
 [[ -z $config || -f $config ]] || refuse "--config: $config is no file; give a TOML file with [tool.bench.gate]"
