@@ -119,23 +119,29 @@ child=
 interrupted=
 trap 'interrupted=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' INT TERM HUP
 
-bench() { # as 'python -m bench', and a signal to this script ends it the way bench wants to be ended
+bench() { # as 'python -m bench', and a signal to this script ends it the way bench wants to be ended: 130
     local code
-    [[ -z $interrupted ]] || exit 130
+    [[ -z $interrupted ]] || return 130
     "$interpreter" -m bench "$@" &
     child=$!
+    [[ -z $interrupted ]] || kill -TERM "$child" # the signal was there before it
     while true; do
         code=0
         wait "$child" || code=$?
         kill -0 "$child" 2>/dev/null || break # else a signal ended the waiting, and not the child
     done
     child=
-    [[ -z $interrupted ]] || exit 130
+    [[ -z $interrupted ]] || return 130
     return "$code"
 }
 
 say() {
     printf 'nightly: %s\n' "$1"
+}
+
+fail() { # CODE LINE
+    say "error: $2"
+    exit "$1"
 }
 
 option_of_run() { # NAME: prints the value that the RUN OPTIONS give it last; fails where they do not
@@ -168,10 +174,15 @@ finish() { # on every way out: the log is whole, and the summary says how far th
     trap '' INT TERM HUP
     exec >&3 2>&4
     wait "$log" || true
+    rm -rf -- "$history/.incoming"
     "$interpreter" "$here/summary.py" write "$out" --code "$code" --gate "$gate" --history "$history" \
         --kept "$kept" >&2 || printf 'nightly: error: the summary could not be written\n' >&2
     exit "$code"
 }
+
+for name in --out --resume --find-batch; do
+    [[ " ${run_options[*]} " != *" $name"[=\ ]* ]] || refuse "$name: a night decides that for 'bench run'; leave it out"
+done
 
 # ---- the night
 
@@ -202,16 +213,17 @@ bench doctor --json "${doctor_options[@]}" >"$out/doctor.json"
 "$interpreter" "$here/summary.py" doctor "$out/doctor.json" --stop-at "$stop_at" --gpus "$gpus"
 
 bench run --out "$out/results" --profile nightly --wait "${run_options[@]}" || code=$?
-has_runs "$out/results" || exit "$((code ? code : 1))"
+((code != 130)) || exit 130
+has_runs "$out/results" || fail "$((code ? code : 1))" "there is no run: nothing is compared and nothing kept"
 for run in "$out"/results/*/; do run=${run%/}; done
 id=$(basename -- "$run")
 
 mkdir -- "$history/.incoming"
-cp -R -- "$run" "$history/.incoming/$id"
-if ! bench check "$history/.incoming/$id"; then
-    rm -rf -- "$history/.incoming"
-    say "error: $id is not sealed, or not as it was sealed: it is neither compared nor kept"
-    exit "$((code ? code : 1))"
+cp -R -- "$run" "$history/.incoming/$id" || fail 1 "$id cannot be copied to $history: see the line above"
+sound=0
+bench check "$history/.incoming/$id" || sound=$?
+if ((sound)); then
+    fail "$((code ? code : sound))" "$id is not sealed, or not as it was sealed: it is neither compared nor kept"
 fi
 sync -f -- "$history"
 
@@ -220,6 +232,7 @@ if has_runs "$history"; then
     [[ -z $config ]] || gate_options+=(--config "$config")
     gate=0
     bench gate "$run" "${gate_options[@]}" >"$out/gate.json" || gate=$?
+    ((gate != 130)) || exit 130
 else
     gate=11
     say "there is no night before this one in $history: nothing to compare with"
@@ -235,7 +248,6 @@ if [[ -z $no_keep ]]; then
     kept=yes
     say "kept as $history/$id"
 fi
-rm -rf -- "$history/.incoming"
 
 bench report "$run" --out "$out/report" || worse $?
 ! has_runs "$history" || bench history "$history" --out "$out/history" || worse $?

@@ -197,10 +197,11 @@ def _plot(tonight: dict[str, Any]) -> str:
     return "\n".join(
         [
             "```mermaid",
+            '%%{init: {"themeVariables": {"xyChart": {"plotColorPalette": "#3572b0"}}}}%%',
             "xychart-beta horizontal",
             '    title "Throughput (img/s)"',
             f"    x-axis [{names}]",
-            f'    y-axis "img/s" 0 --> {max(known.values()) * 1.05:.4g}',
+            f"    y-axis 0 --> {max(known.values()) * 1.05:.4g}",
             f"    bar [{', '.join(f'{rate:.4g}' for rate in known.values())}]",
             "```",
         ]
