@@ -23,7 +23,8 @@ options (each has an environment variable):
                                               Emptied at the start if an earlier night wrote it, else refused.
   --interpreter PATH    NIGHTLY_INTERPRETER   the Python that runs bench (default: .venv/bin/python of the checkout
                                               where there is one, else python3)
-  --config FILE         NIGHTLY_CONFIG        thresholds for the gate: a TOML file with [tool.bench.gate]
+  --config FILE         NIGHTLY_CONFIG        thresholds for the gate: a TOML file with [tool.bench.gate] (default:
+                                              pyproject.toml of the checkout where it has that table)
   --stop-at LEVEL       NIGHTLY_STOP_AT       which finding of the doctor ends the night: problem (default), warning
                                               or never. What it says of GPUs that --gpus leaves out does not count.
   --allow-inconclusive  NIGHTLY_ALLOW_INCONCLUSIVE=1
@@ -91,6 +92,7 @@ while (($#)); do
 done
 run_options=("$@")
 
+if [[ -z $config ]] && grep -qF '[tool.bench.gate]' "$root/pyproject.toml"; then config=$root/pyproject.toml; fi
 if [[ -z $interpreter ]]; then
     interpreter=python3
     [[ ! -x $root/.venv/bin/python ]] || interpreter=$root/.venv/bin/python
@@ -227,16 +229,11 @@ if ((sound)); then
 fi
 sync -f -- "$history"
 
-if has_runs "$history"; then
-    gate_options=(--history "$history" --junit "$out/junit.xml" --markdown "$out/gate.md" --json)
-    [[ -z $config ]] || gate_options+=(--config "$config")
-    gate=0
-    bench gate "$run" "${gate_options[@]}" >"$out/gate.json" || gate=$?
-    ((gate != 130)) || exit 130
-else
-    gate=11
-    say "there is no night before this one in $history: nothing to compare with"
-fi
+gate_options=(--history "$history" --junit "$out/junit.xml" --markdown "$out/gate.md" --json)
+[[ -z $config ]] || gate_options+=(--config "$config")
+gate=0
+bench gate "$run" "${gate_options[@]}" >"$out/gate.json" || gate=$?
+((gate != 130)) || exit 130
 case $gate in
     0) ;;
     11) [[ -n $allow_inconclusive ]] || code=11 ;;
