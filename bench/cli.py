@@ -17,6 +17,10 @@ verbs:
   run       measure scenarios; without options: all ten, quickly
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
+  compare   is one run, or one scenario, different from another?
+  gate      has a run regressed against the nights before it? (exit code 10)
+  accept    record that a slower run is meant to be so
+  import    make a run of a measurement by others, to compare with
 
 Start with:
   python -m bench run                               the whole comparison, in a few minutes
@@ -28,10 +32,11 @@ And then:
   python -m bench run --profile standard            repeated launches: figures to act on
   python -m bench VERB --help                       what a verb takes
 
-Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted.
+Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted;
+10 regressed; 11 inconclusive; 12 missing or not comparable.
 """
 
-VERBS = ("doctor", "list", "run", "report", "check")
+VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "accept", "import")
 
 
 def main(arguments: list[str] | None = None) -> int:

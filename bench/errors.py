@@ -7,6 +7,9 @@ Exit codes are a fixed contract: 0 done; 1 a launch failed or bench itself did; 
 OK = 0
 FAILED = 1
 USAGE = 2
+REGRESSED = 10
+INCONCLUSIVE = 11
+NOT_COMPARABLE = 12
 INTERRUPTED = 130
 
 
@@ -29,6 +32,12 @@ class RequestError(BenchError):
         self.option = option
         self.problem = problem
         self.remedy = remedy
+
+
+class NotComparable(BenchError):
+    """Runs or scenarios that cannot be set against each other, or that are missing: which, and why."""
+
+    exit_code = NOT_COMPARABLE
 
 
 class HostError(BenchError):

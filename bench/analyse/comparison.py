@@ -59,11 +59,12 @@ def compare(base: Iterable[float | None], new: Iterable[float | None], confidenc
         p=p,
         n_base=len(base),
         n_new=len(new),
-        verdict=_verdict(ratio.value, p, confidence),
+        verdict=verdict_of(ratio.value, p, confidence),
     )
 
 
-def _verdict(ratio: float | None, p: float | None, confidence: float) -> str:
+def verdict_of(ratio: float | None, p: float | None, confidence: float = CONFIDENCE) -> str:
+    """What a ratio of times (lower is better) and its p-value, adjusted or not, come to."""
     if ratio is None or p is None:
         return TOO_FEW
     if p >= 1.0 - confidence:
@@ -129,7 +130,13 @@ def _compared(medians: dict[str, list[float]], pairs: Sequence[tuple[str, str]],
     found = [compare(medians.get(base, []), medians[scenario], confidence) for base, scenario in pairs]
     adjusted = holm([one.p for one in found])
     rows = [
-        {"base": base, "scenario": scenario, **asdict(one), "p_holm": p, "verdict": _verdict(one.ratio, p, confidence)}
+        {
+            "base": base,
+            "scenario": scenario,
+            **asdict(one),
+            "p_holm": p,
+            "verdict": verdict_of(one.ratio, p, confidence),
+        }
         for (base, scenario), one, p in zip(pairs, found, adjusted, strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))

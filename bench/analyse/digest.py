@@ -3,10 +3,11 @@
 It stands in the run folder as ``digest.json``, sealed like every other file, and is no source of its own: everything in
 it follows from ``run.json`` and the tables, from which :func:`of_run` makes it again for a run that has none.
 
-    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"},
+    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
-     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "parity", "loss_error",
+     "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
+                    "parity", "loss_error", "memory_source", "energy_source",
                     "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
 
 A scenario has a figure per launch that is ``ok``: the replicate of every comparison. What is unknown is null.
@@ -40,7 +41,11 @@ METRICS = {
 def of_run(run: Run) -> dict[str, Any]:
     """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
     document, good = run.document, ok_rows(run.document, run.steps)
-    figures = _figures(run, good)
+    batch = document["workload"]["global_batch"]
+    memory = peaks(run.memory).set_index("launch")
+    energy = devices.per_launch(run.device, good, batch).set_index("launch")
+    figures = _figures(run, good, memory, energy)
+    sources = {"memory_source": memory["source"], "energy_source": energy["energy_source"]}
     return {
         "digest_version": VERSION,
         "run": run.id,
@@ -48,28 +53,31 @@ def of_run(run: Run) -> dict[str, Any]:
         "label": document["request"]["label"],
         "profile": document["request"]["profile"],
         "git": document["machine"].get("git"),
+        "imported": document.get("imported"),
         "workload": document["workload"],
         "device": document["workload"]["device"],
         "hardware": _hardware(document),
         "replicas": document["workload"]["replicas"],
         "conditions": _conditions(document),
-        "scenarios": [_scenario(name, document, figures) for name in dict.fromkeys(document["request"]["scenarios"])],
+        "scenarios": [
+            _scenario(name, document, figures, sources) for name in dict.fromkeys(document["request"]["scenarios"])
+        ],
     }
 
 
-def _figures(run: Run, good: pd.DataFrame) -> dict[int, dict[str, float | None]]:
+def _figures(
+    run: Run, good: pd.DataFrame, memory: pd.DataFrame, energy: pd.DataFrame
+) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
     batch = run.document["workload"]["global_batch"]
     times = per_launch(good).set_index("launch")["median_ms"]
-    memory = peaks(run.memory).set_index("launch")
-    energy = devices.per_launch(run.device, good, batch).set_index("launch")["energy_per_1000_images_j"]
     clocks = devices.per_device(run.device, good).groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,
-        "throughput_img_s": 1000.0 * batch / times,
+        "throughput_img_s": 1000.0 * (float("nan") if batch is None else batch) / times,
         "peak_pid_mib": memory["peak_pid_mib"],
         "peak_total_mib": memory["peak_total_mib"],
-        "energy_per_1000_images_j": energy,
+        "energy_per_1000_images_j": energy["energy_per_1000_images_j"],
         "sm_clock_mhz": clocks,
     }
     return {
@@ -83,7 +91,9 @@ def _known(value: Any) -> float | None:
 
 
 def _hardware(document: dict[str, Any]) -> list[str]:
-    """What computed: the chosen GPUs by name, or the CPU."""
+    """What computed: the chosen GPUs by name, or the CPU; of an imported run what was said of it."""
+    if document.get("imported"):
+        return list(document["imported"]["hardware"])
     if document["workload"]["device"] == "cpu":
         return [str(document["machine"]["cpu"])]
     return [str(gpu["name"]) for gpu in _gpus(document)]
@@ -114,7 +124,9 @@ def _conditions(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, float | None]]) -> dict[str, Any]:
+def _scenario(
+    name: str, document: dict[str, Any], figures: dict[int, dict[str, float | None]], sources: dict[str, pd.Series]
+) -> dict[str, Any]:
     mine = [launch for launch in document["launches"] if launch["scenario"] == name]
     good = [launch for launch in mine if launch["status"] == "ok"]
     first: dict[str, Any] = next(iter(good or mine), dict(NOT_RUN))
@@ -127,7 +139,9 @@ def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, 
         "status": bad["status"],
         "reason": bad.get("reason"),
         "validity": _validity(name, document) if good else None,
+        "invalid": _invalid(name, document) if good else [],
         **_parity(name, document),
+        **{kind: _source(of, [launch["launch"] for launch in good]) for kind, of in sources.items()},
         "launches": [
             {
                 "launch": one["launch"],
@@ -139,9 +153,21 @@ def _scenario(name: str, document: dict[str, Any], figures: dict[int, dict[str, 
     }
 
 
+def _source(sources: pd.Series, launches: list[int]) -> str | None:
+    """How the figures of these launches came about; None where there are none."""
+    known = sources[sources.index.isin(launches)].dropna()
+    return "+".join(sorted({one for text in known for one in text.split("+")})) or None
+
+
 def _validity(name: str, document: dict[str, Any]) -> str:
     found = pd.DataFrame(document["validity"], columns=["scenario", "severity"])
     return validity.by_scenario(found, [name])[name]
+
+
+def _invalid(name: str, document: dict[str, Any]) -> list[str]:
+    """The codes of the findings for which its figures should not be believed."""
+    mine = [row for row in document["validity"] if row["scenario"] == name and row["severity"] == "invalid"]
+    return list(dict.fromkeys(row["code"] for row in mine))
 
 
 def _parity(name: str, document: dict[str, Any]) -> dict[str, Any]:

@@ -225,6 +225,15 @@ def light(name: str) -> str:
 
 def sheet(run: Run, title: str, *, height_in: float) -> Artist:
     """A figure with its title, on what it was measured, and its source."""
+    request = run.document["request"]
+    launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
+    much = f"{launches} of {request['warmup']} + {request['iters']} steps per scenario"
+    source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
+    return titled(title, measured_on(run.document), source, height_in=height_in)
+
+
+def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
+    """A figure with its title, a line on what it shows below that, and its source at the foot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -232,12 +241,8 @@ def sheet(run: Run, title: str, *, height_in: float) -> Artist:
     FigureCanvasAgg(figure)
     x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
     figure.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
-    what = textwrap.shorten(plain(measured_on(run.document)), 116, placeholder=" …")
+    what = textwrap.shorten(plain(about), 116, placeholder=" …")
     figure.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
-    request = run.document["request"]
-    launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
-    much = f"{launches} of {request['warmup']} + {request['iters']} steps per scenario"
-    source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
     figure.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
     return figure
 
@@ -268,6 +273,11 @@ def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows
     left_out = failures(run.document, [row.scenario for row in rows])
     if left_out:
         caption += f" Without figures and left out: {left_out}."
+    return drawn(figure, name, title, caption)
+
+
+def drawn(figure: Artist, name: str, title: str, caption: str) -> Plot:
+    """The files of a figure."""
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})

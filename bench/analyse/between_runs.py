@@ -1,0 +1,322 @@
+"""One run against another, or scenarios of one run against each other: scenario by scenario, metric by metric.
+
+    python -m bench compare BASE NEW
+    python -m bench compare RUN --scenario ddp,ddp_o1 --against dp
+
+Times, throughput and energy are compared by Welch's t on the logarithms of one figure per launch
+(:mod:`bench.analyse.comparison`), peaks of memory as :func:`of_memory` says, and numerics by their verdicts. All
+p-values of a comparison are adjusted together (Holm 1979). Throughput is the global batch over the step time: a test
+of it would be the test of the step time once more, so it is turned over and not counted again.
+
+An interval is over the launches *within* two runs. What changes from one run to the next (heat, a reboot, neighbours)
+is in no launch of either, and may be the difference that is found; only a history of runs can tell how large it is
+(``bench gate --history``). Scenarios of one run are interleaved and share it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from bench.analyse import comparison, digest, verdicts
+from bench.analyse.comparable import Digest, differences, scenario_obstacle, unusable
+from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean
+from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
+from bench.errors import RequestError
+from bench.store import DIGEST, read, verified
+
+NOT_COMPARABLE = "not comparable"
+LESS, MORE = "less", "more"
+BETTER, WORSE, NEITHER = "better", "worse", "none"
+
+PAGE_MIB = 2.0
+"""In which a GPU maps memory: no process is known better than that, and CUDA's own part moves by one or two."""
+
+LEAST_MEMORY = 0.005
+"""Differences of memory below this part are not told: a process that does the same again is as far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What is compared. ``figures``: keys of a launch in a digest, of which the first known on both sides counts.
+
+    ``words``: what a ratio below 1 is called, and one above 1. ``low_is_good``: which of the two is better.
+    """
+
+    name: str
+    title: str
+    unit: str
+    figures: tuple[str, ...]
+    words: tuple[str, str]
+    low_is_good: bool = True
+
+
+STEP_TIME = Metric(name="step_time", title="step time", unit="ms", figures=("step_ms",), words=(FASTER, SLOWER))
+THROUGHPUT = Metric(
+    name="throughput",
+    title="throughput",
+    unit="img/s",
+    figures=("throughput_img_s",),
+    words=(SLOWER, FASTER),
+    low_is_good=False,
+)
+MEMORY = Metric(
+    name="peak_memory",
+    title="peak memory",
+    unit="MiB",
+    figures=("peak_total_mib", "peak_pid_mib"),
+    words=(LESS, MORE),
+)
+ENERGY = Metric(
+    name="energy",
+    title="energy",
+    unit="J per 1,000 images",
+    figures=("energy_per_1000_images_j",),
+    words=(LESS, MORE),
+)
+METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
+PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
+
+PARITIES = (SAME, WITHIN_HALF, DIVERGED, NOT_FINITE)
+"""From the best to the worst."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A metric of a scenario, compared.
+
+    ``against``: the scenario that is the base (the same one in another run). ``what_ran``: as the new side says, else
+    the base. ``figure``: what of a digest was taken.
+    ``base``, ``new``: geometric means over launches, of numerics the verdicts. ``ratio``: new over base with its 95 %
+    interval. ``p_holm`` goes with the verdict: ``faster`` or ``slower`` of times and throughput, ``less`` or ``more``
+    of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few launches``; or ``not
+    comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` whatever the metric; None where
+    there is no verdict. What is unknown is None.
+    """
+
+    scenario: str
+    against: str
+    what_ran: str | None
+    metric: str
+    figure: str | None = None
+    base: float | str | None = None
+    new: float | str | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    n_base: int = 0
+    n_new: int = 0
+    verdict: str = NOT_COMPARABLE
+    change: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Two runs that were compared, or one with itself. ``warnings``: what else differs between them."""
+
+    base: Digest
+    new: Digest
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def within(self) -> bool:
+        """Whether these are scenarios of one run."""
+        return self.base is self.new
+
+    @property
+    def comparable(self) -> bool:
+        """Whether anything could be compared."""
+        return any(row.verdict != NOT_COMPARABLE for row in self.rows)
+
+
+def load(path: str, *, allow_incomplete: bool = False) -> Digest:
+    """The digest of the run in a folder, verified: as it lies there, or made again where it does not.
+
+    Raises :class:`RequestError` that names the run where it is damaged, incomplete, or has measured nothing.
+    """
+    document = verified(path, allow_incomplete=allow_incomplete)
+    if document["batch_search"]:
+        raise RequestError("RUN", f"{path} looked for the largest batch and measured nothing", "choose another")
+    if document["complete"] and DIGEST in document["files"]:
+        with open(os.path.join(path, DIGEST), encoding="utf-8") as file:
+            stored = json.load(file)
+        if stored.get("digest_version") == digest.VERSION:
+            return {**stored, "run": os.path.basename(os.path.abspath(path))}
+    run = read(path, allow_incomplete=allow_incomplete)
+    if not document.get("imported"):
+        run.document.update(verdicts.of(run))
+    return digest.of_run(run)
+
+
+def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:
+    """Every scenario of either run, or those of ``names``, against the one of the same name: a row per metric.
+
+    That the runs as such compare is for :func:`bench.analyse.comparable.obstacles` to say.
+    """
+    ours, theirs = ({one["scenario"]: one for one in run["scenarios"]} for run in (base, new))
+    pairs = []
+    for name in names if names is not None else dict.fromkeys([*ours, *theirs]):
+        sides = ours.get(name), theirs.get(name)
+        pairs.append(_Pair(name, name, *sides, scenario_obstacle(*sides), ("the base run", "the new run")))
+    return Compared(base=base, new=new, rows=_compared(pairs), warnings=tuple(differences(base, new)))
+
+
+def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
+    """Scenarios of one run against another one of it: a row per metric. What ran differs, which is the question."""
+    known = {one["scenario"]: one for one in run["scenarios"]}
+    pairs = []
+    for name in names:
+        why = {one: unusable(known.get(one)) for one in (against, name)}
+        obstacle = "; ".join(f"{one}: {text}" for one, text in why.items() if text) or None
+        pairs.append(_Pair(name, against, known.get(against), known.get(name), obstacle, (against, name)))
+    return Compared(base=run, new=run, rows=_compared(pairs))
+
+
+def of_memory(
+    base: Sequence[float | None], new: Sequence[float | None], processes: int, confidence: float = CONFIDENCE
+) -> Comparison:
+    """Compare peaks of memory (MiB, one per launch) of so many processes.
+
+    Launches that do the same often have the very same peak, and a test that is shown no scatter calls the rounding of a
+    figure significant. So a peak is taken to scatter at least as rounding to :data:`PAGE_MIB` a process makes it (the
+    standard deviation of a uniform error: its width over the root of 12), and what is tested is whether the difference
+    exceeds both that page a process and :data:`LEAST_MEMORY` (a minimum-effect test: Murphy and Myors 1999). Otherwise
+    Welch's t on logarithms; the interval is that of the ratio itself.
+    """
+    below, above = figures(base), figures(new)
+    counts = {"n_base": len(below), "n_new": len(above)}
+    if min(counts.values()) == 0:
+        return Comparison(ratio=None, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
+    means = geometric_mean(below), geometric_mean(above)
+    ratio = means[1] / means[0]
+    if min(counts.values()) == 1:
+        return Comparison(ratio=ratio, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
+    rounding_mib = PAGE_MIB * max(1, processes)
+    variances = [
+        max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2) / len(side)
+        for side, mean in zip((below, above), means, strict=True)
+    ]
+    error = math.sqrt(sum(variances))
+    freedom = error**4 / sum(one**2 / (len(side) - 1) for one, side in zip(variances, (below, above), strict=True))
+    half = float(stats.t.ppf(0.5 + confidence / 2.0, freedom)) * error
+    beyond = abs(math.log(ratio)) - math.log1p(max(LEAST_MEMORY, rounding_mib / min(means)))
+    p = 2.0 * float(stats.t.sf(max(0.0, beyond) / error, freedom))
+    enough = min(counts.values()) >= LAUNCHES_WANTED
+    found = Comparison(
+        ratio=ratio,
+        low=ratio * math.exp(-half),
+        high=ratio * math.exp(min(half, 700.0)),
+        p=p if enough else None,
+        verdict=TOO_FEW,
+        **counts,
+    )
+    return replace(found, verdict=comparison.verdict_of(found.ratio, found.p, confidence))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A scenario and its base, why they do not compare, and what the two sides are called."""
+
+    scenario: str
+    against: str
+    base: dict[str, Any] | None
+    new: dict[str, Any] | None
+    obstacle: str | None
+    sides: tuple[str, str]
+
+
+def _compared(pairs: Sequence[_Pair]) -> tuple[Row, ...]:
+    rows = [row for pair in pairs for row in _rows(pair)]
+    tested = [row.p if row.metric != THROUGHPUT.name else None for row in rows]
+    adjusted = holm(tested)
+    times = {row.scenario: p for row, p in zip(rows, adjusted, strict=True) if row.metric == STEP_TIME.name}
+    return tuple(
+        _judged(replace(row, p_holm=times[row.scenario] if row.metric == THROUGHPUT.name else p))
+        for row, p in zip(rows, adjusted, strict=True)
+    )
+
+
+def _rows(pair: _Pair) -> list[Row]:
+    names = [*(metric.name for metric in METRICS), PARITY.name]
+    if pair.obstacle is not None or pair.base is None or pair.new is None:
+        return [_bare(pair, name, pair.obstacle) for name in names]
+    return [*(_row(pair, metric, pair.base, pair.new) for metric in METRICS), _parity(pair, pair.base, pair.new)]
+
+
+def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
+    ran = next((side["what_ran"] for side in (pair.new, pair.base) if side and side["what_ran"]), None)
+    return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
+
+
+def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> Row:
+    """A metric of both sides, without its verdict."""
+    figure, ours, theirs = _figures(metric, base, new)
+    lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
+    source = "memory_source" if metric is MEMORY else "energy_source" if metric is ENERGY else None
+    told = tuple(side.get(source) for side in (base, new)) if source else (None, None)
+    if lacking:
+        reason = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
+    elif None not in told and told[0] != told[1]:
+        reason = f"measured in another way: {told[0]} against {told[1]}"
+    else:
+        reason = None
+    means = [geometric_mean(figures(side)) if side else None for side in (ours, theirs)]
+    row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
+    if reason is not None:
+        return replace(row, n_base=len(ours), n_new=len(theirs))
+    if metric is MEMORY:
+        processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
+        found = of_memory(ours, theirs, processes)
+    else:
+        found = comparison.compare(ours, theirs)
+    return replace(row, **{name: getattr(found, name) for name in ("ratio", "low", "high", "p", "n_base", "n_new")})
+
+
+def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str | None, list[float], list[float]]:
+    """The first figure that is known of a launch on both sides, with its values; else whatever one side has."""
+    for figure in metric.figures:
+        ours, theirs = (
+            [float(one[figure]) for one in side["launches"] if one.get(figure) is not None] for side in (base, new)
+        )
+        if (ours and theirs) or figure == metric.figures[-1]:
+            return figure, ours, theirs
+    raise AssertionError(metric.figures)
+
+
+def _judged(row: Row) -> Row:
+    """With its verdict, by the p-value that is adjusted."""
+    if row.reason is not None or row.metric == PARITY.name:
+        return row
+    metric = next(one for one in METRICS if one.name == row.metric)
+    verdict = comparison.verdict_of(row.ratio, row.p_holm)
+    if verdict == TOO_FEW:
+        return replace(row, verdict=verdict)
+    if verdict == ALIKE:
+        return replace(row, verdict=verdict, change=NEITHER)
+    low = verdict == FASTER
+    return replace(row, verdict=metric.words[0 if low else 1], change=BETTER if low == metric.low_is_good else WORSE)
+
+
+def _parity(pair: _Pair, base: dict[str, Any], new: dict[str, Any]) -> Row:
+    """The verdicts on numerics: nothing to test, since the same work on the same data is to come out the same."""
+    ours, theirs = base["parity"], new["parity"]
+    row = replace(_bare(pair, PARITY.name, None), figure="parity", base=ours, new=theirs)
+    row = replace(row, n_base=len(base["launches"]), n_new=len(new["launches"]))
+    silent = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if known is None]
+    if silent:
+        return replace(row, reason=f"no verdict on numerics in {'both' if len(silent) == 2 else silent[0]}")
+    change = PARITIES.index(theirs) - PARITIES.index(ours)
+    if change == 0:
+        return replace(row, verdict=ALIKE, change=NEITHER)
+    word = WORSE if change > 0 else BETTER
+    return replace(row, verdict=word, change=word)

@@ -1,0 +1,210 @@
+"""May two runs be set against each other, and what differs between them apart from what is being asked?
+
+Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from grave to harmless:
+
+- :func:`obstacles`: another workload, world size, or model of GPU (on the CPU: of CPU). No figure of one says anything
+  about the other, and the comparison is refused.
+- :func:`scenario_obstacle`: the runs compare, and one scenario of theirs does not: something else ran under its name
+  (apex in one, the native implementation in the other), it failed, it is missing, or its figures are invalid.
+- :func:`differences`: another driver, torch, power limit, host and the like. Each may be the cause of a difference, or
+  be what is asked about: a warning.
+
+What an older or an imported run does not say is not known to be the same: a warning too, and no refusal.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from bench.analyse.parity import UNTRUE
+from bench.records import canonical_json
+
+Digest = dict[str, Any]
+"""Of a run, as :func:`bench.analyse.digest.of_run` makes it."""
+
+CLOCKS_APART = 0.03
+"""Of the SM clock, from which on it is told: a step that computes all the time follows the clock in proportion."""
+
+WORDS = {
+    "replicas": "world size",
+    "image_size": "image size",
+    "global_batch": "global batch",
+    "warmup": "warm-up",
+    "learning_rate": "learning rate",
+    "weight_decay": "weight decay",
+    "pool_batches": "distinct batches",
+    "zero_init_residual": "zero-initialised residuals",
+    "power_limit_w": "power limit (W)",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "cpu": "CPU",
+    "os": "operating system",
+}
+"""What a field is called where its own name is no word."""
+
+
+def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
+    """What must be equal for two runs to be of one series: workload, device, hardware, world size. Hashable.
+
+    The workload is its hash. An imported run has none, and then it is all that is known of the workload.
+    """
+    workload = digest["workload"]
+    work = workload.get("hash") or canonical_json(workload)
+    return work, digest["device"], tuple(sorted(digest["hardware"])), digest["replicas"]
+
+
+def obstacles(base: Digest, new: Digest) -> list[str]:
+    """Why no figure of ``new`` can be set against one of ``base``, each with both values; empty where it can.
+
+    The number of measured steps is no part of a workload, warm-up is (:meth:`bench.records.Workload.hash`).
+    """
+    ours, theirs = _work(base), _work(new)
+    found = [_against(name, *values) for name, values in _pairs(ours, theirs) if _differ(*values)]
+    if not found and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
+        lack = [_word(name) for name in ours.keys() ^ theirs.keys()]
+        why = f"only one run records {', '.join(sorted(lack))}" if lack else "the checksums of the two differ"
+        found.append(f"another workload: {why}")
+    if _differ(base["device"], new["device"]):
+        return found  # that the models differ then goes without saying
+    models = _models(base), _models(new)
+    same_count = len(base["hardware"]) == len(new["hardware"])
+    if all(models) and (models[0] != models[1] if same_count else set(models[0]) != set(models[1])):
+        what = "CPU model" if base["device"] == "cpu" else "GPU model"
+        found.append(f"{what}: {_named(models[0])} against {_named(models[1])}")
+    return found
+
+
+def differences(base: Digest, new: Digest) -> list[str]:
+    """What else differs, or is not known to be the same, and may be why the figures do: one line each."""
+    return [*_conditions(base, new), *_clocks(base, new), *_unknown(base, new)]
+
+
+def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -> str | None:
+    """Why a scenario of one run cannot be compared with that of the other; None where it can.
+
+    ``base``, ``new``: its entry in the ``scenarios`` of a digest, None where there is none.
+    """
+    for side, scenario in (("base", base), ("new", new)):
+        why = unusable(scenario)
+        if why is not None:
+            return f"{why} in the {side} run"
+    assert base is not None and new is not None  # unusable() told of that
+    if base["what_ran"] and new["what_ran"] and base["what_ran"] != new["what_ran"]:
+        return f"something else ran: {base['what_ran']} against {new['what_ran']}"
+    if _differ(base["world_size"], new["world_size"]):
+        return f"another world size: {base['world_size']} against {new['world_size']}"
+    return None
+
+
+def unusable(scenario: dict[str, Any] | None) -> str | None:
+    """Why a scenario has no figures to go by in its own run, to be read before "in the ... run"; None where it has.
+
+    A launch that failed makes it so even beside others that went well: those are the ones that got through, and
+    ``bench run --resume`` repeats the others. An ``invalid`` finding does too, but for a verdict on numerics: a model
+    that diverges is slow or fast all the same, and that it diverges is said beside it.
+    """
+    if scenario is None:
+        return "it is missing"
+    if scenario["status"] != "ok":
+        return f"it is {scenario['status']!r}" + (f" ({scenario['reason']})" if scenario["reason"] else "")
+    if not scenario["launches"]:
+        return "it has no launch"
+    codes = scenario.get("invalid")
+    if codes is None and scenario["validity"] == "invalid" and scenario["parity"] not in UNTRUE:
+        codes = ["see its report"]
+    grave = [code for code in codes or () if code not in UNTRUE]
+    return f"its figures are invalid ({', '.join(grave)})" if grave else None
+
+
+def _work(digest: Digest) -> dict[str, Any]:
+    """What is trained and on how much, without its hash."""
+    fields = digest["workload"] | {"device": digest["device"], "replicas": digest["replicas"]}
+    return {name: value for name, value in fields.items() if name != "hash"}
+
+
+def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Each field that one of two has, with both values."""
+    for name in dict.fromkeys([*ours, *theirs]):
+        yield name, (ours.get(name), theirs.get(name))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Both are known, and they are not the same."""
+    return one is not None and other is not None and one != other
+
+
+def _models(digest: Digest) -> Counter[str]:
+    return Counter(name for name in digest["hardware"] if name is not None)
+
+
+def _named(models: Counter[str]) -> str:
+    return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
+
+
+def _conditions(base: Digest, new: Digest) -> Iterator[str]:
+    for name, values in _pairs(_of_place(base), _of_place(new)):
+        if _differ(*values):
+            yield _against(name, *values)
+
+
+def _of_place(digest: Digest) -> dict[str, Any]:
+    """The conditions that may differ; a power limit that no GPU tells is unknown, and so is one of no GPUs."""
+    conditions = dict(digest["conditions"])
+    if digest["device"] == "cpu":
+        conditions.pop("cpu", None)  # there it is the hardware
+    limits = [limit for limit in conditions.get("power_limit_w") or () if limit is not None]
+    return conditions | {"power_limit_w": sorted(limits) or None}
+
+
+def _clocks(base: Digest, new: Digest) -> Iterator[str]:
+    """SM clocks that are apart, scenario by scenario: each precision has a clock of its own."""
+    ours, theirs = _clock_by_scenario(base), _clock_by_scenario(new)
+    apart = [
+        f"{name} {ours[name]:.0f} MHz against {theirs[name]:.0f}"
+        for name in ours
+        if name in theirs and abs(theirs[name] / ours[name] - 1.0) > CLOCKS_APART
+    ]
+    if apart:
+        yield f"SM clock (median over launches): {'; '.join(apart)}"
+
+
+def _clock_by_scenario(digest: Digest) -> dict[str, float]:
+    known = {
+        scenario["scenario"]: [one["sm_clock_mhz"] for one in scenario["launches"] if one.get("sm_clock_mhz")]
+        for scenario in digest["scenarios"]
+    }
+    return {name: median(clocks) for name, clocks in known.items() if clocks}
+
+
+def _unknown(base: Digest, new: Digest) -> Iterator[str]:
+    """What one run or both do not say, in a line for each kind."""
+    work = [] if _same_hash(base, new) else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
+    if not base["hardware"] or not new["hardware"]:
+        work.append("hardware")
+    if work:
+        yield f"not known to be the same work: {', '.join(map(_word, work))}"
+    places = _pairs(_of_place(base), _of_place(new))
+    half = [name for name, values in places if (values[0] is None) != (values[1] is None)]
+    if half:
+        yield f"not known to be the same, since only one run says it: {', '.join(map(_word, half))}"
+
+
+def _same_hash(base: Digest, new: Digest) -> bool:
+    known = base["workload"].get("hash")
+    return known is not None and known == new["workload"].get("hash")
+
+
+def _against(name: str, one: Any, other: Any) -> str:
+    return f"{_word(name)}: {_text(one)} against {_text(other)}"
+
+
+def _word(name: str) -> str:
+    return WORDS.get(name, name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,383 @@
+"""A comparison for people: in sentences, as a table on a terminal or in Markdown, and as a forest plot.
+
+What is compared and how is in :mod:`bench.analyse.between_runs`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.analyse.between_runs import (
+    BETTER,
+    ENERGY,
+    LEAST_MEMORY,
+    MEMORY,
+    METRICS,
+    NEITHER,
+    NOT_COMPARABLE,
+    PAGE_MIB,
+    PARITY,
+    STEP_TIME,
+    THROUGHPUT,
+    WORSE,
+    Compared,
+    Row,
+)
+from bench.analyse.comparable import Digest
+from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW
+from bench.console import align
+from bench.report import markdown
+from bench.report.drawing import (
+    EDGE_IN,
+    RC,
+    ROW_IN,
+    SOURCE_IN,
+    TITLE_IN,
+    WIDTH_IN,
+    Artist,
+    Plot,
+    axes_at,
+    drawn,
+    handle,
+    legend_row,
+    light,
+    plain,
+    short,
+    text_width_in,
+    titled,
+)
+from bench.report.tables import UNKNOWN, Cell, Column, Table
+
+NAME = "comparison"
+"""Of the files."""
+
+TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
+UNITS = {metric.name: metric.unit for metric in METRICS}
+TONES = {BETTER: "good", WORSE: "bad"}
+HEADINGS = ("scenario", "metric", "base", "new", "ratio", "95 % interval", "p (Holm)", "verdict")
+
+BETWEEN_RUNS = (
+    "the intervals are over launches within each run; what changes from one run to the next (heat, a reboot, "
+    "neighbours) is not in them and may be the difference: measure both again, or gate over a history of runs"
+)
+
+FOOT_IN = 0.3
+GUTTER_IN = 1.24
+PANELS = (STEP_TIME, MEMORY, ENERGY)
+"""What a plot has a panel for: throughput is the step time turned over."""
+
+
+def for_programs(compared: Compared) -> dict[str, Any]:
+    """The comparison as JSON values; an end of an interval that is infinite, as nothing is known of it, is null."""
+    return {
+        "base": _side(compared.base),
+        "new": _side(compared.new),
+        "within_one_run": compared.within,
+        "warnings": list(compared.warnings),
+        "comparisons": [{name: _finite(value) for name, value in asdict(row).items()} for row in compared.rows],
+    }
+
+
+def named(digest: Digest) -> str:
+    """A run as it is named: its id and label, and the file that it was imported from."""
+    label = f" ({digest['label']})" if digest["label"] else ""
+    imported = digest.get("imported")
+    return f"{digest['run']}{label}" + (f", imported from {imported['file']}" if imported else "")
+
+
+def in_words(compared: Compared) -> list[str]:
+    """What was found, a sentence each: the differences, then what has none, then what could not be told."""
+    told = [row for row in compared.rows if row.metric != THROUGHPUT.name]
+    lines = [_difference(row, compared) for row in told if row.change in (BETTER, WORSE)]
+    for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
+        by_metric = {
+            title: [row.scenario for row in told if row.verdict == verdict and row.metric == name]
+            for name, title in TITLES.items()
+        }
+        parts = [f"{title} of {', '.join(names)}" for title, names in by_metric.items() if names]
+        if parts:
+            remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
+            lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
+    return [*lines, *_not_comparable(compared)]
+
+
+def as_text(compared: Compared) -> str:
+    """For a terminal: what is compared, the table, what was found, and what to keep in mind."""
+    table = _table(compared)
+    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
+    before = ""
+    for row in rows[1:]:
+        row[0], before = ("" if row[0] == before else row[0]), row[0]
+    lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict")), ""]
+    lines += in_words(compared)
+    lines += [f"warning: {text}" for text in compared.warnings]
+    lines += [f"note: {text}" for text in table.notes]
+    return "\n".join(lines)
+
+
+def as_markdown(compared: Compared) -> str:
+    """For a pull request or the summary page of a nightly job."""
+    parts = [
+        "# Comparison",
+        "\n".join(f"- {markdown.inert(line)}" for line in _heading(compared)),
+        "\n".join(f"- {markdown.inert(line)}" for line in in_words(compared)),
+        markdown.table(_table(compared)),
+        "\n".join(f"- Warning: {markdown.inert(text)}" for text in compared.warnings),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heading(compared: Compared) -> list[str]:
+    if compared.within:
+        bases = ", ".join(dict.fromkeys(row.against for row in compared.rows))
+        return [f"run:  {named(compared.new)}", f"base: {bases}"]
+    return [
+        f"base: {named(compared.base)}{_commit(compared.base)}",
+        f"new:  {named(compared.new)}{_commit(compared.new)}",
+    ]
+
+
+def _commit(digest: Digest) -> str:
+    git = digest["git"]
+    return f", commit {git['commit'][:12]}{' and changes' if git['dirty'] else ''}" if git else ""
+
+
+def _side(digest: Digest) -> dict[str, Any]:
+    about = {name: digest[name] for name in ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")}
+    return {**about, "imported": digest.get("imported"), "workload": digest["workload"]}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(compared: Compared) -> list[Row]:
+    """Without the metrics that are known in neither run, and with one row for a scenario that does not compare."""
+    silent = _silent(compared)
+    rows = []
+    for row in compared.rows:
+        if row.figure is None:
+            if row.metric == STEP_TIME.name:
+                rows.append(row)
+        elif row.metric not in silent:
+            rows.append(row)
+    return rows
+
+
+def _silent(compared: Compared) -> list[str]:
+    """The metrics of which neither side says anything, of no scenario that compares."""
+    asked = {row.metric for row in compared.rows if row.figure is not None}
+    known = {row.metric for row in compared.rows if row.base is not None or row.new is not None}
+    return [name for name in TITLES if name in asked - known]
+
+
+def _table(compared: Compared) -> Table:
+    rows = tuple(tuple(_cells(row)) for row in _shown(compared))
+    columns = tuple(Column(heading=heading, number=2 <= at < 7) for at, heading in enumerate(HEADINGS))
+    return Table(columns=columns, rows=rows, notes=tuple(_notes(compared)))
+
+
+def _cells(row: Row) -> Iterator[Cell]:
+    yield Cell(text=row.scenario)
+    if row.figure is None:
+        yield from (Cell(text=UNKNOWN) for _ in range(6))
+    else:
+        unit = UNITS.get(row.metric)
+        each = " of the largest process" if row.figure == "peak_pid_mib" and row.ratio is not None else ""
+        yield Cell(text=TITLES[row.metric] + each + (f" ({unit})" if unit else ""))
+        yield Cell(text=_value(row, row.base))
+        yield Cell(text=_value(row, row.new))
+        yield Cell(text=UNKNOWN if row.ratio is None else _ratio(row.ratio))
+        yield Cell(text=_interval(row) or UNKNOWN)
+        yield Cell(text=UNKNOWN if row.p_holm is None else _p(row.p_holm))
+    yield Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))
+
+
+def _notes(compared: Compared) -> Iterator[str]:
+    silent = [TITLES[name] for name in _silent(compared)]
+    if silent:
+        yield f"unknown on both sides and left out: {', '.join(silent)}"
+    rows = [row for row in compared.rows if row.ratio is not None]
+    if rows:
+        yield "ratio: new over base, of the geometric means over launches; p: adjusted for all tests of the comparison"
+    if any(row.metric == MEMORY.name for row in rows):
+        yield (
+            f"a difference of memory below {100 * LEAST_MEMORY:g} %, or {PAGE_MIB:g} MiB a process, is not called one: "
+            "the same work again is as far apart"
+        )
+    if rows and not compared.within:
+        yield BETWEEN_RUNS
+
+
+def _difference(row: Row, compared: Compared) -> str:
+    who = f"{row.scenario} against {row.against}" if compared.within else row.scenario
+    if row.metric == PARITY.name:
+        return f"{who}: {row.verdict} numerics: {row.new}, where the base is {row.base}"
+    assert row.ratio is not None  # it has a verdict
+    what = {STEP_TIME.name: row.verdict, MEMORY.name: f"{row.verdict} memory"}.get(row.metric, f"{row.verdict} energy")
+    much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
+    known = [f"95 % interval {_interval(row)}"] if row.low is not None else []
+    known += [f"p {_p(row.p_holm)}"] if row.p_holm is not None else []
+    return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(known)})"
+
+
+def _not_comparable(compared: Compared) -> Iterator[str]:
+    """Whole scenarios with why, and then single metrics that only one side knows."""
+    silent = _silent(compared)
+    for row in compared.rows:
+        if row.figure is None and row.metric == STEP_TIME.name:
+            yield f"{row.scenario}: {NOT_COMPARABLE}: {row.reason}"
+        elif row.figure is not None and row.reason is not None and row.metric not in silent:
+            yield f"{row.scenario}: {TITLES[row.metric]} {NOT_COMPARABLE}: {row.reason}"
+
+
+def _value(row: Row, value: float | str | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return value
+    form = ",.0f" if row.metric in (MEMORY.name, ENERGY.name) and value >= 100 else ",.1f" if value >= 100 else ",.2f"
+    return format(value, form)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if math.isfinite(value) else "∞"
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return ""
+    return f"{_ratio(row.low)} to {_ratio(row.high)}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def forest(compared: Compared) -> Plot | None:
+    """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
+    import matplotlib
+
+    panels = [metric for metric in PANELS if any(_drawn(row, metric.name) for row in compared.rows)]
+    if not panels:
+        return None
+    names = list(dict.fromkeys(row.scenario for row in compared.rows))
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # as for the plots of a run: equal figures give equal files
+        matplotlib.rcParams.update(RC)
+        return _forest(compared, panels, names)
+
+
+def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot:
+    by_key = {(row.scenario, row.metric): row for row in compared.rows}
+    new, base = named(compared.new), named(compared.base)
+    title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"
+    below = compared.rows[0].against if compared.within else "base"
+    about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
+    height_in = TITLE_IN + 0.46 + len(names) * ROW_IN + FOOT_IN + SOURCE_IN
+    figure = titled(title, about, _source(compared), height_in=height_in)
+    labels = {name: short(by_key[name, STEP_TIME.name].what_ran or "") for name in names}
+    widths = [text_width_in(figure, short(name), 9, bold=True) for name in names]
+    left_in = max(*widths, *(text_width_in(figure, label, 7.2) for label in labels.values()), 0.6) + EDGE_IN + 0.14
+    room_in = (WIDTH_IN - left_in - EDGE_IN) / len(panels)
+    for number, metric in enumerate(panels):
+        axes = axes_at(
+            figure, left_in + number * room_in, FOOT_IN + SOURCE_IN, room_in - GUTTER_IN - 0.1, len(names) * ROW_IN
+        )
+        rows = [by_key[name, metric.name] for name in names]
+        _scale(axes, rows)
+        for position, row in enumerate(rows):
+            _whisker(axes, row, position)
+            if number == 0:
+                _scenario_label(axes, position, row.scenario, labels[row.scenario])
+        axes.set_title(
+            f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}",
+            fontsize=9,
+            color=light("ink"),
+            loc="left",
+            pad=6,
+        )
+    seen = [by_key[name, metric.name] for name in names for metric in panels]
+    keys = [("point", "bad", "worse", WORSE), ("point", "good", "better", BETTER)]
+    keys += [("point", "muted", ALIKE, NEITHER), ("hollow", "muted", TOO_FEW, None)]
+    present = {row.change for row in seen if row.ratio is not None}
+    legend_row(figure, [(handle(kind, colour), text) for kind, colour, text, change in keys if change in present])
+    return drawn(figure, NAME, title, " ".join(_caption(compared)))
+
+
+def _drawn(row: Row, metric: str) -> bool:
+    return row.metric == metric and row.ratio is not None
+
+
+def _scale(axes: Artist, rows: Sequence[Row]) -> None:
+    """A logarithmic axis of ratios with round numbers on it, wide enough for all intervals that say something."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    least, most = min([1.0, *ratios]), max([1.0, *ratios])
+    reach = max(2.0, (most / least) ** 1.5)
+    low = min([least, *(max(row.low, least / reach) for row in rows if row.low is not None)])
+    high = max([most, *(min(row.high, most * reach) for row in rows if row.high is not None)])
+    margin = max((high / low) ** 0.08, 1.002)
+    axes.set_xscale("log")
+    axes.set_xlim(low / margin, high * margin)
+    ticks = MaxNLocator(nbins=3, steps=[1, 2, 5, 10]).tick_values(low / margin, high * margin)
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / margin <= tick <= high * margin]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
+    axes.axvline(1.0, color=light("ink"), linewidth=0.9, zorder=1.5)
+
+
+def _whisker(axes: Artist, row: Row, position: int) -> None:
+    """A ratio with its interval, and at the right both as text; an interval that leaves the axes ends in an arrow."""
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "left"}
+    if row.ratio is None:
+        axes.annotate(
+            "not comparable" if row.figure is None else "unknown", (1, position), (8, 0), va="center", fontsize=7.5,
+            color=light("muted"), **place,
+        )  # fmt: skip
+        return
+    colour = light(TONES.get(row.change or "", "muted"))
+    low, high = axes.get_xlim()
+    if row.low is not None and row.high is not None:
+        axes.plot([max(low, row.low), min(high, row.high)], [position] * 2, color=colour, linewidth=1.8)
+        for end, edge, mark in ((row.low < low, low, "<"), (row.high > high, high, ">")):
+            if end:
+                axes.plot([edge], [position], marker=mark, markersize=5, color=colour, clip_on=False)
+    axes.plot([row.ratio], [position], marker="o", markersize=6, color=colour, markeredgewidth=1.3, zorder=3)
+    if row.verdict == TOO_FEW:
+        axes.lines[-1].set_markerfacecolor(light("paper"))
+    verdict = {ALIKE: "no difference", TOO_FEW: "too few"}.get(row.verdict, row.verdict)
+    axes.annotate(f"{_ratio(row.ratio)}  {verdict}", (1, position), (8, 1.5), va="bottom", fontsize=8, **place)
+    axes.texts[-1].set_color(colour if row.change in TONES else light("ink"))
+    axes.annotate(_interval(row), (1, position), (8, -2), va="top", fontsize=7, color=light("muted"), **place)
+
+
+def _scenario_label(axes: Artist, position: int, name: str, label: str) -> None:
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
+    axes.annotate(short(name), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place)
+    axes.texts[-1].set_color(light("ink"))
+    axes.annotate(label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+
+
+def _source(compared: Compared) -> str:
+    bench = compared.new["conditions"].get("bench")
+    device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
+    work = compared.new["workload"]
+    known = (("model", "{}"), ("image_size", "{} px"), ("global_batch", "global batch {}"))
+    what = ", ".join(form.format(work[name]) for name, form in known if work.get(name) is not None)
+    return plain(f"bench {bench} · {what} · {device}")
+
+
+def _caption(compared: Compared) -> Iterator[str]:
+    yield "Points: ratio of the geometric means over launches; bars: 95 % interval (Welch's t on logarithms)."
+    left_out = list(_not_comparable(compared))
+    if left_out:
+        yield f"Not drawn: {'; '.join(left_out)}."
+    numerics = [row for row in compared.rows if row.metric == PARITY.name and row.change in TONES]
+    yield from (f"{_difference(row, compared)}." for row in numerics)

@@ -1,0 +1,297 @@
+"""What the gate says: for people on a terminal, for programs, as JUnit XML, and as Markdown for the page of a job."""
+
+import math
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.analyse.gate import (
+    ABSENT,
+    ACCEPTED,
+    BETTER,
+    INCONCLUSIVE,
+    MEMORY,
+    MISSING,
+    NEW,
+    NOT_RUN,
+    OK,
+    PARITY,
+    REGRESSED,
+    STEP_TIME,
+    TOO_FEW,
+    UNDECIDED,
+    Outcome,
+    Row,
+)
+from bench.console import align, count
+from bench.report import markdown
+from bench.report.tables import UNKNOWN, Cell, Column, Table
+
+TITLES = {STEP_TIME: "step time", MEMORY: "peak memory", PARITY: "numerics"}
+UNITS = {STEP_TIME: "ms", MEMORY: "MiB"}
+HEADINGS = ("scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict")
+NUMBERS = range(2, 7)
+TONES = {
+    REGRESSED: "bad",
+    **dict.fromkeys(ABSENT, "bad"),
+    **dict.fromkeys(UNDECIDED, "doubt"),
+    OK: "good",
+    BETTER: "good",
+}
+
+NAMED = 5
+"""How many of a kind a sentence names before it counts the others."""
+
+NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold, not even escaped."""
+
+
+def sentence(outcome: Outcome) -> str:
+    """The outcome in one line, gravest first."""
+    if outcome.accepted is not None:
+        found = _named(outcome, (REGRESSED, *ABSENT)) or "nothing to object to"
+        return f"Accepted by a person ({_flat(outcome.accepted)}): {found}; against {outcome.against}"
+    if outcome.verdict == REGRESSED:
+        return f"Regressed: {_named(outcome, (REGRESSED,))}; against {outcome.against}"
+    if outcome.obstacles:
+        return f"Not comparable: nothing in {outcome.against} is of the same work: {'; '.join(outcome.obstacles)}"
+    if outcome.verdict == MISSING:
+        return f"Missing or not comparable: {_named(outcome, (*ABSENT, NOT_RUN))}; against {outcome.against}"
+    if (
+        outcome.verdict == INCONCLUSIVE
+        and not outcome.nights
+        and all(row.verdict in (NEW, NOT_RUN) for row in outcome.rows)
+    ):
+        return (
+            f"Inconclusive: there is nothing to hold this run against in {outcome.against}: it is the first of its base"
+        )
+    if outcome.verdict == INCONCLUSIVE:
+        return f"Inconclusive: {_named(outcome, UNDECIDED)}; against {outcome.against}"
+    held = sum(row.verdict in (OK, BETTER) for row in outcome.rows)
+    scenarios = len({row.scenario for row in outcome.rows if row.verdict != NOT_RUN})
+    return f"No regression: {count(held, 'figure')} of {count(scenarios, 'scenario')} against {outcome.against}"
+
+
+def remedies(outcome: Outcome) -> list[str]:
+    """What to do next, a sentence each."""
+    said = {row.verdict for row in outcome.rows}
+    folder = shlex.quote(outcome.folder or "")
+    where = "" if outcome.folder is None else f" --history {folder}"
+    accept = f"python -m bench accept {outcome.run} --reason 'WHY'{where}"
+    lines = []
+    if outcome.accepted is not None:
+        return []
+    if outcome.obstacles and outcome.folder is not None:
+        lines.append("keep this run there and the next one is held against it; or give the history of the same work")
+    elif outcome.obstacles:
+        lines.append("measure both with the same workload on the same number and model of devices")
+    elif outcome.folder is not None and said & {REGRESSED, *ABSENT}:
+        lines.append(f"if it is meant to be so, let the base start anew with it: {accept}")
+    if REGRESSED in said and outcome.folder is not None:
+        lines.append(f"since when it is so: python -m bench history {folder}")
+    if NEW in said and outcome.folder is not None and not outcome.obstacles:
+        lines.append(
+            f"keep this run in {outcome.folder}: the next one is held against it, and from "
+            f"{count(outcome.rule.nights, 'night')} on by prediction bounds"
+        )
+    if TOO_FEW in said:
+        lines.append("measure with --launches 5, or --profile nightly")
+    better = [row for row in outcome.rows if row.verdict == BETTER]
+    if better and outcome.folder is not None and REGRESSED not in said:
+        lines.append(f"better: {_list(better)}; if that is to last, let the base start anew with it: {accept}")
+    return lines
+
+
+def as_text(outcome: Outcome) -> str:
+    """For a terminal: the outcome, what to do, the table, and the warnings."""
+    table = table_of(outcome.rows, outcome)
+    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
+    lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
+    if outcome.rows:
+        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"))]
+    lines += _reasons(outcome)
+    lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
+    return "\n".join([*lines, *(f"note: {text}" for text in table.notes)])
+
+
+def as_markdown(outcome: Outcome) -> str:
+    """For the summary page of a job: what is wrong first, all rows below."""
+    wrong = [row for row in outcome.rows if row.verdict not in (OK, BETTER, NOT_RUN)]
+    everything = table_of(outcome.rows, outcome)
+    parts = [
+        f"## Gate: {outcome.verdict}",
+        markdown.inert(sentence(outcome)),
+        _bullets(remedies(outcome)),
+        markdown.table(table_of(wrong, outcome)).partition("\n\n")[0] if wrong else "",
+        _bullets(_reasons(outcome)),
+        _bullets(f"Warning: {text}" for text in outcome.warnings),
+        f"<details><summary>All {len(outcome.rows)} figures</summary>\n\n{markdown.table(everything)}\n\n</details>",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_junit(outcome: Outcome) -> str:
+    """JUnit XML: a test case for each scenario and metric.
+
+    Regressed is a failure, missing an error, inconclusive and what cannot run here are skipped. Of a run that a person
+    accepted no case fails: the verdict stands in the case's output.
+    """
+    suite = ElementTree.Element("testsuite", name="bench gate")
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (
+        ("run", outcome.run),
+        ("verdict", outcome.verdict),
+        ("against", outcome.against),
+        ("base", " ".join(outcome.nights)),
+    ):
+        ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
+    counts = dict.fromkeys(("failures", "errors", "skipped"), 0)
+    for row in outcome.rows:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=_xml(f"bench.gate.{row.scenario}"), name=_xml(TITLES[row.metric])
+        )
+        text = _xml(_about(row))
+        kind = _junit_kind(row.verdict) if outcome.verdict != ACCEPTED else None
+        if kind is not None:
+            tag, counted = kind
+            counts[counted] += 1
+            ElementTree.SubElement(case, tag, message=text)
+        ElementTree.SubElement(case, "system-out").text = f"{row.verdict}: {text}"
+    for name, number in {"tests": len(outcome.rows), **counts}.items():
+        suite.set(name, str(number))
+    ElementTree.indent(suite, " ")
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def for_programs(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as JSON values."""
+    return {
+        "run": outcome.run,
+        "verdict": outcome.verdict,
+        "exit_code": outcome.exit_code,
+        "sentence": sentence(outcome),
+        "remedies": remedies(outcome),
+        "history": outcome.folder,
+        "base": outcome.nights,
+        "obstacles": list(outcome.obstacles),
+        "accepted": outcome.accepted,
+        "rule": asdict(outcome.rule),
+        "rows": [asdict(row) for row in outcome.rows],
+        "warnings": list(outcome.warnings),
+    }
+
+
+def table_of(rows: Sequence[Row], outcome: Outcome) -> Table:
+    """The rows as a table, with notes on how to read it."""
+    columns = tuple(Column(heading=heading, number=at in NUMBERS) for at, heading in enumerate(HEADINGS))
+    return Table(columns=columns, rows=tuple(tuple(_cells(row)) for row in rows), notes=tuple(_notes(rows, outcome)))
+
+
+def _cells(row: Row) -> Iterator[Cell]:
+    unit = UNITS.get(row.metric)
+    yield Cell(text=row.scenario)
+    yield Cell(text=TITLES[row.metric] + (f" ({unit})" if unit else ""))
+    yield Cell(text=_value(row.tonight))
+    yield Cell(text=_value(row.base))
+    yield Cell(text=_change(row.ratio))
+    yield Cell(text=_change(row.bound))
+    yield Cell(text=str(len(row.nights)) if row.nights else UNKNOWN)
+    yield Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))
+
+
+def _notes(rows: Sequence[Row], outcome: Outcome) -> Iterator[str]:
+    if any(row.ratio is not None for row in rows):
+        rule = outcome.rule
+        smallest = ", ".join(f"{TITLES[name]} {100 * value:g} %" for name, value in rule.thresholds.items())
+        yield (
+            "change: tonight against the base; bound: the change beyond which it is regressed, from the "
+            f"{100 * rule.level:g} % prediction bound over {rule.nights} nights (for all scenarios of a metric "
+            f"together) and at least {smallest}; with fewer nights the lower confidence bound of the change must be "
+            f"beyond {100 * rule.before:g} %"
+        )
+
+
+def _without_repeats(rows: list[list[str]]) -> list[list[str]]:
+    """The name of a scenario only on the first of its lines."""
+    before = ""
+    for row in rows[1:]:
+        row[0], before = ("" if row[0] == before else row[0]), row[0]
+    return rows
+
+
+def _reasons(outcome: Outcome) -> list[str]:
+    """Why a figure has no better verdict, a line for each reason."""
+    by_reason: dict[tuple[str, str], list[Row]] = {}
+    for row in outcome.rows:
+        if row.why is not None and not (outcome.obstacles and row.verdict in ABSENT):
+            by_reason.setdefault((row.verdict, _flat(row.why)), []).append(row)
+    return [f"{verdict}: {_list(rows)}: {why}" for (verdict, why), rows in by_reason.items()]
+
+
+def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
+    """The figures with these verdicts, by how much, the worst first."""
+    rows = [row for row in outcome.rows if row.verdict in verdicts]
+    rows.sort(key=lambda row: -(row.ratio or math.inf))
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(_about_shortly(row) for row in rows[:NAMED]) + more
+
+
+def _about_shortly(row: Row) -> str:
+    who = f"{row.scenario} {TITLES[row.metric]}"
+    if row.metric == PARITY and row.verdict == REGRESSED:
+        return f"{who} {row.tonight}, was {row.base}"
+    if row.ratio is None:
+        return f"{who} ({row.verdict})"
+    return f"{who} {_change(row.ratio)} (bound {_change(row.bound)})"
+
+
+def _about(row: Row) -> str:
+    """A row in a sentence."""
+    parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS.get(row.metric, '')}".rstrip()]
+    if row.ratio is not None:
+        parts.append(f"{_change(row.ratio)}, bound {_change(row.bound)}")
+    if row.nights:
+        parts.append(f"base of {count(len(row.nights), 'night')}")
+    return "; ".join([*parts, *([_flat(row.why)] if row.why else [])])
+
+
+def _list(rows: Sequence[Row]) -> str:
+    """Scenarios with their metrics: ``ddp step time, ddp_o2 step time and 3 more``."""
+    more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    return ", ".join(f"{row.scenario} {TITLES[row.metric]}" for row in rows[:NAMED]) + more
+
+
+def _value(value: float | str | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def _change(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
+
+
+def _junit_kind(verdict: str) -> tuple[str, str] | None:
+    """The element of a case with this verdict, and where the suite counts it; None for one that passes."""
+    if verdict == REGRESSED:
+        return "failure", "failures"
+    if verdict in ABSENT:
+        return "error", "errors"
+    return ("skipped", "skipped") if verdict in (*UNDECIDED, NOT_RUN) else None
+
+
+def _bullets(lines: Sequence[str] | Iterator[str]) -> str:
+    return "\n".join(f"- {markdown.inert(line)}" for line in lines)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _xml(text: str) -> str:
+    return NOT_IN_XML.sub("\ufffd", text)

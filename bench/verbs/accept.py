@@ -1,0 +1,47 @@
+"""``python -m bench accept``: a person says that a run is as it should be, although the gate does not."""
+
+import os
+import time
+
+from bench import nights
+from bench.errors import OK, RequestError
+from bench.store import find
+from bench.verbs.options import Parser, print_json
+
+DESCRIPTION = """\
+Record that a run is accepted although it is slower, needs more memory, or ran something else. From then on the gate
+passes it, and the base of every scenario of it that was worse (or better) starts anew with it; a scenario that it does
+not have is no longer expected. It is written to DIR/accepted/RUN.json; the run itself, which is sealed, is not touched.
+Take it back by removing that file.
+"""
+EPILOG = """\
+examples:
+  python -m bench accept latest --reason "checks for NaN in every step since #123"
+  python -m bench accept RUN --history nights --reason "new driver 580, agreed with the team"
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Accept; returns the exit code."""
+    parser = Parser("accept", DESCRIPTION, EPILOG)
+    parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever asks later")
+    parser.add_argument("--history", metavar="DIR", help="the folder of the nights (default: the one that holds RUN)")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    reason = " ".join(options.reason.split())
+    if not reason:
+        raise RequestError("--reason", "it is empty", "say why this run is as it should be")
+    path = os.path.abspath(find(options.run, options.history or options.results))
+    history = options.history or os.path.dirname(path)
+    if os.path.realpath(os.path.dirname(path)) != os.path.realpath(history):
+        raise RequestError("RUN", f"{path} is not in {history}", "copy it there first, or give its folder as --history")
+    utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    file = nights.accept(history, path, reason, utc)
+    if options.json:
+        print_json({"run": os.path.basename(path), "reason": reason, "utc": utc, "file": file})
+    else:
+        print(f"Accepted {os.path.basename(path)}: {reason}")
+        print(f"Recorded in {os.path.relpath(file)}; keep it with the runs.")
+    return OK

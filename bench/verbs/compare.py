@@ -1,0 +1,156 @@
+"""``python -m bench compare``: is one run, or one scenario, different from another, and by how much?"""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from bench.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
+from bench.store import check_writable, find, write_atomically
+from bench.verbs.options import Parser, print_json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bench.analyse.between_runs import Compared
+
+DESCRIPTION = """\
+Compare two runs of the same workload scenario by scenario, or scenarios of one run with each other: step time,
+throughput, peak memory, energy and numerics. For each the ratio of new to base, its 95 % interval over launches, a
+p-value that is adjusted for how many comparisons there are, and a verdict:
+
+  faster, slower         step time and throughput; less, more of memory and energy; better, worse of numerics
+  no difference found    chance alone explains it: not the same as equal, see how wide the interval is
+  too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
+  not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
+                         never compared under one), or the figures are invalid
+"""
+EPILOG = """\
+examples:
+  python -m bench compare BASE NEW                               two runs: a folder, a run id or 'latest' each
+  python -m bench compare BASE latest --scenario ddp,ddp_o2      some scenarios of them
+  python -m bench compare RUN --scenario ddp                     one run: ddp against dp and so on, see --against
+  python -m bench compare RUN --scenario ddp,apex_ddp --against dp
+  python -m bench compare BASE NEW --plot                        and reports/comparison.svg, .png and .md
+  python -m bench compare BASE NEW --markdown summary.md         for a pull request
+
+Another workload, world size, or model of GPU is refused. Another driver, torch, CUDA, cuDNN, NCCL, clock, power limit,
+host and the like is a warning. An interval is over launches within each run: what changes from one run to the next is
+not in it.
+
+Exit codes: 0 compared, whatever was found; 2 the request is wrong, or a run is damaged or incomplete; 12 another
+workload, or nothing that could be compared.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Compare; returns the exit code."""
+    parser = Parser("compare", DESCRIPTION, EPILOG)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="BASE and NEW: a folder, a run id or 'latest'; or one RUN"
+    )
+    parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (needed where one run is given)")
+    parser.add_argument("--against", metavar="NAME", help="the base among the scenarios of one run (default: ddp)")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
+    parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown")
+    parser.add_argument("--plot", action="store_true", help="draw it: comparison.svg, .png and .md in --out")
+    parser.add_argument("--out", metavar="DIR", help="where --plot writes (default: reports); implies --plot")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    _check(options)
+    compared = _compare(options)
+    from bench.report import comparison
+
+    files = _written(compared, options)
+    print(comparison.as_text(compared), file=sys.stderr if options.json else sys.stdout)
+    if files:
+        print("\n" + "\n".join(f"Wrote {os.path.relpath(file)}" for file in files), file=sys.stderr)
+    if options.json:
+        print_json({**comparison.for_programs(compared), "files": files})
+    return OK if compared.comparable else NOT_COMPARABLE
+
+
+def _check(options: "argparse.Namespace") -> None:
+    """Refuse what makes no sense before anything is read."""
+    if len(options.runs) > 2:
+        raise RequestError(
+            "RUN", f"{len(options.runs)} runs were given", "give BASE and NEW, or one RUN with --scenario"
+        )
+    if len(options.runs) == 1 and not options.scenario:
+        raise RequestError(
+            "RUN", "one run has nothing to be compared with", "give BASE and NEW, or --scenario ddp --against dp"
+        )
+    if len(options.runs) == 2 and options.against is not None:
+        raise RequestError("--against", "it is for scenarios of one run", "leave it out, or give one RUN")
+    if options.scenario is not None and not all(_names(options)):
+        raise RequestError("--scenario", f"{options.scenario!r} has an empty name", "separate names by one comma each")
+    if options.markdown is not None:
+        folder = os.path.dirname(os.path.abspath(options.markdown))
+        if not os.path.isdir(folder) or os.path.isdir(options.markdown):
+            raise RequestError(
+                "--markdown", f"{options.markdown} cannot be a file", "give a file in a folder that exists"
+            )
+    if options.out is not None or options.plot:
+        check_writable(options.out or "reports")
+
+
+def _names(options: "argparse.Namespace") -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in options.scenario.split(",")))
+
+
+def _compare(options: "argparse.Namespace") -> "Compared":
+    from bench.analyse import between_runs
+    from bench.analyse.comparable import obstacles
+    from bench.analyse.steps import BASE
+
+    paths = [find(name, options.results) for name in options.runs]
+    digests = [between_runs.load(path, allow_incomplete=options.allow_incomplete) for path in paths]
+    known = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
+    names = _names(options) if options.scenario is not None else None
+    against = options.against or BASE
+    wanted = [*(names or ()), *((against,) if len(digests) == 1 else ())]
+    for name in wanted:
+        if name not in known:
+            option = "--against" if name == against and name not in (names or ()) else "--scenario"
+            raise NotComparable(f"{option}: there is no scenario {name!r} here; choose from {', '.join(known)}")
+    if len(digests) == 1:
+        assert names is not None  # refused above
+        if against in names:
+            raise RequestError(
+                "--scenario", f"{against} would be compared with itself", "name another one, or another --against"
+            )
+        return between_runs.scenarios(digests[0], names, against)
+    base, new = digests
+    if os.path.realpath(paths[0]) == os.path.realpath(paths[1]):
+        raise RequestError("RUN", f"{paths[0]} is both BASE and NEW", "give two runs, or one RUN with --scenario")
+    why = obstacles(base, new)
+    if why:
+        raise NotComparable(
+            f"{new['run']} cannot be compared with {base['run']}: {'; '.join(why)}; measure both with the same "
+            "workload on the same number and model of devices"
+        )
+    return between_runs.runs(base, new, names)
+
+
+def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
+    """Write the files that were asked for; returns their paths."""
+    from bench.report import comparison
+
+    targets: dict[str, bytes] = {}
+    text = comparison.as_markdown(compared).encode()
+    if options.plot or options.out is not None:
+        folder = options.out or "reports"
+        plot = comparison.forest(compared)
+        if plot is not None:
+            targets[os.path.join(folder, f"{comparison.NAME}.svg")] = plot.svg.encode()
+            targets[os.path.join(folder, f"{comparison.NAME}.png")] = plot.png
+        targets[os.path.join(folder, f"{comparison.NAME}.md")] = text
+        os.makedirs(folder, exist_ok=True)
+    if options.markdown is not None:
+        targets[options.markdown] = text
+    for path, content in targets.items():
+        try:
+            write_atomically(os.path.abspath(path), content)
+        except OSError as error:
+            raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another folder") from error
+    return list(targets)

@@ -1,0 +1,239 @@
+"""``python -m bench gate``: may this run pass, given the nights before it?"""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from bench import nights
+from bench.errors import RequestError
+from bench.store import find, write_atomically
+from bench.verbs import thresholds
+from bench.verbs.options import Parser, print_json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bench.analyse.gate import Base, Outcome, Rule
+
+DESCRIPTION = """\
+Hold a run against the nights before it, scenario by scenario: step time, peak memory, and the verdict on numerics.
+
+A figure has regressed when it lies beyond the 99% prediction bound of the last ten accepted nights of the same work on
+the same hardware, and by more than 1%. Before there are ten, and with --baseline, tonight's launches are held against
+those of the base: regressed when the lower confidence bound of their ratio is beyond 3%. Numerics may not get worse.
+
+A night is accepted, scenario by scenario, when it passes against those accepted before it: the gate decides that again
+from the first night on, and stores nothing. A night that is worse on purpose is accepted by a person, with
+'bench accept', and the base of what is worse starts anew with it.
+
+Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base), too few launches or
+uncertain (beyond 3%, and that may be chance); missing (no figure, and there should be one) or not comparable; not run
+(cannot run here, and never did).
+"""
+EPILOG = """\
+examples:
+  python -m bench gate latest --history results              the latest run against those before it
+  python -m bench gate NEW --history DIR --junit gate.xml --markdown gate.md
+  python -m bench gate NEW --baseline RUN                    against one run
+  python -m bench gate NEW --history DIR --threshold 2%      slower by less than 2% is no regression
+
+Thresholds, in pyproject.toml or another TOML file (--config); options go before them:
+  [tool.bench.gate]
+  nights = 10
+  level = "99%"
+  threshold = "1%"
+  memory-threshold = "1%"
+  early-threshold = "3%"
+
+Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
+or a figure is missing, failed or not comparable; 11 nothing of that, and something could not be decided: no base, too
+few launches, uncertain; 2 the request is wrong, or this run is damaged or incomplete.
+"""
+
+LISTED = 10
+"""Runs of the history that are left out, and are named one by one."""
+
+
+def main(arguments: list[str]) -> int:
+    """Judge; returns the exit code."""
+    parser = Parser("gate", DESCRIPTION, EPILOG)
+    parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest'")
+    against = parser.add_mutually_exclusive_group(required=True)
+    against.add_argument("--history", metavar="DIR", help="the folder that holds the nights; NEW may be among them")
+    against.add_argument("--baseline", metavar="RUN", help="a single run instead")
+    parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all of NEW and of the base)")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    thresholds.add_options(parser)
+    parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
+    parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    for option in ("junit", "markdown"):
+        _check_file(f"--{option}", getattr(options, option))
+    outcome = _judged(options, thresholds.rule_from(options))
+    from bench.report import gate
+
+    for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
+        if file is not None:
+            write_atomically(os.path.abspath(file), text(outcome).encode())
+    print(gate.as_text(outcome), file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print_json(gate.for_programs(outcome))
+    return outcome.exit_code
+
+
+def _check_file(option: str, file: str | None) -> None:
+    if file is not None and (os.path.isdir(file) or not os.path.isdir(os.path.dirname(os.path.abspath(file)))):
+        raise RequestError(option, f"{file} cannot be a file", "give a file in a folder that exists")
+
+
+def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
+    only = _names(options.scenario)
+    new = nights.read_one(_found(options))
+    if options.baseline is not None:
+        return _against_one(new, nights.read_one(find(options.baseline, options.results)), rule, only)
+    return _against_history(new, nights.read(options.history), options.history, rule, only)
+
+
+def _names(given: str | None) -> list[str] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if not all(names):
+        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
+    return list(dict.fromkeys(names))
+
+
+def _found(options: "argparse.Namespace") -> str:
+    """The folder of the run: among the results, or else in the history by its id."""
+    if options.run != "latest" and options.history is not None:
+        inside: str = os.path.join(options.history, options.run)
+        if not os.path.isdir(os.path.join(options.results, options.run)) and os.path.isdir(inside):
+            return inside
+    return find(options.run, options.results)
+
+
+def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":
+    from bench.analyse import comparable, gate
+
+    if os.path.realpath(new.path) == os.path.realpath(old.path):
+        raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
+    tonight = gate.measured(new.id, new.digest, only)
+    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)])
+    why = comparable.obstacles(old.digest, new.digest)
+    base = {} if why else gate.replay([(old.id, old.digest)], rule, only=only)
+    rows = gate.judge(tonight, base, rule)
+    return gate.Outcome(
+        run=new.id,
+        rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
+        rule=rule,
+        against=f"the run {old.id}",
+        folder=None,
+        obstacles=tuple(why),
+        warnings=() if why else tuple(_differences(old, new)),
+    )
+
+
+def _against_history(
+    new: nights.Night, history: nights.Nights, folder: str, rule: "Rule", only: list[str] | None
+) -> "Outcome":
+    """Replay the nights of the same series that were before this one, and hold it against what they leave behind."""
+    from bench.analyse import comparable, gate
+
+    others = [night for night in history.nights if not _same(night, new)]
+    before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
+    series = comparable.key(new.digest)
+    alike = [night for night in before if comparable.key(night.digest) == series]
+    tonight = gate.measured(new.id, new.digest, only)
+    base, unsound = _sound_base(alike, rule, list(history.accepted), only)
+    _check_names(only, [*tonight, *base])
+    rows = gate.judge(tonight, base, rule)
+    why = comparable.obstacles(before[-1].digest, new.digest) if before and not alike else []
+    if before and not alike:
+        why = [*(why or ["another series"]), f"as of {before[-1].id}, the last of {len(before)}"]
+    accepted = history.accepted.get(new.id)
+    later = len(others) - len(before)
+    return gate.Outcome(
+        run=new.id,
+        rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
+        rule=rule,
+        against=_in_words(base, rule, folder),
+        folder=folder,
+        obstacles=tuple(why),
+        accepted=None if accepted is None else accepted.reason,
+        warnings=(
+            *([f"{later} later runs in {folder} are not looked at"] if later else []),
+            *_left_out([*history.left_out, *unsound]),
+            *_since(alike, base, new),
+        ),
+    )
+
+
+def _same(night: nights.Night, new: nights.Night) -> bool:
+    """Whether a night of the history is the run that is judged, or a copy of it."""
+    return night.id == new.id or os.path.realpath(night.path) == os.path.realpath(new.path)
+
+
+def _sound_base(
+    alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
+) -> "tuple[Base, list[nights.LeftOut]]":
+    """The base that these nights leave behind, of runs that are verified whole; and those that are not sound."""
+    from bench.analyse import gate
+
+    unsound: list[nights.LeftOut] = []
+    verified: set[str] = set()
+    while True:
+        base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
+        rests_on = {one.night for measured in base.values() for one in measured} - verified
+        found = list(_unsound([night for night in alike if night.id in rests_on]))
+        if not found:
+            return base, unsound
+        unsound += found
+        verified |= rests_on
+        paths = {one.path for one in found}
+        alike = [night for night in alike if night.path not in paths]
+
+
+def _unsound(candidates: list[nights.Night]) -> "list[nights.LeftOut]":
+    found = []
+    for night in candidates:
+        try:
+            nights.verify(night)
+        except RequestError as error:
+            found.append(nights.LeftOut(path=night.path, why=error.problem))
+    return found
+
+
+def _check_names(only: list[str] | None, known: list[str]) -> None:
+    for name in only or ():
+        if name not in known:
+            raise RequestError(
+                "--scenario", f"there is no scenario {name!r} in NEW or in its base", "give one that was measured"
+            )
+
+
+def _in_words(base: "Base", rule: "Rule", folder: str) -> str:
+    fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
+    if not most:
+        return folder
+    number = str(most) if fewest == most else f"{fewest} to {most}"
+    last = "last " if most >= rule.nights else ""
+    return f"the {last}{number} accepted {'night' if most == 1 else 'nights'} in {folder}"
+
+
+def _left_out(runs: list[nights.LeftOut]) -> list[str]:
+    more = [f"and {len(runs) - LISTED} more are left out: see 'bench check'"] if len(runs) > LISTED else []
+    return [*(f"left out: {run.why}" for run in runs[:LISTED]), *more]
+
+
+def _since(alike: list[nights.Night], base: "Base", new: nights.Night) -> list[str]:
+    """What else is different since the last night of the base."""
+    names = {one.night for measured in base.values() for one in measured}
+    last = next((night for night in reversed(alike) if night.id in names), None)
+    return [] if last is None else _differences(last, new)
+
+
+def _differences(old: nights.Night, new: nights.Night) -> list[str]:
+    from bench.analyse.comparable import differences
+
+    return [f"different since {old.id}: {text}" for text in differences(old.digest, new.digest)]

@@ -1,0 +1,122 @@
+"""Nights that the gate reads, made up: folders of a sealed run.json and digest.json with figures as they are given.
+
+No table is written: nobody who goes by digests opens one, and a night is written in a millisecond.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.analyse.digest import METRICS, VERSION
+from bench.records import SCHEMA_VERSION
+from bench.store import DIGEST, EMPTY, seal_of
+
+FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
+STEADY = (100.0, 100.4, 99.7, 100.2, 99.9)
+"""Step times (ms) of five launches whose geometric mean is 100.04."""
+
+NIGHTS = (0.001, -0.004, 0.006, -0.002, 0.003, -0.006, 0.000, 0.004, -0.003, 0.002, -0.001, 0.005)
+"""By how much nights are slower than usual, as they come."""
+
+TEN = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
+
+
+def scenario(
+    name: str, times: Sequence[float], *, memory: Sequence[float | None] | float | None = 2000.0, **changes: Any
+) -> dict[str, Any]:
+    """A scenario of a digest: a launch for each step time. ``memory``: of all launches, or of each."""
+    peaks = memory if isinstance(memory, Sequence) else [memory] * len(times)
+    usual = {
+        "scenario": name,
+        "what_ran": f"{name} · fp32",
+        "world_size": 2,
+        "status": "ok",
+        "reason": None,
+        "validity": "valid",
+        "invalid": [],
+        "parity": "same",
+        "loss_error": 0.0,
+        "memory_source": "nvml_pid",
+        "energy_source": None,
+        "launches": [
+            {
+                "launch": number,
+                "repeat": number,
+                **dict.fromkeys(METRICS),
+                "sm_clock_mhz": None,
+                "step_ms": step_ms,
+                "throughput_img_s": 8000.0 / step_ms,
+                "peak_total_mib": peak,
+            }
+            for number, (step_ms, peak) in enumerate(zip(times, peaks, strict=True))
+        ],
+    }
+    return usual | changes
+
+
+def times(factor: float = 1.0, launches: Sequence[float] = STEADY) -> list[float]:
+    """Step times of launches, all of them longer by a factor."""
+    return [factor * value for value in launches]
+
+
+def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> dict[str, Any]:
+    """Of a night so many days after :data:`FIRST`."""
+    when = FIRST + timedelta(days=day)
+    usual = {
+        "digest_version": VERSION,
+        "run": f"{when:%Y%m%dT%H%M%SZ}-{day:08x}",
+        "utc": f"{when:%Y-%m-%dT%H:%M:%SZ}",
+        "label": None,
+        "profile": "nightly",
+        "git": {"commit": f"{day:040x}", "dirty": False},
+        "imported": None,
+        "workload": {"model": "resnet101", "device": "cuda", "replicas": 2, "hash": "0123456789abcdef0123"},
+        "device": "cuda",
+        "hardware": ["NVIDIA H100 80GB HBM3"] * 2,
+        "replicas": 2,
+        "conditions": {"host": "host", "torch": "2.9.0", "driver": "550.54.15"},
+        "scenarios": list(scenarios),
+    }
+    return usual | changes
+
+
+def write(folder: Path, said: Mapping[str, Any], *, padding: Sequence[Mapping[str, Any]] = ()) -> Path:
+    """A sealed run folder with this digest. ``padding``: launches that make run.json as long as a real one."""
+    path = folder / str(said["run"])
+    path.mkdir(parents=True)
+    content = _text(said)
+    (path / DIGEST).write_bytes(content)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "run": said["run"],
+        "request": {"scenarios": [one["scenario"] for one in said["scenarios"]]},
+        "workload": said["workload"],
+        "launches": list(padding),
+        **EMPTY,
+        "complete": True,
+        "files": {DIGEST: {"sha256": hashlib.sha256(content).hexdigest(), "rows": content.count(b"\n")}},
+    }
+    (path / "run.json").write_bytes(_text(document | {"seal": seal_of(document)}))
+    return path
+
+
+def nights(
+    folder: Path, count: int = len(NIGHTS), names: Sequence[str] = ("ddp", "dp", "ddp_o2"), **changes: Any
+) -> list[Path]:
+    """So many nights of the same code, that scatter by :data:`NIGHTS`, each scenario in an order of its own."""
+    return [
+        write(folder, digest(day, [usual(name, day, place) for place, name in enumerate(names)], **changes))
+        for day in range(count)
+    ]
+
+
+def usual(name: str, day: int, place: int = 0, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """A scenario of a night of the same code, slower by a factor."""
+    return scenario(name, times(factor * (1.0 + NIGHTS[(day + 5 * place) % len(NIGHTS)])), **changes)
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()

@@ -1,0 +1,321 @@
+"""Two runs, compared: what is called a difference, and what never is."""
+
+import copy
+import json
+import math
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.runs import DDP, write_run
+
+from bench.analyse import between_runs, comparison
+from bench.analyse.between_runs import NOT_COMPARABLE, Row, of_memory
+from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
+
+Digest = dict[str, Any]
+
+
+def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
+    launches = [
+        {
+            "launch": number,
+            "repeat": number,
+            "step_ms": ms,
+            "throughput_img_s": 8000.0 / ms,
+            "peak_pid_mib": 600.0,
+            "peak_total_mib": 1200.0,
+            "energy_per_1000_images_j": None,
+            "sm_clock_mhz": None,
+        }
+        for number, ms in enumerate(step_ms)
+    ]
+    return {
+        "scenario": name,
+        "what_ran": f"torch {name}",
+        "world_size": 2,
+        "status": "ok",
+        "reason": None,
+        "validity": "valid",
+        "invalid": [],
+        "parity": "same",
+        "loss_error": 0.0,
+        "memory_source": "rss",
+        "energy_source": None,
+        "launches": launches,
+        **about,
+    }
+
+
+def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
+    return {
+        "digest_version": 1,
+        "run": run,
+        "utc": "2026-01-02T03:04:05Z",
+        "label": None,
+        "profile": "standard",
+        "git": None,
+        "imported": None,
+        "workload": {"model": "resnet18", "global_batch": 8, "hash": "abc"},
+        "device": "cpu",
+        "hardware": ["A CPU"],
+        "replicas": 2,
+        "conditions": {"host": "host", "bench": "0.1.0"},
+        "scenarios": list(scenarios),
+    }
+
+
+def launches(centre: float, seed: int, count: int = 5, noise: float = 0.005) -> list[float]:
+    draw = random.Random(seed)
+    return [centre * draw.lognormvariate(0, noise) for _ in range(count)]
+
+
+def rows(compared: between_runs.Compared) -> dict[tuple[str, str], Row]:
+    return {(row.scenario, row.metric): row for row in compared.rows}
+
+
+@pytest.fixture
+def base() -> Digest:
+    return digest("base", scenario("ddp", launches(40, 1)), scenario("dp", launches(50, 2)))
+
+
+@pytest.fixture
+def new() -> Digest:
+    return digest("new", scenario("ddp", launches(42, 3)), scenario("dp", launches(50, 4)))
+
+
+def test_a_slower_scenario_is_named_and_the_others_are_not(base: Digest, new: Digest) -> None:
+    found = rows(between_runs.runs(base, new))
+    slow, same = found["ddp", "step_time"], found["dp", "step_time"]
+    assert (slow.verdict, slow.change, slow.n_base, slow.n_new) == ("slower", "worse", 5, 5)
+    assert slow.ratio == pytest.approx(1.05, abs=0.01)
+    assert slow.low is not None and slow.high is not None
+    assert 1.0 < slow.low < slow.ratio < slow.high
+    assert (same.verdict, same.change) == ("no difference found", "none")
+    assert not any(row.change == "worse" for (name, _), row in found.items() if name == "dp")
+
+
+def test_the_other_way_round_it_is_faster(base: Digest, new: Digest) -> None:
+    there, back = (rows(between_runs.runs(*pair))["ddp", "step_time"] for pair in ((base, new), (new, base)))
+    assert (back.verdict, back.change) == ("faster", "better")
+    assert back.ratio == pytest.approx(1 / there.ratio)  # type: ignore[operator]
+    assert back.p == pytest.approx(there.p)
+
+
+def test_throughput_is_the_step_time_turned_over_and_counts_as_no_test_of_its_own(base: Digest, new: Digest) -> None:
+    found = rows(between_runs.runs(base, new))
+    time, speed = found["ddp", "step_time"], found["ddp", "throughput"]
+    assert speed.ratio == pytest.approx(1 / time.ratio)  # type: ignore[operator]
+    assert (speed.low, speed.high) == pytest.approx((1 / time.high, 1 / time.low))  # type: ignore[operator]
+    assert (speed.verdict, speed.change) == ("slower", "worse")
+    assert speed.p_holm == time.p_holm
+    tested = [row.p for (_, metric), row in found.items() if metric in ("step_time", "peak_memory")]
+    assert len(tested) == 4
+    adjusted = comparison.holm(tested)
+    assert time.p_holm == adjusted[0]
+    assert time.p is not None and time.p_holm == pytest.approx(4 * time.p), "the smallest of four"
+
+
+def test_a_verdict_goes_by_the_adjusted_p() -> None:
+    """A p-value of about 0.02 is a difference by itself, and none among ten."""
+    step = [100.0, 101.0, 102.0, 103.0, 104.0]
+    apart = [value * 1.0265 for value in step]
+    alone = between_runs.runs(digest("a", scenario("ddp", step)), digest("b", scenario("ddp", apart)))
+    row = rows(alone)["ddp", "step_time"]
+    assert row.p is not None and 0.01 < row.p < 0.03
+    many = [scenario(f"s{number}", step) for number in range(9)]
+    among = between_runs.runs(
+        digest("a", scenario("ddp", step), *many), digest("b", scenario("ddp", apart), *copy.deepcopy(many))
+    )
+    assert rows(among)["ddp", "step_time"].verdict == "no difference found"
+
+
+def test_two_launches_give_an_interval_and_no_verdict(base: Digest, new: Digest) -> None:
+    new["scenarios"][0]["launches"] = new["scenarios"][0]["launches"][:2]
+    row = rows(between_runs.runs(base, new))["ddp", "step_time"]
+    assert (row.verdict, row.change, row.p) == ("too few launches", None, None)
+    assert row.low is not None
+    new["scenarios"][0]["launches"] = new["scenarios"][0]["launches"][:1]
+    row = rows(between_runs.runs(base, new))["ddp", "step_time"]
+    assert (row.verdict, row.low) == ("too few launches", None)
+    assert row.ratio is not None
+
+
+def test_a_scenario_that_is_missing_failed_or_another_is_not_comparable(base: Digest, new: Digest) -> None:
+    new["scenarios"][1]["what_ran"] = "apex dp"
+    new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
+    base["scenarios"].append(scenario("ddp_o2", [], status="oom", reason="rank 1 ran out of memory"))
+    found = rows(between_runs.runs(base, new))
+    reasons = {name: found[name, "step_time"].reason for name in ("ddp", "dp", "ddp_o1", "ddp_o2")}
+    assert reasons == {
+        "ddp": None,
+        "dp": "something else ran: torch dp against apex dp",
+        "ddp_o1": "it is missing in the base run",
+        "ddp_o2": "it is 'oom' (rank 1 ran out of memory) in the base run",
+    }
+    assert {row.verdict for (name, _), row in found.items() if name != "ddp"} == {NOT_COMPARABLE}
+
+
+def test_only_the_named_scenarios_are_compared_and_adjusted_for(base: Digest, new: Digest) -> None:
+    few = between_runs.runs(base, new, ["ddp"])
+    assert {row.scenario for row in few.rows} == {"ddp"}
+    some, every = few.rows[0].p_holm, rows(between_runs.runs(base, new))["ddp", "step_time"].p_holm
+    assert some is not None and every is not None and some < every
+
+
+def test_a_metric_that_one_side_does_not_know_is_not_comparable(base: Digest, new: Digest) -> None:
+    for launch in new["scenarios"][0]["launches"]:
+        launch["peak_total_mib"] = None
+    row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
+    assert (row.figure, row.verdict) == ("peak_pid_mib", "no difference found"), "of one process it is known"
+    for launch in new["scenarios"][0]["launches"]:
+        launch["peak_pid_mib"] = None
+    found = rows(between_runs.runs(base, new))
+    assert found["ddp", "peak_memory"].reason == "unknown in the new run"
+    assert found["ddp", "energy"].reason == "unknown in both"
+    assert found["ddp", "step_time"].verdict == "slower", "the rest is compared all the same"
+
+
+def test_memory_that_was_measured_in_another_way_is_another_figure(base: Digest, new: Digest) -> None:
+    base["scenarios"][0]["memory_source"], new["scenarios"][0]["memory_source"] = "nvml_pid", "torch_allocator"
+    row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
+    assert (row.verdict, row.reason) == (NOT_COMPARABLE, "measured in another way: nvml_pid against torch_allocator")
+
+
+@pytest.mark.parametrize(
+    ("base_mib", "new_mib", "processes", "verdict"),
+    [
+        ([20000.0] * 5, [20000.0] * 5, 1, "no difference found"),
+        ([20000.0] * 5, [20002.0] * 5, 1, "no difference found"),
+        ([20000.0] * 5, [20090.0] * 5, 1, "no difference found"),
+        ([20000.0] * 5, [20400.0] * 5, 1, "slower"),
+        ([20400.0] * 5, [20000.0] * 5, 1, "faster"),
+        ([200.0] * 5, [202.0] * 5, 1, "no difference found"),
+        ([200.0] * 5, [210.0] * 5, 8, "no difference found"),
+        ([200.0] * 5, [210.0] * 5, 1, "slower"),
+        ([1000.0, 1100.0, 900.0], [1030.0, 1130.0, 940.0], 2, "no difference found"),
+        ([20000.0] * 2, [30000.0] * 2, 1, "too few launches"),
+        ([], [30000.0] * 2, 1, "too few launches"),
+        ([20000.0], [30000.0] * 5, 1, "too few launches"),
+    ],
+)
+def test_memory_without_scatter_is_no_proof(
+    base_mib: list[float], new_mib: list[float], processes: int, verdict: str
+) -> None:
+    found = of_memory(base_mib, new_mib, processes)
+    assert found.verdict == verdict
+    if found.low is not None and found.high is not None and found.ratio is not None:
+        assert found.low < found.ratio < found.high, "no figure is known without any doubt"
+    if found.p is not None:
+        assert 0.0 < found.p <= 1.0
+
+
+def test_memory_has_words_of_its_own(base: Digest, new: Digest) -> None:
+    for launch in new["scenarios"][0]["launches"]:
+        launch["peak_total_mib"] = 1400.0
+    row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
+    assert (row.verdict, row.change) == ("more", "worse")
+    row = rows(between_runs.runs(new, base))["ddp", "peak_memory"]
+    assert (row.verdict, row.change) == ("less", "better")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "change"),
+    [
+        ("same", "same", "no difference found", "none"),
+        ("same", "within half precision", "worse", "worse"),
+        ("within half precision", "diverged", "worse", "worse"),
+        ("not finite", "diverged", "better", "better"),
+        (None, "same", NOT_COMPARABLE, None),
+    ],
+)
+def test_numerics_are_better_or_worse(
+    base: Digest, new: Digest, before: str | None, after: str, verdict: str, change: str | None
+) -> None:
+    base["scenarios"][0]["parity"], new["scenarios"][0]["parity"] = before, after
+    row = rows(between_runs.runs(base, new))["ddp", "loss_parity"]
+    assert (row.base, row.new, row.verdict, row.change) == (before, after, verdict, change)
+    assert row.p is None, "there is nothing to test"
+
+
+def test_scenarios_of_one_run_are_compared_with_a_base(base: Digest) -> None:
+    found = between_runs.scenarios(base, ["ddp"], "dp")
+    row = rows(found)["ddp", "step_time"]
+    assert found.within
+    assert (row.against, row.verdict) == ("dp", "faster"), "that something else ran is the question here"
+    assert row.ratio == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_base_that_failed_says_so(base: Digest) -> None:
+    base["scenarios"][1] |= {"status": "unsupported", "reason": "it needs CUDA", "launches": []}
+    found = between_runs.scenarios(base, ["ddp"], "dp")
+    assert not found.comparable
+    assert found.rows[0].reason == "dp: it is 'unsupported' (it needs CUDA)"
+
+
+def test_an_alike_comparison_is_rarely_anything_else() -> None:
+    """100 comparisons of three scenarios that do not differ: chance brings forth a verdict in at most 5 of 100."""
+    draw, wrong = random.Random(7), 0
+    for _ in range(100):
+        sides = []
+        for name in ("a", "b"):
+            sides.append(digest(name, *(scenario(f"s{at}", launches(40, draw.randrange(2**32))) for at in range(3))))
+        wrong += any(row.change in ("better", "worse") for row in between_runs.runs(*sides).rows)
+    assert wrong <= 9, "more than 5 % of 100, by more than two standard deviations"
+
+
+def test_what_people_read_says_what_programs_do(base: Digest, new: Digest) -> None:
+    new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
+    new["conditions"]["host"] = "elsewhere"
+    compared = between_runs.runs(base, new)
+    text, markdown = as_text(compared), as_markdown(compared)
+    for said in (text, markdown):
+        assert "slower" in said and "no difference found" in said
+        assert "missing in the base run" in said
+        assert "host: host against elsewhere" in said
+    first = in_words(compared)[0]
+    assert first.startswith("ddp: slower: step time +")
+    document = json.loads(json.dumps(for_programs(compared), allow_nan=False))
+    assert len(document["comparisons"]) == len(compared.rows) == 15
+    assert document["comparisons"][0] == json.loads(json.dumps(asdict(compared.rows[0])))
+
+
+def test_an_interval_without_an_end_is_no_number_in_json() -> None:
+    wide = between_runs.runs(
+        digest("a", scenario("ddp", [1e-100, 1e200])), digest("b", scenario("ddp", [1e-100, 1e200]))
+    )
+    row = rows(wide)["ddp", "step_time"]
+    assert row.high is not None and math.isinf(row.high)
+    document = json.loads(json.dumps(for_programs(wide), allow_nan=False))
+    assert document["comparisons"][0]["high"] is None
+    assert "∞" in as_text(wide)
+    assert forest(wide) is not None
+
+
+def test_the_forest_plot_shows_every_ratio_and_is_the_same_again(base: Digest, new: Digest) -> None:
+    new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
+    compared = between_runs.runs(base, new)
+    plot, again = forest(compared), forest(compared)
+    assert plot is not None and again is not None
+    assert (plot.svg, plot.png) == (again.svg, again.png)
+    for row in compared.rows:
+        if row.metric in ("step_time", "peak_memory") and row.ratio is not None:
+            assert f"{row.ratio:.3f}  " in plot.svg
+    assert "peak memory, new ÷ base" in plot.svg and "energy" not in plot.svg
+    assert "ddp_o1: not comparable: it is missing in the base run" in plot.caption
+    assert plot.png.startswith(b"\x89PNG")
+
+
+def test_there_is_no_plot_of_nothing(base: Digest) -> None:
+    assert forest(between_runs.runs(base, digest("empty"))) is None
+
+
+def test_an_older_run_gets_its_digest_made(tmp_path: Path) -> None:
+    """The recorded form and the one that is made from the tables are the same."""
+    path = write_run(tmp_path, [DDP] * 3)
+    made = between_runs.load(str(path))
+    assert made["run"] == path.name
+    assert [one["step_ms"] for one in made["scenarios"][0]["launches"]] == [40.0] * 3
+    assert made["scenarios"][0]["memory_source"] == "rss"

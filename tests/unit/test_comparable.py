@@ -1,0 +1,175 @@
+"""Two runs compare where they did the same work on the same hardware, and what else differs is told."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from standin.runs import DDP, FINITE, GONE, write_run
+
+from bench import store
+from bench.analyse import verdicts
+from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
+from bench.analyse.digest import of_run
+
+Digest = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Digest:
+    run = store.read(str(write_run(tmp_path_factory.mktemp("results"), [DDP, FINITE, GONE])))
+    run.document.update(verdicts.of(run))
+    made: Digest = json.loads(json.dumps(of_run(run)))
+    return made
+
+
+@pytest.fixture
+def base(recorded: Digest) -> Digest:
+    return copy.deepcopy(recorded)
+
+
+@pytest.fixture
+def new(recorded: Digest) -> Digest:
+    return copy.deepcopy(recorded)
+
+
+def on_gpus(digest: Digest, *names: str) -> Digest:
+    digest["device"] = digest["workload"]["device"] = "cuda"
+    digest["hardware"] = list(names)
+    digest["conditions"] |= {"driver": "550.1", "power_limit_w": [300.0] * len(names)}
+    return digest
+
+
+def test_a_run_compares_with_one_like_it(base: Digest, new: Digest) -> None:
+    new |= {"run": "another", "utc": "2026-02-02T00:00:00Z", "git": {"commit": "f" * 40, "dirty": True}}
+    assert key(base) == key(new)
+    assert (obstacles(base, new), differences(base, new)) == ([], [])
+    assert scenario_obstacle(base["scenarios"][0], new["scenarios"][0]) is None
+
+
+def test_another_workload_is_named_with_both_values(base: Digest, new: Digest) -> None:
+    new["workload"] |= {"image_size": 64, "learning_rate": 0.02, "hash": "other"}
+    assert obstacles(base, new) == ["image size: 32 against 64", "learning rate: 0.01 against 0.02"]
+    assert key(base) != key(new)
+
+
+def test_another_world_size_is_an_obstacle(base: Digest, new: Digest) -> None:
+    new["workload"] |= {"replicas": 4, "hash": "other"}
+    new["replicas"] = 4
+    assert obstacles(base, new) == ["world size: 2 against 4"]
+
+
+def test_warm_up_is_part_of_the_workload_and_measured_steps_are_not(base: Digest, new: Digest) -> None:
+    new["scenarios"][0]["launches"] *= 3
+    assert obstacles(base, new) == []
+    new["workload"] |= {"warmup": 5, "hash": "other"}
+    assert obstacles(base, new) == ["warm-up: 1 against 5"]
+
+
+def test_a_hash_that_differs_is_never_passed_over(base: Digest, new: Digest) -> None:
+    new["workload"]["hash"] = "other"
+    assert obstacles(base, new) == ["another workload: the checksums of the two differ"]
+    new["workload"]["pool_batches"] = 4
+    assert obstacles(base, new) == ["another workload: only one run records distinct batches"]
+
+
+def test_the_model_of_gpu_or_cpu_must_be_the_same(base: Digest, new: Digest) -> None:
+    new["hardware"] = ["Another CPU"]
+    assert obstacles(base, new) == ["CPU model: A CPU of host $x_1$ against Another CPU"]
+    on_gpus(base, "A100", "A100"), on_gpus(new, "A100", "H100")
+    assert obstacles(base, new) == ["GPU model: 2 x A100 against A100 + H100"]
+    assert key(base) != key(new)
+    on_gpus(new, "A100", "A100")
+    assert (obstacles(base, new), key(base)) == ([], key(new))
+
+
+def test_which_slot_a_gpu_is_in_does_not_matter(base: Digest, new: Digest) -> None:
+    on_gpus(base, "A100", "H100"), on_gpus(new, "H100", "A100")
+    assert obstacles(base, new) == []
+    assert key(base) == key(new)
+
+
+def test_a_gpu_is_not_compared_with_a_cpu(base: Digest, new: Digest) -> None:
+    on_gpus(new, "A100")
+    assert obstacles(base, new) == ["device: cpu against cuda"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "said"),
+    [
+        ("torch", "2.9.0", "2.10.0", "torch: 2.9.0 against 2.10.0"),
+        ("driver", "550.1", "560.2", "driver: 550.1 against 560.2"),
+        ("cuda", "12.6", "13.0", "CUDA: 12.6 against 13.0"),
+        ("cudnn", 91002, 91300, "cuDNN: 91002 against 91300"),
+        ("nccl", "2.27", "2.28", "NCCL: 2.27 against 2.28"),
+        ("host", "host", "other", "host: host against other"),
+        ("cores", 2, 8, "cores: 2 against 8"),
+        ("governor", "performance", "powersave", "governor: performance against powersave"),
+        ("bench", "0.1.0", "0.2.0", "bench: 0.1.0 against 0.2.0"),
+        ("power_limit_w", [300.0, 300.0], [300.0, 250.0], "power limit (W): 300, 300 against 250, 300"),
+    ],
+)
+def test_other_conditions_are_a_warning(
+    base: Digest, new: Digest, name: str, ours: Any, theirs: Any, said: str
+) -> None:
+    base["conditions"][name], new["conditions"][name] = ours, theirs
+    assert obstacles(base, new) == []
+    assert differences(base, new) == [said]
+
+
+def test_the_host_processor_of_a_gpu_run_is_a_condition(base: Digest, new: Digest) -> None:
+    on_gpus(base, "A100"), on_gpus(new, "A100")
+    new["conditions"]["cpu"] = "Another CPU"
+    assert obstacles(base, new) == []
+    assert differences(base, new) == ["CPU: A CPU of host $x_1$ against Another CPU"]
+
+
+def test_clocks_that_are_apart_are_told_by_scenario(base: Digest, new: Digest) -> None:
+    for digest, clocks in ((base, (1400.0, 1400.0)), (new, (1380.0, 1200.0))):
+        for scenario, clock in zip(digest["scenarios"], clocks, strict=False):
+            scenario["launches"][0]["sm_clock_mhz"] = clock
+    assert differences(base, new) == ["SM clock (median over launches): ddp_o2 1400 MHz against 1200"]
+
+
+def test_what_is_unknown_is_a_warning_and_no_refusal(base: Digest, new: Digest) -> None:
+    base["workload"] = dict.fromkeys(base["workload"]) | {"model": "resnet18"}
+    base |= {"device": None, "hardware": [], "replicas": None, "conditions": dict.fromkeys(base["conditions"])}
+    assert obstacles(base, new) == obstacles(new, base) == []
+    work, place = differences(base, new)
+    assert work.startswith("not known to be the same work: image size, global batch, ")
+    assert work.endswith(", hardware")
+    assert "world size" in work and "model" not in work.split(": ")[1].split(", ")
+    assert place.startswith("not known to be the same, since only one run says it: host, ")
+    assert "driver" not in place, "neither says it: there is none on a CPU"
+    base["workload"]["model"] = "resnet101"
+    assert obstacles(base, new) == ["model: resnet101 against resnet18"]
+    assert key(base) != key(new)
+
+
+def test_what_ran_is_what_is_compared_and_not_its_name(base: Digest, new: Digest) -> None:
+    ours, theirs = base["scenarios"][1], new["scenarios"][1]
+    theirs["what_ran"] = "torch DDP · gloo ×2 · apex O2 fp16"
+    assert scenario_obstacle(ours, theirs) == (
+        "something else ran: torch DDP · gloo ×2 · native O2 bf16 against torch DDP · gloo ×2 · apex O2 fp16"
+    )
+    theirs["what_ran"] = None
+    assert scenario_obstacle(ours, theirs) is None, "unknown is a warning"
+    theirs["world_size"] = 8
+    assert scenario_obstacle(ours, theirs) == "another world size: 2 against 8"
+
+
+def test_a_scenario_that_is_missing_or_failed_is_named(base: Digest, new: Digest) -> None:
+    ddp, gone = base["scenarios"][0], base["scenarios"][2]
+    assert scenario_obstacle(ddp, None) == "it is missing in the new run"
+    assert scenario_obstacle(None, ddp) == "it is missing in the base run"
+    assert "it is 'unsupported' (needs <b>CUDA</b>" in str(scenario_obstacle(ddp, gone))
+    theirs = new["scenarios"][0] | {"status": "oom", "reason": None}
+    assert scenario_obstacle(ddp, theirs) == "it is 'oom' in the new run", "the launches that got through do not count"
+
+
+def test_figures_that_are_not_to_be_believed_are_not_compared(base: Digest, new: Digest) -> None:
+    ddp, theirs = base["scenarios"][0], new["scenarios"][0]
+    theirs |= {"validity": "invalid", "invalid": ["throttled"]}
+    assert scenario_obstacle(ddp, theirs) == "its figures are invalid (throttled) in the new run"
+    theirs |= {"invalid": ["diverged"], "parity": "diverged"}
+    assert scenario_obstacle(ddp, theirs) is None, "it took its time all the same; that it diverges is said beside it"

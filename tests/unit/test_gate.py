@@ -1,0 +1,324 @@
+"""The rule of the gate on figures whose right verdict is known."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special, stats
+from standin import gated
+
+from bench.analyse import gate
+from bench.analyse.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Row, Rule
+from bench.analyse.prediction import margins, moderated
+
+RULE = Rule()
+NAMES = ("ddp", "dp", "ddp_o2")
+
+
+def night(day: int, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
+    """A night of the same code, in which ddp is slower by a factor."""
+    rows = [
+        gated.usual(name, day, place, factor if name == "ddp" else 1.0, **(changes if name == "ddp" else {}))
+        for place, name in enumerate(NAMES)
+    ]
+    return gated.digest(day, rows)
+
+
+def replayed(digests: Sequence[dict[str, Any]], accepted: Sequence[int] = (), rule: Rule = RULE) -> Base:
+    return gate.replay([(str(day), one) for day, one in enumerate(digests)], rule, [str(day) for day in accepted])
+
+
+def judged(digest: dict[str, Any], base: Base, rule: Rule = RULE) -> dict[tuple[str, str], Row]:
+    rows = gate.judge(gate.measured("tonight", digest), base, rule)
+    found = {(row.scenario, row.metric): row for row in rows}
+    assert len(found) == len(rows), "one row for each"
+    return found
+
+
+def verdict(rows: dict[tuple[str, str], Row]) -> tuple[str, int]:
+    outcome = gate.Outcome(run="tonight", rows=tuple(rows.values()), rule=RULE, against="", folder="")
+    return outcome.verdict, outcome.exit_code
+
+
+TEN = [night(day) for day in range(10)]
+
+
+# The bound
+
+
+def test_the_bound_is_that_of_one_more_value_where_nothing_is_pooled() -> None:
+    nights = np.random.default_rng(1).normal(0.0, 0.01, (4, 10))
+    expected = stats.t.ppf(0.999, 9) * np.std(nights, axis=1, ddof=1) * math.sqrt(1.1)
+    assert margins(nights, 0.001, pooled=False) == pytest.approx(expected)
+
+
+def test_equal_scatters_are_pooled_and_known_to_be() -> None:
+    variances = np.full((1, 10), 4e-5)
+    shrunk, degrees = moderated(variances, 9)
+    assert shrunk == pytest.approx(variances) and degrees == pytest.approx(np.full((1, 10), 90.0))
+
+
+def test_a_prior_that_is_known_is_found_again() -> None:
+    # Smyth 2004, section 3: sample variances of 9 degrees from true ones of s0² d0 / chi²(d0) are s0² F(9, d0)
+    random = np.random.default_rng(2)
+    true = 4e-5 * 8.0 / random.chisquare(8.0, 4000)
+    variances = true * random.chisquare(9.0, 4000) / 9.0
+    shrunk, degrees = moderated(variances, 9)
+    assert degrees == pytest.approx(np.full(4000, 9.0 + 8.0), rel=0.1)
+    expected = (8.0 * 4e-5 + 9.0 * variances) / 17.0
+    assert shrunk == pytest.approx(expected, rel=0.1)
+    errors = [np.mean((np.log(one) - np.log(true)) ** 2) for one in (shrunk, variances)]
+    assert errors[0] < 0.8 * errors[1], "shrunk variances are nearer to the true ones"
+
+
+def test_scatters_that_differ_much_are_hardly_pooled() -> None:
+    variances = np.array([1e-8, 1e-6, 1e-4, 1e-2])
+    shrunk, degrees = moderated(variances, 9)
+    assert shrunk == pytest.approx(variances, rel=0.6) and np.all(degrees < 10.0)
+
+
+def test_scatters_of_nothing_stay_nothing() -> None:
+    for variances in (np.zeros(5), np.array([0.0, 0.0, 0.0, 1e-4, 1e-4])):
+        shrunk, degrees = moderated(variances, 9)
+        assert np.array_equal(shrunk, variances) and np.array_equal(degrees, np.full(5, 9.0))
+    assert np.all(moderated(np.array([0.0, 1e-4, 1e-4, 2e-4, 1e-4]), 9)[0] > 0.0), "one of nothing among others"
+    assert np.array_equal(margins(np.ones((2, 10)), 0.01, pooled=True), np.zeros(2))
+
+
+def test_many_families_at_once_are_what_each_is_alone() -> None:
+    families = np.random.default_rng(3).normal(0.0, 0.01, (6, 5, 10))
+    together = margins(families, 0.001, pooled=True)
+    assert together == pytest.approx(np.array([margins(one, 0.001, pooled=True) for one in families]))
+
+
+def test_the_level_is_that_of_all_scenarios_together() -> None:
+    base = replayed(TEN)
+    row = judged(night(10), base)["ddp", STEP_TIME]
+    nights = np.array([[one.figures[STEP_TIME].mean for one in base[name]] for name in NAMES])
+    variances, degrees = moderated(np.var(nights, axis=1, ddof=1), 9)
+    t = special.stdtrit(degrees[0], 1.0 - 0.01 / len(NAMES))
+    assert row.bound == pytest.approx(math.exp(t * math.sqrt(1.1 * variances[0])))
+    assert row.base == pytest.approx(math.exp(nights[0].mean())) and row.nights == tuple(map(str, range(10)))
+
+
+# With ten nights
+
+
+def test_a_night_like_the_others_passes() -> None:
+    for day in range(10, 22):
+        rows = judged(night(day), replayed([night(one) for one in range(day)]))
+        assert verdict(rows) == ("ok", 0)
+        assert len(rows) == 9 and {row.verdict for row in rows.values()} == {"ok"}
+
+
+def test_a_slower_scenario_is_named_and_no_other() -> None:
+    rows = judged(night(10, 1.04), replayed(TEN))
+    assert verdict(rows) == ("regressed", 10)
+    assert [key for key, row in rows.items() if row.verdict != "ok"] == [("ddp", STEP_TIME)]
+    row = rows["ddp", STEP_TIME]
+    assert row.ratio == pytest.approx(1.04, abs=0.005) and row.bound is not None and row.bound < 1.03
+
+
+def test_beyond_the_bound_but_by_less_than_the_threshold_is_no_regression() -> None:
+    steady = [gated.digest(day, [gated.scenario("ddp", gated.times(1.0 + 1e-5 * (day % 3)))]) for day in range(10)]
+    for factor, expected in ((1.0095, "ok"), (1.0105, "regressed"), (1 / 1.0105, "better"), (1 / 1.0095, "ok")):
+        tonight = gated.digest(10, [gated.scenario("ddp", gated.times(factor))])
+        row = judged(tonight, replayed(steady))["ddp", STEP_TIME]
+        assert row.verdict == expected and row.bound == pytest.approx(1.01), factor
+    wide = Rule(thresholds=dict.fromkeys(METRICS, 0.02))
+    tonight = gated.digest(10, [gated.scenario("ddp", gated.times(1.0105))])
+    assert judged(tonight, replayed(steady, rule=wide), wide)["ddp", STEP_TIME].verdict == "ok"
+
+
+def test_memory_that_never_scatters_has_the_threshold_alone_and_does_not_narrow_the_bound_of_times() -> None:
+    base = replayed(TEN)
+    bound = judged(night(10), base)["ddp", STEP_TIME].bound
+    for peak, expected in ((2019.0, "ok"), (2021.0, "regressed"), (1979.0, "better")):
+        rows = judged(night(10, memory=peak), base)
+        assert (rows["ddp", MEMORY].verdict, rows["ddp", MEMORY].bound) == (expected, pytest.approx(1.01))
+        assert rows["ddp", STEP_TIME].bound == bound and rows["dp", MEMORY].verdict == "ok"
+    assert verdict(judged(night(10, memory=2021.0), base)) == ("regressed", 10)
+
+
+@pytest.mark.parametrize(
+    ("before", "tonight", "expected"),
+    [
+        ("same", "same", "ok"),
+        ("same", "within half precision", "regressed"),
+        ("within half precision", "diverged", "regressed"),
+        ("within half precision", "same", "ok"),
+        ("diverged", "diverged", "ok"),
+        ("diverged", "not finite", "regressed"),
+        ("same", None, "missing"),
+        (None, "diverged", "new"),
+    ],
+)
+def test_numerics_may_not_get_worse(before: str | None, tonight: str | None, expected: str) -> None:
+    base = replayed([night(day, parity=before) for day in range(10)])
+    row = judged(night(10, parity=tonight), base)["ddp", PARITY]
+    assert (row.verdict, row.tonight) == (expected, tonight)
+    assert row.base == before
+
+
+def test_numerics_that_were_never_known_are_no_row() -> None:
+    rows = judged(night(10, parity=None), replayed([night(day, parity=None) for day in range(10)]))
+    assert ("ddp", PARITY) not in rows and ("dp", PARITY) in rows and verdict(rows) == ("ok", 0)
+
+
+def test_fewer_launches_than_usual_have_a_wider_bound() -> None:
+    base = replayed(TEN)
+    usual = judged(night(10), base)["ddp", STEP_TIME]
+    rows = [
+        gated.scenario(name, gated.times(1.0, gated.STEADY[:3])) if name == "ddp" else gated.usual(name, 10, place)
+        for place, name in enumerate(NAMES)
+    ]
+    fewer = judged(gated.digest(10, rows), base)["ddp", STEP_TIME]
+    assert usual.bound is not None and fewer.bound is not None
+    within = float(np.var(np.log(gated.STEADY), ddof=1))
+    t = special.stdtrit(27.0, 1.0 - 0.01 / 3)  # no scatter but chance lies between these scenarios
+    widened = (math.log(usual.bound) / t) ** 2 + within * (1 / 3 - 1 / 5)
+    assert math.log(fewer.bound) == pytest.approx(t * math.sqrt(widened), rel=0.02)
+    assert fewer.launches == 3
+
+
+# Before there are ten
+
+
+def test_the_first_night_has_nothing_to_be_held_against() -> None:
+    rows = judged(night(0), {})
+    assert {row.verdict for row in rows.values()} == {"new"} and verdict(rows) == ("inconclusive", 11)
+    assert set(replayed([night(0)])) == set(NAMES), "and the next one has it"
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_before_ten_nights_the_lower_bound_must_be_beyond_three_percent(count: int) -> None:
+    base = replayed([night(day) for day in range(count)])
+    assert verdict(judged(night(count), base)) == ("ok", 0)
+    slower = judged(night(count, 1.07), base)
+    assert verdict(slower) == ("regressed", 10) and slower["ddp", STEP_TIME].nights == tuple(map(str, range(count)))
+    assert judged(night(count, 1 / 1.07), base)["ddp", STEP_TIME].verdict == "better"
+    rough = (100.0, 118.0, 96.0, 110.0, 104.0)
+    digest = gated.digest(count, [gated.scenario("ddp", rough)])
+    row = judged(digest, {"ddp": base["ddp"]})["ddp", STEP_TIME]
+    assert row.verdict == "uncertain" and "may be chance" in str(row.why)
+    assert row.ratio is not None and row.bound is not None and 1.03 < row.ratio < row.bound
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_too_few_launches_are_inconclusive_and_no_base(launches: int) -> None:
+    few = [gated.digest(day, [gated.scenario("ddp", gated.STEADY[:launches])]) for day in range(12)]
+    assert replayed(few) == {}
+    rows = judged(few[0], {})
+    assert rows["ddp", STEP_TIME].verdict == "too few launches" and verdict(rows) == ("inconclusive", 11)
+    base = replayed(TEN)
+    rows = judged(few[0], {"ddp": base["ddp"]})
+    assert rows["ddp", STEP_TIME].verdict == "too few launches" and verdict(rows) == ("inconclusive", 11)
+    assert replayed([*TEN, few[0]], accepted=[10])["ddp"] == base["ddp"], "a person cannot make a base of it either"
+
+
+# What is not there
+
+
+@pytest.mark.parametrize("base", [replayed(TEN), replayed(TEN[:2])], ids=["ten nights", "two nights"])
+def test_a_missing_scenario_never_passes(base: Base) -> None:
+    without = gated.digest(10, [row for row in night(10)["scenarios"] if row["scenario"] != "ddp"])
+    rows = judged(without, base)
+    assert {rows["ddp", metric].verdict for metric in (STEP_TIME, MEMORY, PARITY)} == {"missing"}
+    assert verdict(rows) == ("missing", 12)
+
+
+@pytest.mark.parametrize("status", ["oom", "timeout", "killed", "error", "unsupported"])
+def test_a_failed_scenario_never_passes(status: str) -> None:
+    failed = night(10, status=status, reason="boom")
+    rows = judged(failed, replayed(TEN))
+    assert verdict(rows) == ("missing", 12) and "boom" in str(rows["ddp", STEP_TIME].why)
+    assert rows["dp", STEP_TIME].verdict == "ok"
+
+
+def test_a_scenario_that_failed_in_every_night_is_missing_and_one_that_cannot_run_here_is_not() -> None:
+    for status, expected in (("error", ("missing", 12)), ("unsupported", ("ok", 0))):
+        nights = [night(day, status=status, reason="why", launches=[], parity=None) for day in range(11)]
+        rows = judged(nights[10], replayed(nights[:10]))
+        assert verdict(rows) == expected
+        assert rows["dp", STEP_TIME].verdict == "ok", "whose base grew all the same"
+    only = gated.digest(0, [gated.scenario("ddp", [], status="unsupported")])
+    assert verdict(judged(only, {})) == ("missing", 12), "where nothing ran nothing passes"
+
+
+def test_invalid_figures_are_no_figures() -> None:
+    rows = judged(night(10, validity="invalid", invalid=["phases"]), replayed(TEN))
+    assert rows["ddp", STEP_TIME].verdict == "missing" and "invalid (phases)" in str(rows["ddp", STEP_TIME].why)
+
+
+def test_a_figure_that_used_to_be_known_is_missing() -> None:
+    rows = judged(night(10, memory=None), replayed(TEN))
+    assert rows["ddp", MEMORY].verdict == "missing" and rows["ddp", STEP_TIME].verdict == "ok"
+    assert verdict(rows) == ("missing", 12)
+    never = replayed([night(day, memory=None) for day in range(10)])
+    assert ("ddp", MEMORY) not in judged(night(10, memory=None), never)
+
+
+@pytest.mark.parametrize("changes", [{"what_ran": "native flat-bucket · fp32"}, {"world_size": 4}])
+def test_what_ran_otherwise_is_not_compared_until_it_is_accepted(changes: dict[str, Any]) -> None:
+    other = night(10, 0.5, **changes)
+    rows = judged(other, replayed(TEN))
+    assert rows["ddp", STEP_TIME].verdict == "not comparable" and verdict(rows) == ("missing", 12)
+    assert rows["ddp", STEP_TIME].ratio is None
+    assert verdict(judged(night(11, 0.5, **changes), replayed([*TEN, other]))) == ("missing", 12)
+    accepted = replayed([*TEN, other], accepted=[10])
+    assert [one.night for one in accepted["ddp"]] == ["10"] and len(accepted["dp"]) == 10
+    assert verdict(judged(night(11, 0.5, **changes), accepted)) == ("ok", 0)
+
+
+def test_regressed_goes_before_missing_and_missing_before_inconclusive() -> None:
+    base = replayed(TEN)
+    rows = {row["scenario"]: row for row in night(10, 1.05)["scenarios"]}
+    new = gated.scenario("new", gated.STEADY)
+    assert verdict(judged(gated.digest(10, [rows["ddp"], rows["dp"], new]), base)) == ("regressed", 10)
+    rows = {row["scenario"]: row for row in night(10)["scenarios"]}
+    assert verdict(judged(gated.digest(10, [rows["ddp"], rows["dp"], new]), base)) == ("missing", 12)
+    assert verdict(judged(gated.digest(10, [*rows.values(), new]), base)) == ("inconclusive", 11)
+
+
+# Which nights are accepted
+
+
+def test_a_slower_night_is_no_base_until_a_person_accepts_it() -> None:
+    slow = [night(day, 1.05) for day in range(10, 14)]
+    for count in range(1, 5):
+        base = replayed([*TEN, *slow[:count]])
+        assert [one.night for one in base["ddp"]] == list(map(str, range(10)))
+        assert [one.night for one in base["dp"]] == list(map(str, range(count, 10 + count))), "it goes on"
+        assert verdict(judged(night(14, 1.05), base)) == ("regressed", 10)
+    base = replayed([*TEN, *slow], accepted=[11])
+    assert [one.night for one in base["ddp"]] == ["11", "12", "13"] and len(base["dp"]) == 10
+    assert verdict(judged(night(14, 1.05), base)) == ("ok", 0)
+    assert verdict(judged(night(14, 1.05 * 1.06), base)) == ("regressed", 10)
+
+
+def test_accepting_a_night_that_passed_changes_nothing() -> None:
+    nights = [night(day) for day in range(14)]
+    assert replayed(nights, accepted=[3, 13]) == replayed(nights)
+
+
+def test_a_scenario_that_an_accepted_night_lacks_is_no_longer_expected() -> None:
+    without = gated.digest(10, [row for row in night(10)["scenarios"] if row["scenario"] != "ddp"])
+    assert "ddp" in replayed([*TEN, without])
+    assert set(replayed([*TEN, without], accepted=[10])) == {"dp", "ddp_o2"}
+    failed = night(10, status="error", reason="by chance")
+    assert replayed([*TEN, failed], accepted=[10])["ddp"] == replayed(TEN)["ddp"], "it is still expected"
+
+
+def test_a_faster_night_that_was_accepted_lets_the_way_back_be_seen() -> None:
+    nights = [*TEN, *(night(day, 0.93) for day in range(10, 15))]
+    back = night(15)
+    assert verdict(judged(back, replayed(nights, accepted=[10]))) == ("regressed", 10)
+
+
+def test_some_scenarios_alone() -> None:
+    only = ["dp"]
+    base = gate.replay([(str(day), one) for day, one in enumerate(TEN)], RULE, only=only)
+    rows = gate.judge(gate.measured("tonight", night(10, 2.0), only), base, RULE)
+    assert {row.scenario for row in rows} == {"dp"} and {row.verdict for row in rows} == {"ok"}
