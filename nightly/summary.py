@@ -69,7 +69,7 @@ def _examine(report: Path, stop_at: str, gpus: str) -> int:
         if finding["level"] != "note":
             print(f"nightly: doctor: {finding['level']}: {_sentence(finding)}")
     if ends:
-        print(f"nightly: error: doctor: {_sentence(ends[0])}; or go on in spite of it with --stop-at")
+        print(f"nightly: error: doctor: {_sentence(ends[0])}; or go on in spite of it with --stop-at never")
     return SPOILED if ends else 0
 
 

@@ -1,8 +1,9 @@
 """The workflows and the shell scripts are what their linters want, and the linters see what is wrong.
 
 GitHub's own schema says whether a workflow is one (check-jsonschema brings it along), zizmor whether it can be abused
-(text of a person in a shell, rights that nobody needs), shellcheck what a shell would do with its commands. What none
-of them knows is looked at here: whether an input that is used is declared, and what the steps do when they are run.
+(text of a person in a shell, credentials left behind), shellcheck what a shell would do with its commands. What none
+of them knows is looked at here: whether an input that is used is declared, whether the token may only read, and what
+the steps do when they are run.
 """
 
 import json
@@ -73,9 +74,21 @@ def timeouts(root: Path) -> str:
 
 
 def security(root: Path) -> str:
-    options = ("--offline", "--no-progress", "--persona", "pedantic", "--config", root / ".github/zizmor.yml")
-    done = run("zizmor", *options, *workflows(root))
+    done = run("zizmor", "--offline", "--no-progress", "--config", root / ".github/zizmor.yml", *workflows(root))
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def rights(root: Path) -> str:
+    """Workflows whose token may do more than read the repository."""
+    wrong = []
+    for path in workflows(root):
+        document = loaded(path)
+        given = [
+            document.get("permissions"),
+            *(job["permissions"] for job in document["jobs"].values() if "permissions" in job),
+        ]
+        wrong += [f"{path.name}: {permissions}" for permissions in given if permissions != {"contents": "read"}]
+    return "\n".join(wrong)
 
 
 def inputs(root: Path) -> str:
@@ -109,7 +122,7 @@ def commands(root: Path) -> str:
 
 
 LINTERS: dict[str, Callable[[Path], str]] = {
-    linter.__name__: linter for linter in (schema, timeouts, security, inputs, shell, syntax, commands)
+    linter.__name__: linter for linter in (schema, timeouts, security, rights, inputs, shell, syntax, commands)
 }
 
 NIGHTLY, SCRIPT = ".github/workflows/nightly.yml", "nightly/nightly.sh"
@@ -118,10 +131,11 @@ DEFECTS = {
     "a trigger that is none": ("schema", NIGHTLY, "  schedule:", "  scheduled:"),
     "no limit of time": ("timeouts", NIGHTLY, "    timeout-minutes: 240\n", ""),
     "text of a person in a shell": ("security", NIGHTLY, '--reason "$REASON', '--reason "${{ inputs.accept }}'),
-    "every right": ("security", NIGHTLY, "permissions:\n  contents: read", "permissions: write-all"),
+    "every right": ("rights", NIGHTLY, "permissions:\n  contents: read", "permissions: write-all"),
     "credentials left behind": ("security", NIGHTLY, "persist-credentials: false", "fetch-depth: 1"),
     "whatever a stranger publishes": ("security", NIGHTLY, "actions/upload-artifact@v4", "stranger/upload@v4"),
     "an input that is not declared": ("inputs", NIGHTLY, "inputs.scenarios", "inputs.scenario"),
+    "a right of a job": ("rights", NIGHTLY, "    name: one night\n", "    permissions: {packages: write}\n"),
     "a variable that is split": ("shell", SCRIPT, 'touch -- "$out/$marker"', "touch -- $out/$marker"),
     "a block without an end": ("syntax", SCRIPT, "\nesac\n", "\n"),
     "a file name that is split": ("commands", NIGHTLY, 'cat -- "$summary"', "cat -- $summary"),
