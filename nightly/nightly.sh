@@ -33,8 +33,8 @@ options (each has an environment variable):
   --help
 
 What is left in --out, also when the night ends early:
-  summary.md (for a CI page)  gate.md  gate.json  junit.xml  doctor.json  night.log
-  results/RUN/  report/index.html  history/index.html
+  summary.md (for a CI page)  gate.md  gate.json  junit.xml  doctor.json  history.json  night.log
+  results/RUN/  report/index.html  history/history.html
 
 exit codes:
   0    no regression found
@@ -221,7 +221,7 @@ for run in "$out"/results/*/; do run=${run%/}; done
 id=$(basename -- "$run")
 
 mkdir -- "$history/.incoming"
-cp -R -- "$run" "$history/.incoming/$id" || fail 1 "$id cannot be copied to $history: see the line above"
+cp -R -- "$run" "$history/.incoming/$id" || fail 1 "$id cannot be copied to $history: see night.log"
 sound=0
 bench check "$history/.incoming/$id" || sound=$?
 if ((sound)); then
@@ -229,10 +229,11 @@ if ((sound)); then
 fi
 sync -f -- "$history"
 
-gate_options=(--history "$history" --junit "$out/junit.xml" --markdown "$out/gate.md" --json)
-[[ -z $config ]] || gate_options+=(--config "$config")
+thresholds=()
+[[ -z $config ]] || thresholds=(--config "$config")
+gate_files=(--junit "$out/junit.xml" --markdown "$out/gate.md")
 gate=0
-bench gate "$run" "${gate_options[@]}" >"$out/gate.json" || gate=$?
+bench gate "$run" --history "$history" "${thresholds[@]}" "${gate_files[@]}" --json >"$out/gate.json" || gate=$?
 ((gate != 130)) || exit 130
 case $gate in
     0) ;;
@@ -247,5 +248,7 @@ if [[ -z $no_keep ]]; then
 fi
 
 bench report "$run" --out "$out/report" || worse $?
-! has_runs "$history" || bench history "$history" --out "$out/history" || worse $?
+if has_runs "$history"; then
+    bench history "$history" --out "$out/history" "${thresholds[@]}" --json >"$out/history.json" || worse $?
+fi
 exit "$code"

@@ -229,7 +229,7 @@ def _files(out: Path) -> str:
 def _there(out: Path) -> Iterator[str]:
     for name, what in (
         ("report/index.html", "tonight with its plots"),
-        ("history/index.html", "all nights with their plots"),
+        ("history/history.html", "all nights with their plots"),
         ("results", "the sealed run: every step of every rank"),
         ("junit.xml", "the gate for tools that read JUnit"),
         ("night.log", "what was printed"),

@@ -49,6 +49,7 @@ def setup(job):
 """
 LIMITS = '[tool.bench.gate]\nearly-threshold = "25%"\n'
 """Wide enough for a night during which other work has the cores: what is planted is three times as long."""
+PAGES = ("report/index.html", "report/step-times.png", "history/history.html", "history.json")
 WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 1, "iters": 6, "launches": 3}
 
 
@@ -118,9 +119,8 @@ def assert_regressed(folder: Path, code: int, summary: str) -> None:
     rows = json.loads((folder / "out" / "gate.json").read_text())["rows"]
     assert [row["scenario"] for row in rows if row["verdict"] == "regressed"] == ["changed"]
     assert "Regressed: changed step time +" in summary and "Regressed: steady" not in summary
-    for name in ("doctor.json", "gate.md", "night.log", "report/index.html", "report/step-times.png"):
+    for name in ("doctor.json", "gate.md", "night.log", *PAGES):
         assert (folder / "out" / name).stat().st_size, name
-    assert list((folder / "out" / "history").glob("*.html"))
     assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
 
 
@@ -148,6 +148,13 @@ def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
     code, summary = a_night(here, "--no-keep")
     assert_regressed(here, code, summary)
     assert len(kept(here)) == 2, "a trial is not kept"
+
+    (here / "changed.py").write_text(
+        SOURCE.format(sleep_ms=30).replace("    session =", "    assert False\n    session =")
+    )
+    code, summary = a_night(here)
+    assert code == 12 and summary.startswith("# Nightly benchmark: missing or not comparable\n")
+    assert "changed" in summary and len(kept(here)) == 3, "the figures of the other scenario are kept"
 
 
 @pytest.mark.slow
