@@ -50,7 +50,7 @@ def setup(job):
 LIMITS = '[tool.bench.gate]\nearly-threshold = "25%"\n'
 """Wide enough for a night during which other work has the cores: what is planted is three times as long."""
 PAGES = ("report/index.html", "report/step-times.png", "history/history.html", "history.json")
-WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 1, "iters": 6, "launches": 3}
+WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 1, "iters": 4, "launches": 3}
 
 
 @pytest.fixture
@@ -124,6 +124,7 @@ def assert_regressed(folder: Path, code: int, summary: str) -> None:
     assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
 
 
+@pytest.mark.timeout(600)
 def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, run_here: CommandLine) -> None:
     assert run_here("run", "--out", str(here / "history"), *asked(here)).returncode == 0
     before = kept(here)
@@ -135,6 +136,7 @@ def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
     code, summary = a_night(here)
     assert code == 11 and summary.startswith("# Nightly benchmark: inconclusive\n")

@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from bench.errors import RequestError
+from bench.verbs import accept
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("nightly/nightly.sh", ".ci/run")
 SCHEMA = ("check-jsonschema", "--builtin-schema")
@@ -200,6 +203,21 @@ def test_a_night_by_hand_with_a_choice_is_a_trial(
     asked = ["--device", "cuda", "--profile", profile, *run]
     assert json.loads(done.stdout) == ["--allow-inconclusive", *script, "--", *asked]
     assert not (tmp_path / "here").exists()
+
+
+def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> None:
+    reason = "slower on purpose: $(touch here) `touch here` 'checks' \"NaN\""
+    heard = tmp_path / "python"
+    heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    heard.chmod(0o755)
+    typed = {"RUN": "latest", "REASON": reason, "BY": "someone", "NIGHTLY_HISTORY": "/srv/of nights"}
+    done = bash(step_called("Accept a night"), tmp_path, NIGHTLY_INTERPRETER=str(heard), **typed)
+    assert done.returncode == 0, done.stderr
+    asked = ["latest", "--history", "/srv/of nights", "--reason", f"{reason} (someone)"]
+    assert json.loads(done.stdout) == ["-m", "bench", "accept", *asked]
+    assert reason in (tmp_path / "shown.md").read_text() and not (tmp_path / "here").exists()
+    with pytest.raises(RequestError, match="there is no run in /srv/of nights"):
+        accept.main(asked)  # which knows these options, and gets as far as looking for the run
 
 
 @pytest.mark.parametrize(("verdict", "warned"), [("inconclusive, allowed", True), ("no regression found", False)])
