@@ -78,7 +78,7 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
         raise RequestError(name, "there is no such verb", f"choose from {', '.join(VERBS)} ('bench --help')")
     from importlib import import_module
 
-    return import_module(f"bench.verbs.{name}").main
+    return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module
 
 
 def _say(line: str) -> None:

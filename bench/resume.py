@@ -68,6 +68,8 @@ def request_of(document: dict[str, Any]) -> Request:
     """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
     if document["batch_search"]:
         raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
+    if document.get("imported"):
+        raise RequestError("--resume", "that run was imported and not measured here", "start a run of its workload")
     stored: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in document["request"].items()
     }

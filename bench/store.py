@@ -326,7 +326,8 @@ def _deepest_existing(path: str) -> str:
 def find(run: str, out: str) -> str:
     """The folder of a run given as a folder, a run id under ``out``, or ``latest``.
 
-    Raises :class:`RequestError` where there is none.
+    ``latest`` is the latest that was measured here: what was imported is named by who wants it. Raises
+    :class:`RequestError` where there is none.
     """
     if run == "latest":
         runs = sorted(
@@ -336,11 +337,21 @@ def find(run: str, out: str) -> str:
         )
         if not runs:
             raise RequestError("RUN", f"there is no run in {out}", "make one with 'python -m bench run'")
-        return os.path.join(out, runs[-1])
+        measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
+        return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
             return candidate.rstrip(os.sep) or os.sep
     raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+
+
+def _is_imported(path: str) -> bool:
+    """Whether run.json says so; a damaged one says nothing here, and is refused when it is read."""
+    try:
+        with open(os.path.join(path, "run.json"), encoding="utf-8") as text:
+            return _get(json.load(text), "imported") is not None
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def read(path: str, *, allow_incomplete: bool = False) -> Run:

@@ -81,8 +81,8 @@ def main() -> int:
         [],
         [check for name, (late, _) in found.items() for check in checks(name, late)],
         notes=[
-            f"{options.histories} histories of {NIGHTS} nights of each kind, {SCENARIOS} scenarios, {LAUNCHES} launches; "
-            f"{wall_s:.0f} s"
+            f"{options.histories} histories of {NIGHTS} nights a kind, {SCENARIOS} scenarios of {LAUNCHES} launches",
+            f"{wall_s:.0f} s",
         ],
         as_json=options.json,
         rates={

@@ -16,7 +16,7 @@ is in no launch of either, and may be the difference that is found; only a histo
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,8 +153,7 @@ def load(path: str, *, allow_incomplete: bool = False) -> Digest:
         if stored.get("digest_version") == digest.VERSION:
             return {**stored, "run": os.path.basename(os.path.abspath(path))}
     run = read(path, allow_incomplete=allow_incomplete)
-    if not document.get("imported"):
-        run.document.update(verdicts.of(run))
+    run.document.update(verdicts.of(run))
     return digest.of_run(run)
 
 
@@ -168,7 +167,8 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
     for name in names if names is not None else dict.fromkeys([*ours, *theirs]):
         sides = ours.get(name), theirs.get(name)
         pairs.append(_Pair(name, name, *sides, scenario_obstacle(*sides), ("the base run", "the new run")))
-    return Compared(base=base, new=new, rows=_compared(pairs), warnings=tuple(differences(base, new)))
+    warnings = (*differences(base, new), *_unclear(pairs), *_imported(base, new))
+    return Compared(base=base, new=new, rows=_compared(pairs), warnings=warnings)
 
 
 def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
@@ -233,6 +233,26 @@ class _Pair:
     new: dict[str, Any] | None
     obstacle: str | None
     sides: tuple[str, str]
+
+
+def _unclear(pairs: Sequence[_Pair]) -> Iterator[str]:
+    """What is not known, or found, of scenarios that are compared all the same."""
+    good = [pair for pair in pairs if pair.obstacle is None]
+    sides = {"base": [pair.base or {} for pair in good], "new": [pair.new or {} for pair in good]}
+    silent = dict.fromkeys(one["scenario"] for side in sides.values() for one in side if not one["what_ran"])
+    if silent:
+        yield f"not known to be the same, since a run does not say what ran: {', '.join(silent)}"
+    for name, side in sides.items():
+        doubted = [one["scenario"] for one in side if one["validity"] == "warning"]
+        if doubted:
+            yield f"findings speak for care with the {name} run ('bench report' has them): {', '.join(doubted)}"
+
+
+def _imported(*digests: Digest) -> Iterator[str]:
+    for run in digests:
+        about = run.get("imported")
+        if about:
+            yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
 
 
 def _compared(pairs: Sequence[_Pair]) -> tuple[Row, ...]:

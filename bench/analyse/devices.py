@@ -194,11 +194,11 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
 
 
 def _windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
-    """Start and end (ns) of the measured steps of each launch, over its ranks."""
+    """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
     measured = steps[~steps["warmup"].astype(bool)]
     ends_ns = measured["start_ns"] + (measured["step_ms"] * 1e6).round().astype("int64")
     bounds = measured.assign(end_ns=ends_ns).groupby("launch").agg(start=("start_ns", "min"), end=("end_ns", "max"))
-    return {launch: (int(start), int(end)) for launch, start, end in bounds.itertuples()}
+    return {launch: (int(start), int(end)) for launch, start, end in bounds.dropna().itertuples()}
 
 
 def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict[str, Any]:

@@ -117,10 +117,9 @@ def _conditions(document: dict[str, Any]) -> dict[str, Any]:
         "driver": next((gpu.get("driver") for gpu in gpus), None),
         "power_limit_w": [gpu.get("power_limit_w") for gpu in gpus],
         "python": document["versions"].get("python"),
-        **dict.fromkeys(("torch", "torchvision", "cuda", "cudnn", "nccl")),
-        **{name: document["versions"].get(name) for name in ("torch", "torchvision")},
+        **{name: document["versions"].get(name) for name in ("torch", "torchvision", "cuda", "cudnn", "nccl")},
         **(effective.get("versions") or {}),
-        "bench": document.get("bench"),
+        "bench": None if document.get("imported") else document.get("bench"),
     }
 
 

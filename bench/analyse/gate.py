@@ -394,8 +394,8 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ro
     """Against the launches of the few nights that there are."""
     launches = [value for one in pair.before for value in one.launches]
     if len(launches) < LAUNCHES_WANTED:
-        why = f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}"
-        return _row(metric, TOO_FEW, pair, why=why)
+        few = f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}"
+        return _row(metric, TOO_FEW, pair, why=few)
     ratio = ratio_of(launches, pair.tonight.launches, confidence=1.0 - 2.0 * error)
     assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough
     difference = math.log(ratio.value)

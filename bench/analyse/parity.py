@@ -152,6 +152,8 @@ def _judge(
     launch: dict[str, Any], gradients: list[np.ndarray], loss: np.ndarray, warmup: int, reference: "_Reference | str"
 ) -> dict[str, Any]:
     """The verdict on a launch and the figures that it rests on."""
+    if launch["effective"] is None:
+        return {"reason": "it was imported: nothing is known of its numerics"}
     checks = launch["checks"]
     replicas = launch["effective"]["replicas"]
     found: dict[str, Any] = {"replicas": replicas}

@@ -176,10 +176,13 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
     return pd.DataFrame(rows)
 
 
-def _speed(median: Estimate, global_batch: int) -> dict[str, float | None]:
-    """Images a second; the interval of the time upside down."""
+def _speed(median: Estimate, global_batch: int | None) -> dict[str, float | None]:
+    """Images a second; the interval of the time upside down. Null where an imported run does not say its batch."""
     ends = {"": median.value, "_low": median.high, "_high": median.low}
-    return {f"throughput{end}_img_s": 1000.0 * global_batch / ms if ms else None for end, ms in ends.items()}
+    return {
+        f"throughput{end}_img_s": 1000.0 * global_batch / ms if ms and global_batch else None
+        for end, ms in ends.items()
+    }
 
 
 def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | None]:

@@ -51,17 +51,18 @@ def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame
     figures = per_launch(steps).set_index("launch")
     rows = []
     good = [launch for launch in document["launches"] if launch["status"] == "ok"]
-    cores = {launch["effective"]["affinity"] for launch in good}
+    cores = {launch["effective"]["affinity"] for launch in good if launch["effective"]}
     for launch in good:
         if launch["launch"] not in figures.index:
             continue
         figure = figures.loc[launch["launch"]].to_dict()
-        about = [
-            *_time(figure, document["request"]),
-            *_checks(launch, document),
-            *_threads(launch, cores),
-            *_gpu(launch["checks"], document["workload"]["device"]),
-        ]
+        about = [*_time(figure, document["request"])]
+        if launch["effective"]:  # of an imported launch nothing but its steps is known
+            about += [
+                *_checks(launch, document),
+                *_threads(launch, cores),
+                *_gpu(launch["checks"], document["workload"]["device"]),
+            ]
         rows += [_row(launch["launch"], launch["scenario"], finding) for finding in about]
     for scenario, group in figures[figures.index.isin([launch["launch"] for launch in good])].groupby("scenario"):
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]

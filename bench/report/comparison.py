@@ -299,7 +299,10 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
             pad=6,
         )
     seen = [by_key[name, metric.name] for name in names for metric in panels]
-    keys = [("point", "bad", "worse", WORSE), ("point", "good", "better", BETTER)]
+    keys: list[tuple[str, str, str, str | None]] = [
+        ("point", "bad", "worse", WORSE),
+        ("point", "good", "better", BETTER),
+    ]
     keys += [("point", "muted", ALIKE, NEITHER), ("hollow", "muted", TOO_FEW, None)]
     present = {row.change for row in seen if row.ratio is not None}
     legend_row(figure, [(handle(kind, colour), text) for kind, colour, text, change in keys if change in present])

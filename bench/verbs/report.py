@@ -39,6 +39,13 @@ def main(arguments: list[str]) -> int:
     for run in runs:
         if run.document["batch_search"]:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
+        imported = run.document.get("imported")
+        if imported:
+            raise RequestError(
+                "RUN",
+                f"{run.path} was imported from {imported['file']} and has step times alone, too little for a page",
+                f"compare it: python -m bench compare {run.id} RUN --plot",
+            )
     from bench import report
 
     files = report.write(runs, options.out)

@@ -1,0 +1,96 @@
+"""``python -m bench import``: make a run of a measurement by others, so that it can be compared with."""
+
+import argparse
+import re
+import sys
+
+from bench.errors import OK, RequestError
+from bench.verbs.options import Parser, print_json, whole_number
+
+DESCRIPTION = """\
+Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
+
+  a CSV      with a column step_ms, and where there are such scenario, launch, rank, step, warmup: a row per step
+  a JSON     of pytorch's benchmarks/distributed/ddp/benchmark.py --json; choose one of its configurations with
+             --model and --world-size
+
+What the file does not say you may (below); what nobody says is null, and every comparison says that it is unknown. The
+run is marked as imported, with the name and the SHA-256 of the file, wherever it is named.
+"""
+EPILOG = """\
+examples:
+  python -m bench import times.csv --scenario ddp --model resnet101 --global-batch 256 --world-size 8
+  python -m bench import ddp.json --model resnet50 --world-size 8 --device cuda --hardware 'NVIDIA A100-SXM4-80GB'
+  python -m bench compare IMPORTED latest                 latest: the last run that was measured here
+
+A verdict needs three launches on each side: give a CSV with a column launch, a value for each start of the program. One
+start with many steps is one launch, whatever their number; so is all that pytorch's benchmark writes.
+
+Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
+"""
+
+UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def main(arguments: list[str]) -> int:
+    """Import; returns the exit code."""
+    parser = Parser("import", DESCRIPTION, EPILOG)
+    parser.add_argument("file", metavar="FILE", help="a CSV of step times, or the JSON of pytorch's DDP benchmark")
+    parser.add_argument("--scenario", type=_name, metavar="NAME", help="what was run, where the file does not say it")
+    parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
+    parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
+    parser.add_argument("--global-batch", type=whole_number, metavar="N", help="images per step over all ranks")
+    parser.add_argument("--world-size", type=whole_number, metavar="N", help="devices that shared the global batch")
+    parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
+    parser.add_argument(
+        "--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as its driver has it"
+    )
+    parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
+    parser.add_argument("--label", metavar="TEXT", help="a few words to find it by")
+    parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    from bench import importing
+
+    about = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
+    told = importing.Told(**about)
+    if told.hardware is not None and told.device is None:
+        raise RequestError("--hardware", "it is not said whether that is a GPU or a CPU", "add --device cuda or cpu")
+    found = importing.read(options.file, told)
+    run = importing.write(options.file, found, told, options.out)
+    launches = len(found.launches)
+    steps = sum(len(launch.steps_ms[0]) - launch.warmup for launch in found.launches)
+    scenarios = ", ".join(run.document["request"]["scenarios"])
+    unknown = [name for name, value in run.document["workload"].items() if value is None and name != "hash"]
+    lines = [
+        f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
+        f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
+        *([f"Left out: {'; '.join(found.left_out)}"] if found.left_out else []),
+        f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
+    ]
+    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        about = {"run": run.id, "path": run.path, "imported": run.document["imported"]}
+        print_json({**about, "workload": run.document["workload"], "launches": launches, "measured_steps": steps})
+    return OK
+
+
+def _name(text: str) -> str:
+    """A name for people: something on one line."""
+    if not text.strip() or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+    return text.strip()
+
+
+def _utc(text: str) -> str:
+    """A time as run.json has it."""
+    from datetime import datetime
+
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        text = ""
+    if not UTC.fullmatch(text):
+        raise argparse.ArgumentTypeError("it is no time in UTC, such as 2024-05-01T12:00:00Z")
+    return text

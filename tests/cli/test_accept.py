@@ -1,0 +1,94 @@
+"""bench accept: a person says that a night is as it should be, and the gate goes by it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from standin import gated
+
+from bench.cli import main
+
+NAMES = ("ddp", "dp", "ddp_o2")
+REASON = "checks for NaN in every step"
+
+
+@pytest.fixture
+def slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Four nights in which ddp takes 5 % longer, after ten in which it does not; the first is the current folder."""
+    monkeypatch.chdir(tmp_path)
+    gated.nights(tmp_path / "results", 10, NAMES)
+    return [
+        gated.write(
+            tmp_path / "results",
+            gated.digest(day, [gated.usual(name, day, at, 1.05 if at == 0 else 1.0) for at, name in enumerate(NAMES)]),
+        )
+        for day in range(10, 14)
+    ]
+
+
+def gate(path: Path) -> int:
+    return main(["gate", str(path), "--history", str(path.parent)])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_accepted_night_passes_and_becomes_the_base(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert [gate(path) for path in slower] == [10, 10, 10, 10]
+    before = files(slower[0].parent)
+    assert main(["accept", slower[1].name, "--reason", f"  {REASON} \n"]) == 0
+    said = capsys.readouterr().out
+    assert f"Accepted {slower[1].name}: {REASON}" in said and f"results/accepted/{slower[1].name}.json" in said
+    after = files(slower[0].parent)
+    (new,) = after.keys() - before.keys()
+    assert new == f"accepted/{slower[1].name}.json" and before.items() <= after.items(), "runs are left as they are"
+    assert json.loads(after[new])["reason"] == REASON
+    assert [gate(path) for path in slower] == [10, 0, 0, 0]
+    out = capsys.readouterr().out
+    assert f"Accepted by a person ({REASON}): ddp step time +5." in out
+    assert main(["gate", str(slower[3]), "--history", str(slower[0].parent), "--json"]) == 0
+    rows = {(row["scenario"], row["metric"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["ddp", "step_time"]["nights"] == [slower[1].name, slower[2].name], "it starts anew"
+    assert len(rows["dp", "step_time"]["nights"]) == 10, "what was not worse does not"
+
+
+def test_taking_it_back_is_removing_the_file(slower: list[Path]) -> None:
+    main(["accept", str(slower[0]), "--reason", REASON])
+    assert gate(slower[1]) == 0
+    (slower[0].parent / "accepted" / f"{slower[0].name}.json").unlink()
+    assert gate(slower[1]) == 10
+
+
+def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accept", "latest", "--reason", REASON, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["run"], said["reason"]) == (slower[3].name, REASON)
+    assert json.loads(Path(said["file"]).read_text())["utc"] == said["utc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("latest",), ("--reason", "required")),
+        (("latest", "--reason", " \n"), ("--reason: it is empty; say why",)),
+        (("absent", "--reason", "x"), ("there is no run 'absent'",)),
+        (("results", "--reason", "x"), ("is no run folder",)),
+        (("results/{run}", "--reason", "x", "--history", "absent"), ("RUN:", "is not in absent; copy it there first")),
+        (("results/{run}", "--reason", "x", "--history", "elsewhere"), ("is not in elsewhere",)),
+        (("{run}", "--reason", "x", "--history", "elsewhere"), ("there is no run",)),
+        (("{torn}", "--reason", "x"), ("digest.json was changed after it was sealed",)),
+    ],
+)
+def test_what_cannot_be_accepted(
+    slower: list[Path], arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("elsewhere").mkdir()
+    (slower[3] / "digest.json").write_text("{}")
+    before = files(Path())
+    code = main(["accept", *(text.format(run=slower[0].name, torn=slower[3].name) for text in arguments)])
+    said = capsys.readouterr()
+    assert (code, said.out) == (2, "") and said.err.count("\n") == 1
+    for word in words:
+        assert word in said.err, said.err
+    assert files(Path()) == before and not Path("results/accepted").exists()

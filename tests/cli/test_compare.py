@@ -1,0 +1,241 @@
+"""``bench compare``: what it prints, what it writes, and what it refuses."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.gpu_runs import DDP2, DP, GPUS
+from standin.runs import DDP, FINITE, GONE, Launch, write_run
+
+from bench.cli import main
+from bench.store import RunWriter
+
+Bench = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None = None, **about: Any) -> Path:
+    """A run of ``ddp`` and ``ddp_o2`` whose launches scatter by half a percent; ``ddp_o2`` times as ``slower`` says."""
+    draw, slower = random.Random(seed), about.pop("slower", 1.0)
+    launches = []
+    for _ in range(count):
+        for one, times in ((DDP, 1.0), (FINITE, slower)):
+            factor = times * draw.lognormvariate(0, 0.005)
+            launches.append(replace(one, steps_ms=[[ms * factor for ms in rank] for rank in one.steps_ms]))
+    return write_run(out, [*launches, *(also or [])], **about)
+
+
+def workload(**changes: Any) -> Callable[[RunWriter], None]:
+    def change(writer: RunWriter) -> None:
+        writer.document["workload"] |= {**changes, "hash": "another"}
+
+    return change
+
+
+def verdicts(text: str) -> dict[tuple[str, str], str]:
+    return {(row["scenario"], row["metric"]): row["verdict"] for row in json.loads(text)["comparisons"]}
+
+
+def test_the_slower_scenario_is_named_and_the_other_is_not(bench: Bench, tmp_path: Path) -> None:
+    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+    code, out, err = bench("compare", base, new)
+    assert (code, err) == (0, "")
+    assert f"base: {base.name}" in out and f"new:  {new.name}" in out
+    (line,) = [line for line in out.splitlines() if "slower:" in line]
+    assert line.startswith("ddp_o2: slower: step time +")
+    assert "no difference found: step time of ddp;" in out
+    assert not list(tmp_path.glob("reports*")), "nothing is written unasked"
+
+
+def test_json_is_alone_on_standard_output(bench: Bench, tmp_path: Path) -> None:
+    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+    code, out, err = bench("compare", base, new, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["base"]["run"], document["new"]["run"], document["files"]) == (base.name, new.name, [])
+    found = verdicts(out)
+    assert found["ddp_o2", "step_time"] == found["ddp_o2", "throughput"] == "slower"
+    assert found["ddp", "step_time"] == "no difference found"
+    assert found["ddp_o2", "peak_memory"] == "no difference found"
+    assert found["ddp", "energy"] == found["ddp", "loss_parity"] == "not comparable"
+    assert "ddp_o2: slower" in err
+
+
+def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Path) -> None:
+    sides = []
+    for seed, watts in ((1, 1.0), (2, 0.8)):
+        draw = random.Random(seed)
+        launches: list[Launch] = []
+        for _ in range(3):
+            for one in (DP, DDP2):
+                factor = draw.lognormvariate(0, 0.003)
+                power = {gpu: (value or 0.0) * watts * factor for gpu, value in one.watts.items()}
+                times = [[ms * factor for ms in rank] for rank in one.steps_ms]
+                launches.append(replace(one, steps_ms=times, watts=power))
+        sides.append(write_run(tmp_path / f"out{seed}", launches, gpus=GPUS))
+    code, out, _ = bench("compare", *sides, "--json")
+    found = verdicts(out)
+    assert code == 0
+    assert found["dp", "energy"] == found["ddp", "energy"] == "less"
+    assert found["dp", "peak_memory"] == "no difference found", "the very same peak in every launch"
+
+
+def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
+    run = measured(tmp_path / "results", also=[GONE])
+    code, out, _ = bench("compare", run.name, "--scenario", "ddp_o2", "--json")
+    (time,) = [row for row in json.loads(out)["comparisons"] if row["metric"] == "step_time"]
+    assert (code, time["against"], time["verdict"]) == (0, "ddp", "faster")
+    code, out, _ = bench("compare", "latest", "--scenario", "ddp,dp", "--against", "ddp_o2")
+    assert code == 0
+    assert "ddp against ddp_o2: slower" in out
+    assert "dp: not comparable: dp: it is 'unsupported'" in out
+    code, out, err = bench("compare", "latest", "--scenario", "dp")
+    assert (code, err) == (12, ""), "nothing that could be compared"
+    assert "not comparable" in out
+
+
+def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path) -> None:
+    base, new = measured(tmp_path / "a"), measured(tmp_path / "b", seed=2, slower=1.1)
+    code, out, _ = bench("compare", base, new, "--plot", "--markdown", "summary.md", "--json")
+    assert code == 0
+    names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md", "summary.md"]
+    assert json.loads(out)["files"] == names
+    assert (tmp_path / "reports/comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert "ddp_o2" in (tmp_path / "reports/comparison.svg").read_text()
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary == (tmp_path / "reports/comparison.md").read_text()
+    assert "| ddp_o2 | step time (ms) |" in summary and "| slower |" in summary
+    assert bench("compare", base, new, "--out", "elsewhere")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        f"comparison.{kind}" for kind in ("md", "png", "svg")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"also": workload(image_size=64)}, "image size: 32 against 64"),
+        ({"also": workload(warmup=3, seed=1)}, "warm-up: 1 against 3; seed: 0 against 1"),
+        ({"replicas": 4}, "world size: 2 against 4"),
+        ({"host": "other"}, "CPU model: A CPU of host $x_1$ against A CPU of other $x_1$"),
+    ],
+)
+def test_another_workload_world_size_or_hardware_is_refused(
+    bench: Bench, tmp_path: Path, about: dict[str, Any], said: str
+) -> None:
+    base = measured(tmp_path / "a", count=1)
+    new = write_run(tmp_path / "b", [DDP, FINITE], **about)
+    code, out, err = bench("compare", base, new, "--plot")
+    assert (code, out, err.count("\n")) == (12, "", 1)
+    assert f"{new.name} cannot be compared with {base.name}: {said};" in err
+    assert not (tmp_path / "reports").exists()
+
+
+def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path) -> None:
+    def newer(writer: RunWriter) -> None:
+        writer.document["machine"]["host"] = "elsewhere"
+        for launch in writer.document["launches"]:
+            launch["effective"]["versions"] = launch["effective"]["versions"] | {"torch": "2.10.0", "nccl": "2.28"}
+
+    base, new = measured(tmp_path / "a", count=3), measured(tmp_path / "b", count=3, also=None)
+    new = write_run(tmp_path / "c", [DDP, FINITE] * 3, also=newer)
+    code, out, _ = bench("compare", base, new)
+    assert code == 0
+    for line in ("host: host against elsewhere", "torch: 2.9.0 against 2.10.0"):
+        assert f"warning: {line}\n" in out
+    assert "warning: not known to be the same, since only one run says it: NCCL" in out
+
+
+def test_few_launches_get_no_verdict(bench: Bench, tmp_path: Path) -> None:
+    code, out, _ = bench("compare", measured(tmp_path / "a", count=2), measured(tmp_path / "b", 2, 2), "--json")
+    assert code == 0
+    assert {verdict for (_, metric), verdict in verdicts(out).items() if metric == "step_time"} == {"too few launches"}
+
+
+def edited(path: Path) -> None:
+    text = (path / "run.json").read_text()
+    (path / "run.json").write_text(text.replace('"label": null', '"label": "better"'))
+
+
+def torn(path: Path) -> None:
+    (path / "steps.parquet").write_bytes((path / "steps.parquet").read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (edited, "run.json was changed after it was sealed"),
+        (torn, "steps.parquet was changed after it was sealed"),
+        (lambda path: (path / "memory.parquet").unlink(), "memory.parquet is missing"),
+    ],
+    ids=["edited", "torn", "missing"],
+)
+def test_a_run_that_is_not_as_it_was_sealed_is_refused_by_name(
+    bench: Bench, tmp_path: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    base, new = measured(tmp_path / "a", count=1), measured(tmp_path / "b", count=1)
+    spoil(new)
+    for pair in ((base, new), (new, base)):
+        code, out, err = bench("compare", *pair)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert str(new) in err and said in err
+
+
+def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(bench: Bench, tmp_path: Path) -> None:
+    base, new = measured(tmp_path / "a", count=3), measured(tmp_path / "b", 2, 3, complete=False)
+    code, _, err = bench("compare", base, new)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{new} is incomplete" in err and "--allow-incomplete" in err
+    assert bench("compare", base, new, "--allow-incomplete")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "RUN"),
+        (("{a}",), 2, "give BASE and NEW, or --scenario ddp --against dp"),
+        (("{a}", "{b}", "{a}"), 2, "3 runs were given"),
+        (("{a}", "{a}"), 2, "is both BASE and NEW"),
+        (("{a}", "nowhere"), 2, "there is no run 'nowhere'"),
+        (("{a}", "{b}", "--against", "dp"), 2, "--against: it is for scenarios of one run"),
+        (("{a}", "{b}", "--scenario", "ddp,"), 2, "--scenario: 'ddp,' has an empty name"),
+        (("{a}", "--scenario", "ddp"), 2, "ddp would be compared with itself"),
+        (("{a}", "{b}", "--scenario", "apex"), 12, "there is no scenario 'apex' here; choose from ddp, ddp_o2"),
+        (("{a}", "--scenario", "ddp", "--against", "dp"), 12, "--against: there is no scenario 'dp' here"),
+        (("{a}", "{b}", "--markdown", "no/such/folder.md"), 2, "--markdown"),
+        (("{a}", "{b}", "--out", "{a}/run.json"), 2, "--out"),
+        (("{a}", "{b}", "--frobnicate"), 2, "--frobnicate"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    bench: Bench, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    a, b = measured(tmp_path / "a", count=1), measured(tmp_path / "b", count=1)
+    found, out, err = bench("compare", *(argument.format(a=a, b=b) for argument in arguments))
+    assert (found, out, err.count("\n")) == (code, "", 1), err
+    assert said in err
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_a_refusal_as_json_is_one_document(bench: Bench, tmp_path: Path) -> None:
+    base = measured(tmp_path / "a", count=1)
+    code, out, _ = bench("compare", base, write_run(tmp_path / "b", [DDP], replicas=4), "--json")
+    document = json.loads(out)
+    assert (code, document["exit_code"]) == (12, 12)
+    assert "world size: 2 against 4" in document["error"]

@@ -1,0 +1,329 @@
+"""bench gate on nights that were made up: exit codes, what it says and writes, and what it refuses."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin import gated
+from standin.runs import HOSTILE
+
+from bench import nights, store
+from bench.cli import main
+
+NAMES = ("ddp", "dp", "ddp_o2")
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self.out)
+        return read
+
+    def rows(self, *verdicts: str) -> set[tuple[str, str]]:
+        return {(row["scenario"], row["metric"]) for row in self.document["rows"] if row["verdict"] in verdicts}
+
+
+Gate = Callable[..., Said]
+
+
+@pytest.fixture
+def gate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
+    """``gate(...)``: the command line in an empty folder, so that no pyproject.toml is found."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def run(*arguments: object) -> Said:
+        code = main(["gate", *map(str, arguments)])
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Ten nights of three scenarios."""
+    gated.nights(tmp_path / "history", 10, NAMES)
+    return tmp_path / "history"
+
+
+def tonight(history: Path, factor: float = 1.0, day: int = 10, **changes: Any) -> Path:
+    """One more night beside the others, in which ddp is slower by a factor."""
+    rows = [gated.usual(name, day, place, factor if name == "ddp" else 1.0) for place, name in enumerate(NAMES)]
+    return gated.write(history, gated.digest(day, rows, **changes))
+
+
+def sealed_again(path: Path, **changes: Any) -> None:
+    document = json.loads((path / "run.json").read_text()) | changes
+    document.pop("seal")
+    text = json.dumps(document | {"seal": store.seal_of(document)}, indent=1) + "\n"
+    (path / "run.json").write_text(text)
+
+
+def test_a_night_like_the_others_passes(gate: Gate, history: Path) -> None:
+    said = gate(tonight(history), "--history", history)
+    assert said.code == 0, said.err
+    assert said.out.startswith(
+        f"No regression: 9 figures of 3 scenarios against the last 10 accepted nights in {history}"
+    )
+
+
+def test_a_slowdown_is_named_first_with_what_to_do(gate: Gate, history: Path) -> None:
+    path = tonight(history, 1.05)
+    said = gate(path, "--history", history)
+    assert said.code == 10
+    first, *rest = said.out.splitlines()
+    assert first.startswith("Regressed: ddp step time +4.9 % (bound +") and "ddp_o2" not in first
+    assert f"bench accept {path.name} --reason 'WHY' --history {history}" in rest[0]
+    said = gate(path.name, "--history", history, "--json")
+    assert said.code == 10 and said.document["exit_code"] == 10 and said.document["verdict"] == "regressed"
+    assert said.rows("regressed") == {("ddp", "step_time")} and len(said.rows("ok")) == 8
+    assert said.document["base"] == sorted(one.name for one in history.iterdir() if one != path)
+    assert said.document["sentence"] == first and first in said.err, "people's text goes beside it"
+
+
+def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history: Path, tmp_path: Path) -> None:
+    slow = [tonight(history, 1.05, day) for day in range(10, 14)]
+    for path in slow:
+        said = gate(path, "--history", history, "--json")
+        rows = {(row["scenario"], row["metric"]): row for row in said.document["rows"]}
+        assert said.code == 10 and path.name not in said.document["base"]
+        assert not set(rows["ddp", "step_time"]["nights"]) & {one.name for one in slow}
+        assert max(said.document["base"]) < path.name, "nights before it alone"
+    later = f"{len(slow) - 1} later runs in {history} are not looked at"
+    assert later in gate(slow[0], "--history", history, "--json").document["warnings"]
+    copied = shutil.copytree(slow[0], tmp_path / "elsewhere" / slow[0].name)
+    assert gate(copied, "--history", history).code == 10
+
+
+def test_the_first_night_is_inconclusive_and_says_how_it_goes_on(gate: Gate, tmp_path: Path) -> None:
+    new, empty = tonight(tmp_path / "results"), tmp_path / "empty"
+    empty.mkdir()
+    for folder in (empty, new.parent):  # none, and none but this one
+        said = gate(new, "--history", folder)
+        first, second, *_ = said.out.splitlines()
+        assert said.code == 11
+        assert first == (
+            f"Inconclusive: there is nothing to hold this run against in {folder}: it is the first of its base"
+        )
+        assert f"keep this run in {folder}" in second
+
+
+def test_before_ten_nights_launches_are_held_against_launches(gate: Gate, tmp_path: Path) -> None:
+    history = tmp_path / "young"
+    gated.nights(history, 2, NAMES)
+    assert gate(tonight(history, 1.0, 2), "--history", history).code == 0
+    said = gate(tonight(history, 1.07, 3), "--history", history, "--json")
+    assert said.code == 10 and said.rows("regressed") == {("ddp", "step_time")}
+    assert len(said.document["base"]) == 3
+
+
+def test_one_run_as_the_base(gate: Gate, history: Path) -> None:
+    base, same, slow = tonight(history, 1.0, 20), tonight(history, 1.0, 21), tonight(history, 1.1, 22)
+    assert gate(same, "--baseline", base).code == 0
+    said = gate(slow.name, "--baseline", base.name, "--results", history, "--json")
+    assert said.code == 10 and said.rows("regressed") == {("ddp", "step_time")} and said.document["base"] == [base.name]
+    assert "accept" not in said.err, "there is no history to accept it in"
+    few = gated.write(history, gated.digest(23, [gated.scenario(name, gated.STEADY[:2]) for name in NAMES]))
+    said = gate(few, "--baseline", base)
+    assert said.code == 11 and "too few launches" in said.out and "--launches 5" in said.out
+
+
+def test_a_missing_scenario_never_passes_unless_it_is_not_asked_for(gate: Gate, history: Path) -> None:
+    rows = [gated.usual(name, 10, place) for place, name in enumerate(NAMES) if name != "dp"]
+    path = gated.write(history, gated.digest(10, rows))
+    said = gate(path, "--history", history)
+    assert said.code == 12 and said.out.startswith("Missing or not comparable: dp step time (missing)")
+    assert gate(path, "--history", history, "--scenario", "ddp,ddp_o2").code == 0
+    assert gate(path, "--history", history, "--scenario", "ddp,dp").code == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"workload": {"model": "resnet50", "device": "cuda", "replicas": 2, "hash": "f" * 20}}, "resnet50"),
+        ({"hardware": ["NVIDIA A100"] * 2}, "NVIDIA A100"),
+        ({"replicas": 4, "hardware": ["NVIDIA H100 80GB HBM3"] * 4}, "world size: 2 against 4"),
+    ],
+)
+def test_other_work_is_not_comparable(gate: Gate, history: Path, changes: dict[str, Any], why: str) -> None:
+    (last,) = sorted(history.iterdir())[-1:]
+    other = tonight(history, 1.0, **changes)
+    for arguments in (("--history", history), ("--baseline", last)):
+        said = gate(other, *arguments)
+        first = said.out.splitlines()[0]
+        assert said.code == 12 and first.startswith("Not comparable:") and why in first and last.name in first
+    assert gate(tonight(history, 1.0, 11, **changes), "--history", history).code == 0, "a series of its own from now on"
+    assert gate(tonight(history, 1.0, 12), "--history", history).code == 0, "the old one goes on"
+
+
+def test_what_else_changed_is_told(gate: Gate, history: Path) -> None:
+    path = tonight(history, 1.05, conditions={"host": "host", "torch": "2.10.0", "driver": "550.54.15"})
+    said = gate(path, "--history", history)
+    assert "warning: different since 20260110T020000Z-00000009: torch: 2.9.0 against 2.10.0" in said.out
+
+
+def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history: Path) -> None:
+    first, second, third, fourth = sorted(history.iterdir())[-4:]
+    (first / "digest.json").write_text("{}")  # seen where the digest is read
+    edited = (second / "run.json").read_text().replace('"schema_version": 3', '"schema_version": 2')
+    (second / "run.json").write_text(edited)  # seen only where all of it is verified
+    sealed_again(third, complete=False)
+    (fourth / "run.json").write_text("{")
+    said = gate(tonight(history), "--history", history, "--json")
+    assert said.code == 0 and len(said.document["base"]) == 6
+    told = [text for text in said.document["warnings"] if text.startswith("left out: ")]
+    assert len(told) == 4 and all(any(path.name in text for text in told) for path in (first, second, third, fourth))
+    assert all(f"warning: {text}" in said.err for text in told)
+
+
+def test_tonight_is_verified_whole(gate: Gate, history: Path) -> None:
+    path = tonight(history)
+    (path / "run.json").write_text((path / "run.json").read_text().replace('"launches": []', '"launches": [{}]'))
+    said = gate(path, "--history", history)
+    assert said.code == 2 and said.out == "" and "run.json was changed after it was sealed" in said.err
+
+
+# What it writes
+
+
+def test_junit_has_a_case_for_each_scenario_and_metric(gate: Gate, history: Path, tmp_path: Path) -> None:
+    rows = [
+        gated.usual("ddp", 10, 0, 1.05),
+        gated.usual("dp", 10, 1, status="error", reason=f"{HOSTILE} \x1b[31m\x00"),
+        gated.usual("ddp_o2", 10, 2),
+        gated.scenario('<new> & "quoted"', gated.STEADY),
+    ]
+    path = gated.write(history, gated.digest(10, rows))
+    file = tmp_path / "gate.xml"
+    assert gate(path, "--history", history, "--junit", file).code == 10
+    suite = ElementTree.parse(file).getroot()
+    cases = {(case.get("classname"), case.get("name")): case for case in suite.iter("testcase")}
+    assert len(cases) == 12 == int(suite.get("tests", "0"))
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "3", "3")
+    failure = cases["bench.gate.ddp", "step time"].find("failure")
+    assert failure is not None and "+4.9 %" in str(failure.get("message"))
+    error = cases["bench.gate.dp", "peak memory"].find("error")
+    assert error is not None and "<script>" in str(error.get("message")) and "\x1b" not in str(error.get("message"))
+    assert cases['bench.gate.<new> & "quoted"', "numerics"].find("skipped") is not None
+    assert cases["bench.gate.ddp_o2", "step time"].find("failure") is None
+
+
+def test_markdown_begins_with_what_is_wrong_and_nothing_in_it_is_live(
+    gate: Gate, history: Path, tmp_path: Path
+) -> None:
+    rows = [gated.usual("ddp", 10, 0, 1.05), gated.usual("dp", 10, 1, status="error", reason=HOSTILE)]
+    path = gated.write(history, gated.digest(10, rows))
+    file = tmp_path / "gate.md"
+    assert gate(path, "--history", history, "--markdown", file).code == 10
+    text = file.read_text()
+    assert text.startswith("## Gate: regressed\n\nRegressed: ddp step time +4.9 %")
+    wrong, everything = text.split("<details>")
+    assert "| ddp | step time (ms) | 104.9 |" in wrong and "ddp_o2 | step time" in wrong
+    assert "| ddp | numerics | same |" not in wrong and "| ddp | numerics | same |" in everything
+    assert "<script>" not in text and "\\<script\\>" in text
+
+
+def test_files_are_written_for_every_outcome(gate: Gate, history: Path, tmp_path: Path) -> None:
+    other = tonight(history, 1.0, hardware=["NVIDIA A100"] * 2)
+    files = tmp_path / "gate.xml", tmp_path / "gate.md"
+    assert gate(other, "--history", history, "--junit", files[0], "--markdown", files[1]).code == 12
+    assert ElementTree.parse(files[0]).getroot().get("errors") == "9"
+    assert files[1].read_text().startswith("## Gate: missing\n\nNot comparable:")
+
+
+# Thresholds
+
+
+def test_thresholds_come_from_options_then_from_a_file_then_from_the_rule(gate: Gate, history: Path) -> None:
+    path = tonight(history, 1.05)
+
+    def rule(*arguments: object) -> tuple[int, dict[str, Any]]:
+        said = gate(path, "--history", history, "--json", *arguments)
+        return said.code, said.document["rule"]
+
+    usual = {"nights": 10, "level": 0.99, "thresholds": {"step_time": 0.01, "peak_memory": 0.01}, "before": 0.03}
+    assert rule() == (10, usual)
+    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert rule() == (10, usual), "a file that says nothing of the gate"
+    Path("pyproject.toml").write_text('[tool.bench.gate]\nthreshold = "8%"\nnights = 5\n')
+    assert rule() == (0, usual | {"nights": 5, "thresholds": {"step_time": 0.08, "peak_memory": 0.01}})
+    code, found = rule("--threshold", "2%", "--level", "99.9%", "--memory-threshold", "3%", "--early-threshold", "5%")
+    assert code == 10 and found["thresholds"] == {"step_time": 0.02, "peak_memory": 0.03}
+    assert (found["nights"], found["level"], found["before"]) == (5, pytest.approx(0.999), 0.05)
+    Path("other.toml").write_text("[tool.bench.gate]\n")
+    assert rule("--config", "other.toml") == (10, usual)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('threshold = "slow"', ("[tool.bench.gate]: threshold: 'slow' is not a percentage", 'threshold = "1%"')),
+        ("threshold = 1", ("threshold: '1' is not a percentage", 'threshold = "1%"')),
+        ("threshold = nan", ("threshold: 'nan'",)),
+        ('threshold = "-1%"', ("threshold: '-1%'",)),
+        ("threshold = true", ("threshold is True",)),
+        ("threshold = [1]", ("threshold is [1]",)),
+        ("nights = 2", ("nights: '2' is fewer than the 3",)),
+        ('level = "1%"', ("level: '1%' is the level of a bound, and below 50%",)),
+        ('treshold = "1%"', ("there is no 'treshold'", "did you mean threshold?")),
+        ("x = 1", ("there is no 'x'", "choose from nights, level, threshold")),
+        ("threshold = ", ("gate.toml is no TOML",)),
+    ],
+)
+def test_thresholds_of_a_file_that_make_no_sense(
+    gate: Gate, history: Path, content: str, words: tuple[str, ...]
+) -> None:
+    Path("gate.toml").write_text(f"[tool.bench.gate]\n{content}\n")
+    refused(gate(tonight(history), "--history", history, "--config", "gate.toml"), *words)
+
+
+def refused(said: Said, *words: str) -> None:
+    assert (said.code, said.out) == (2, "") and said.err.count("\n") == 1 and "Traceback" not in said.err
+    for word in words:
+        assert word in said.err, said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("{new}",), ("--history", "--baseline", "is required")),
+        (("{new}", "--history", "{history}", "--baseline", "{new}"), ("--baseline: not allowed with", "--history")),
+        (("absent", "--history", "{history}"), ("RUN: there is no run 'absent'",)),
+        (("latest", "--history", "{history}"), ("RUN: there is no run in results",)),
+        (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
+        (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
+        (("{new}", "--baseline", "absent"), ("there is no run 'absent'",)),
+        (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
+        (("{incomplete}", "--history", "{history}"), ("is incomplete",)),
+        (("{new}", "--baseline", "{incomplete}"), ("is incomplete",)),
+        (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
+        (("{new}", "--history", "{history}", "--threshold", "1"), ("--threshold: '1'", "such as 1%")),
+        (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
+        (("{new}", "--history", "{history}", "--nights", "2"), ("--nights: '2'",)),
+        (("{new}", "--history", "{history}", "--config", "absent.toml"), ("--config: absent.toml cannot be read",)),
+        (("{new}", "--history", "{history}", "--scenario", "dpd"), ("--scenario: there is no scenario 'dpd'",)),
+        (("{new}", "--history", "{history}", "--scenario", ","), ("--scenario:", "empty name")),
+        (("{new}", "--history", "{history}", "--junit", "absent/x"), ("--junit: absent/x cannot be a file",)),
+        (("{new}", "--history", "{history}", "--markdown", "."), ("--markdown: . cannot be a file",)),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(
+    gate: Gate, history: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    new, incomplete = tonight(history), tonight(history, 1.0, 11)
+    sealed_again(incomplete, complete=False)
+    given = [text.format(new=new, history=history, incomplete=incomplete) for text in arguments]
+    refused(gate(*given), *words)
+    assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []

@@ -1,0 +1,301 @@
+"""``bench import``: others' measurements as runs, what stays unknown, and files that cannot be understood."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.runs import DDP, write_run
+
+from bench import store
+from bench.analyse.digest import of_run
+from bench.cli import main
+
+Bench = Callable[..., tuple[int, str, str]]
+
+HEADING = "launch,rank,step,step_ms,warmup,gpu"
+FULL = "\n".join(
+    [
+        HEADING,
+        *(
+            f"{launch},{rank},{step},{100 if step == 0 else 40 + 10 * rank + step + launch / 10},{int(step == 0)},A100"
+            for launch in range(3)
+            for step in (2, 0, 1, 3)
+            for rank in (1, 0)
+        ),
+    ]
+)
+"""Three launches of two ranks, their rows in disorder: of launch 0 the slower rank's measured steps take 51, 52, 53."""
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def pytorch(**changes: Any) -> dict[str, Any]:
+    """As pytorch's script writes it; seconds, of two ranks those of the first before those of the second."""
+    results = [
+        {"ranks": [0], "measurements": [0.030, 0.031, 0.032]},
+        {"ranks": [0], "measurements": [0.033, 0.034, 0.035]},
+        {"ranks": [0, 1], "measurements": [0.040, 0.041, 0.042, 0.050, 0.030, 0.060]},
+    ]
+    models = [{"model": name, "batch_size": 4, "result": results} for name in ("resnet18", "resnet50")]
+    document = {"pytorch_version": "2.9.0", "cuda_version": "12.6", "distributed_backend": "nccl", "bucket_size": 25}
+    whole: dict[str, Any] = json.loads(json.dumps({**document, "benchmark_results": models, **changes}))
+    return whole
+
+
+def imported(bench: Bench, name: str, content: str, *options: str) -> store.Run:
+    Path(name).write_text(content)
+    code, out, err = bench("import", name, *options, "--json")
+    assert code == 0, err
+    return store.read(json.loads(out)["path"])
+
+
+def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
+    about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
+    run = imported(bench, "times.csv", FULL, *about)
+    said = run.document["imported"]
+    assert (said["kind"], said["file"]) == ("csv", "times.csv")
+    assert said["sha256"] == hashlib.sha256(FULL.encode()).hexdigest()
+    assert said["left_out"] == ["gpu"]
+    assert bench("check", run.path) == (0, f"{run.id}: sound\n", "")
+    first = run.steps[(run.steps["launch"] == 0) & (run.steps["rank"] == 1)]
+    assert list(first["step_ms"]) == [100.0, 51.0, 52.0, 53.0], "in the order of the column step"
+    assert list(first["warmup"]) == [True, False, False, False]
+    digest = of_run(run)
+    (scenario,) = digest["scenarios"]
+    assert [one["step_ms"] for one in scenario["launches"]] == pytest.approx([52.0, 52.1, 52.2])
+    assert scenario["launches"][0]["throughput_img_s"] == pytest.approx(8000 / 52)
+    assert (scenario["world_size"], scenario["parity"], scenario["what_ran"]) == (2, None, "")
+
+
+def test_what_nobody_says_is_null(bench: Bench) -> None:
+    run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n", "--scenario", "mine")
+    assert set(run.document["workload"].values()) == {None}
+    assert run.document["machine"]["host"] is None
+    assert run.document["imported"]["measured_utc"] is None
+    assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
+    digest = of_run(run)
+    (launch,) = digest["scenarios"][0]["launches"]
+    assert launch["step_ms"] == 41.0
+    assert {value for name, value in launch.items() if name not in ("launch", "repeat", "step_ms")} == {None}
+    assert (digest["hardware"], digest["replicas"], digest["conditions"]["bench"]) == ([], None, None)
+    assert bench("check", run.path)[0] == 0
+
+
+def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> None:
+    run = imported(bench, "times.csv", FULL, "--scenario", "ddp", "--global-batch", "8")
+    ours = write_run(tmp_path / "ours", [DDP] * 3)
+    code, out, _ = bench("compare", run.path, ours)
+    assert code == 0
+    assert f"base: {run.id}, imported from times.csv\n" in out
+    assert "ddp: faster: step time -23" in out
+    assert "warning: not known to be the same work: model, image size, " in out
+    assert "since a run does not say what ran: ddp" in out
+    assert "where a step begins and ends is not known" in out
+    code, out, _ = bench("compare", run.path, ours, "--json")
+    document = json.loads(out)
+    assert document["base"]["imported"]["file"] == "times.csv" and document["new"]["imported"] is None
+    memory = next(row for row in document["comparisons"] if row["metric"] == "peak_memory")
+    assert (memory["verdict"], memory["reason"]) == ("not comparable", "unknown in the base run")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--model", "resnet101", "model: resnet101 against resnet18"),
+        ("--global-batch", "16", "global batch: 16 against 8"),
+        ("--world-size", "4", "world size: 4 against 2"),
+        ("--device", "cuda", "device: cuda against cpu"),
+    ],
+)
+def test_what_is_known_to_differ_is_refused(bench: Bench, tmp_path: Path, option: str, value: str, said: str) -> None:
+    run = imported(bench, "times.csv", FULL, "--scenario", "ddp", option, value)
+    code, _, err = bench("compare", run.path, write_run(tmp_path / "ours", [DDP] * 3))
+    assert code == 12
+    assert said in err
+
+
+def test_the_hardware_that_is_told_counts(bench: Bench, tmp_path: Path) -> None:
+    ours = write_run(tmp_path / "ours", [DDP] * 3)
+    for name, code in (("A CPU of host $x_1$", 0), ("Another CPU", 12)):
+        run = imported(bench, "t.csv", FULL, "--scenario", "ddp", "--device", "cpu", "--hardware", name)
+        assert bench("compare", run.path, ours)[0] == code
+
+
+def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
+    text = "scenario,launch,step_ms\n" + "".join(
+        f"{name},{launch},{ms}\n" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)
+    )
+    run = imported(bench, "times.csv", text, "--warmup", "1")
+    launches = [(one["scenario"], one["repeat"], one["warmup"], one["iters"]) for one in run.document["launches"]]
+    assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
+    assert run.document["workload"]["warmup"] == 1
+    assert bench("check", run.path)[0] == 0
+    code, out, _ = bench("compare", run.path, "--scenario", "dp")
+    assert code == 0
+    assert "dp against ddp: slower: step time +25.0 %" in out
+
+
+def test_the_json_of_pytorch_is_one_launch_of_side_by_side_ranks(bench: Bench) -> None:
+    run = imported(bench, "ddp.json", json.dumps(pytorch()), "--model", "resnet50", "--world-size", "2")
+    workload = run.document["workload"]
+    assert (workload["model"], workload["global_batch"], workload["replicas"]) == ("resnet50", 8, 2)
+    assert workload["image_size"] is None, "what the script usually does is not what the file says"
+    said = run.document["imported"]
+    assert (said["kind"], said["distributed_backend"], said["bucket_size"]) == ("pytorch-ddp-benchmark", "nccl", 25)
+    assert "without loading data" in said["times"]
+    digest = of_run(run)
+    (scenario,) = digest["scenarios"]
+    assert scenario["scenario"] == "ddp"
+    assert [one["step_ms"] for one in scenario["launches"]] == [50.0], "one launch: slowest ranks 50, 41 and 60"
+    assert (digest["conditions"]["torch"], digest["conditions"]["cuda"]) == ("2.9.0", "12.6")
+    assert bench("check", run.path)[0] == 0
+
+
+def test_one_rank_of_pytorch_is_without_and_with_ddp(bench: Bench) -> None:
+    run = imported(bench, "ddp.json", json.dumps(pytorch()), "--model", "resnet18", "--world-size", "1")
+    medians = {one["scenario"]: one["launches"][0]["step_ms"] for one in of_run(run)["scenarios"]}
+    assert medians == pytest.approx({"single": 31.0, "ddp": 34.0})
+
+
+def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -> None:
+    ours = write_run(tmp_path / "results", [DDP])
+    run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
+    assert Path(run.path).parent == ours.parent
+    assert store.find("latest", "results").endswith(ours.name)
+    assert bench("compare", run.id, "latest")[0] == 0
+
+
+def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
+    run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
+    for arguments, said in (
+        (("report", run.path), f"compare it: python -m bench compare {run.id} RUN"),
+        (("run", "--resume", run.path), "was imported"),
+    ):
+        code, _, err = bench(*arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert said in err
+
+
+CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "empty": ("t.csv", "", (), "t.csv is empty"),
+    "heading alone": ("t.csv", "step_ms\n", (), "has a heading and no step"),
+    "no column": ("t.csv", "time,rank\n1,0\n", (), "has no column step_ms, only 'time', 'rank'"),
+    "column twice": ("t.csv", "step_ms,step_ms\n1,1\n", (), "has the column step_ms twice"),
+    "word": ("t.csv", "step_ms\n40\nfast\n", (), "line 3: step_ms is 'fast'"),
+    "negative": ("t.csv", "step_ms\n-40\n", (), "line 2: step_ms is '-40'"),
+    "zero": ("t.csv", "step_ms\n0\n", (), "line 2: step_ms is '0'"),
+    "NaN": ("t.csv", "step_ms\nnan\n", (), "line 2: step_ms is 'nan'"),
+    "infinite": ("t.csv", "step_ms\n1e999\n", (), "line 2: step_ms is '1e999'"),
+    "missing cell": ("t.csv", "step_ms,rank\n40,0\n41\n", (), "line 3 has 1 cells where the heading has 2"),
+    "quote": ("t.csv", 'step_ms\n"40\n', (), "t.csv line"),
+    "rank": ("t.csv", "step_ms,rank\n40,one\n", (), "line 2: rank is 'one' and no whole number"),
+    "rank missing": ("t.csv", "step_ms,rank\n40,0\n40,2\n", (), "ranks count from 0 without gaps"),
+    "uneven ranks": ("t.csv", "step_ms,rank\n40,0\n41,0\n40,1\n", (), "rank 1 has 1 steps and rank 0 has 2"),
+    "other steps": ("t.csv", "step_ms,rank,step\n40,0,0\n40,1,1\n", (), "rank 1 has other steps than rank 0"),
+    "step twice": ("t.csv", "step_ms,step\n40,7\n40,7\n", (), "line 3: the launch of ddp has step 7 of rank 0 twice"),
+    "flag": ("t.csv", "step_ms,warmup\n40,perhaps\n", (), "line 2: warmup is 'perhaps'"),
+    "late warm-up": ("t.csv", "step_ms,warmup\n40,0\n40,1\n", (), "warm-up steps must be its first"),
+    "all warm-up": ("t.csv", "step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
+    "more ranks": ("t.csv", "step_ms,rank\n4,0\n4,1\n", ("--world-size", "1"), "--world-size: 1 was given and"),
+    "bytes": ("t.csv", "\udcff\udcfe", (), "is no text in UTF-8"),
+    "no JSON": ("t.json", '{"benchmark_results": ', (), "t.json is no JSON"),
+    "other JSON": ("t.json", '{"a": 1}', (), "the document has no 'benchmark_results'"),
+    "list": ("t.json", "[1, 2]", (), "the document has no 'benchmark_results'"),
+    "no results": ("t.json", json.dumps(pytorch(benchmark_results=[])), (), "no list with something in it"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "options", "said"), CASES.values(), ids=CASES)
+def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
+    bench: Bench, tmp_path: Path, name: str, content: str, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
+    scenario = () if name.endswith(".json") else ("--scenario", "ddp")
+    code, out, err = bench("import", name, *scenario, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert said in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(-0.1, "-0.1"), (0, "0"), (float("nan"), "nan"), (True, "True"), ("0.1", "'0.1'"), (None, "None")],
+)
+def test_a_measurement_of_pytorch_must_be_a_time(bench: Bench, tmp_path: Path, value: Any, said: str) -> None:
+    document = pytorch()
+    document["benchmark_results"][1]["result"][2]["measurements"][4] = value
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"benchmark_results[1].result[2]: measurements[4] is {said} and no number of seconds above 0" in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "choose one with --model and --world-size"),
+        (("--model", "resnet18"), "resnet18, batch 4 a rank, 2 ranks"),
+        (("--model", "resnet101"), "--model: t.json has no such configuration; choose from resnet18, batch 4"),
+        (("--model", "resnet18", "--world-size", "8"), "has no such configuration"),
+        (("--model", "resnet18", "--world-size", "1", "--scenario", "x"), "without and with DDP"),
+        (("--model", "resnet18", "--world-size", "2", "--warmup", "1"), "--warmup"),
+    ],
+)
+def test_one_configuration_of_pytorch_has_to_be_chosen(
+    bench: Bench, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(pytorch()))
+    code, _, err = bench("import", "t.json", *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert said in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "FILE"),
+        (("nowhere.csv", "--scenario", "ddp"), "nowhere.csv cannot be read: No such file"),
+        ((".", "--scenario", "ddp"), "cannot be read: Is a directory"),
+        (("t.csv",), "--scenario: t.csv does not say what was run"),
+        (("t.csv", "--scenario", " "), "--scenario: ' ' is no name"),
+        (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
+        (("t.csv", "--scenario", "ddp", "--hardware", "A100"), "--hardware: it is not said whether"),
+        (("t.csv", "--scenario", "ddp", "--measured", "yesterday"), "--measured"),
+        (("t.csv", "--scenario", "ddp", "--out", "t.csv/out"), "--out"),
+    ],
+)
+def test_a_wrong_request_is_one_line(bench: Bench, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "t.csv").write_text("step_ms\n40\n")
+    code, out, err = bench("import", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_a_disk_that_is_full_leaves_nothing(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text(FULL)
+
+    def full(*about: object, **tables: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.RunWriter, "put", full)
+    code, _, err = bench("import", "t.csv", "--scenario", "ddp")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err
+    assert list((tmp_path / "results").iterdir()) == []
