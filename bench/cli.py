@@ -19,6 +19,7 @@ verbs:
   check     verify runs: seals, counts, and figures that add up
   compare   is one run, or one scenario, different from another?
   gate      has a run regressed against the nights before it? (exit code 10)
+  history   trends over all runs of a folder, and where they shifted
   accept    record that a slower run is meant to be so
   import    make a run of a measurement by others, to compare with
 
@@ -36,7 +37,7 @@ Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wron
 10 regressed; 11 inconclusive; 12 missing or not comparable.
 """
 
-VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "accept", "import")
+VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
 
 
 def main(arguments: list[str] | None = None) -> int:

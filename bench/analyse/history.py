@@ -1,4 +1,4 @@
-"""What a scenario took, night after night: trends, the shifts in them, and what changed where they shifted.
+"""What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
 
 Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights are of one track where their figures can
 be set against each other (:func:`bench.analyse.comparable.key`); within it a trend is of one scenario and of what
@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from bench.analyse import gate
 from bench.analyse.comparable import Digest, differences, key, unusable
 from bench.analyse.shifts import Levels, Shift, levels
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_images_j")
 """The figures that are followed, of those in a digest; lower is better of all. Throughput is the step time again."""
+
+GATED = {digest: metric for metric, digest in gate.METRICS.items()}
+"""The gate's names of those figures that it looks at."""
 
 RECENT = 10
 """Nights that the latest one is held against, and that stand for the beginning and the end of a trend."""
@@ -52,27 +56,41 @@ class Night:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A shift in a trend, and what is known of why. ``differs``: conditions that changed, one line each."""
+    """A shift in a trend."""
 
     scenario: str
     what_ran: str
     metric: str
     shift: Shift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """All that shifted between the same two nights, and what is known of why.
+
+    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each.
+    """
+
     before: Night
     after: Night
+    changes: tuple[Change, ...]
     commits: str
     differs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """One figure of one scenario over the nights of its track: None on nights that have none to go by."""
+    """One figure of one scenario over the nights of its track: None on nights that have none to go by.
+
+    ``regressed``: the nights that the gate stops for this figure, by their place, whether a person accepted them or not.
+    """
 
     scenario: str
     what_ran: str
     metric: str
     values: tuple[float | None, ...]
     levels: Levels
+    regressed: tuple[int, ...]
 
     @property
     def known(self) -> list[int]:
@@ -103,7 +121,8 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Nights that can be set against each other, the oldest first, with their trends and every change in them.
+    """Nights that can be set against each other, the oldest first, with their trends and the shifts in them, the
+    latest first.
 
     ``work``, ``place``: what is trained, and on what, in a few words. ``unusable``: for each scenario and reason, how
     many nights have no figure for it.
@@ -113,7 +132,7 @@ class Track:
     place: str
     nights: tuple[Night, ...]
     trends: tuple[Trend, ...]
-    changes: tuple[Change, ...]
+    events: tuple[Event, ...]
     unusable: Mapping[tuple[str, str], int]
 
     def of(self, metric: str) -> list[Trend]:
@@ -122,17 +141,22 @@ class Track:
 
 
 def tracks(
-    digests: Sequence[Digest], *, scenarios: Sequence[str] = (), accepted: Mapping[str, str] | None = None
+    digests: Sequence[Digest],
+    *,
+    scenarios: Sequence[str] = (),
+    accepted: Mapping[str, str] | None = None,
+    rule: gate.Rule | None = None,
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
     ``scenarios``: of these alone (none: of all). ``accepted``: the reasons for which runs were accepted, by run.
+    ``rule``: the gate's, by which nights regressed; None: they are not looked for.
     """
     grouped: dict[Any, list[Digest]] = {}
     for digest in digests:
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
             grouped.setdefault(key(digest), []).append(digest)
-    made = [_track(mine, scenarios, accepted or {}) for mine in grouped.values()]
+    made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
 
 
@@ -141,7 +165,9 @@ def scenarios_of(digests: Sequence[Digest]) -> list[str]:
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
-def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str]) -> Track:
+def _track(
+    digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
+) -> Track:
     nights = tuple(_night(digest, accepted) for digest in digests)
     values: dict[str, dict[tuple[str, str], dict[int, float | None]]] = {metric: {} for metric in METRICS}
     without: dict[tuple[str, str], int] = {}
@@ -156,8 +182,9 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
             for metric in METRICS:
                 mine = values[metric].setdefault((row["scenario"], row["what_ran"]), {})
                 mine[place] = _figure(row["launches"], metric)
+    stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
     trends = tuple(
-        _trend(scenario, what_ran, metric, [mine.get(place) for place in range(len(digests))])
+        _trend(scenario, what_ran, metric, [mine.get(place) for place in range(len(digests))], stopped)
         for metric, by_scenario in values.items()
         for (scenario, what_ran), mine in by_scenario.items()
     )
@@ -166,7 +193,7 @@ def _track(digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[st
         place=_place(digests[-1]),
         nights=nights,
         trends=trends,
-        changes=_changes(trends, nights, digests),
+        events=_events(trends, nights, digests),
         unusable=without,
     )
 
@@ -195,27 +222,56 @@ def _figure(launches: Sequence[dict[str, Any]], metric: str) -> float | None:
     return float(first * math.exp(sum(math.log(one / first) for one in known) / len(known)))
 
 
-def _trend(scenario: str, what_ran: str, metric: str, values: list[float | None]) -> Trend:
-    return Trend(scenario=scenario, what_ran=what_ran, metric=metric, values=tuple(values), levels=levels(values))
+def _trend(
+    scenario: str,
+    what_ran: str,
+    metric: str,
+    values: list[float | None],
+    stopped: Mapping[tuple[str, str | None], Sequence[int]],
+) -> Trend:
+    return Trend(
+        scenario=scenario,
+        what_ran=what_ran,
+        metric=metric,
+        values=tuple(values),
+        levels=levels(values),
+        regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
+    )
 
 
-def _changes(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Change, ...]:
-    """Every shift of every trend, the latest first."""
-    found = [
-        Change(
-            scenario=trend.scenario,
-            what_ran=trend.what_ran,
-            metric=trend.metric,
-            shift=shift,
-            before=nights[shift.before],
-            after=nights[shift.after],
-            commits=commit_range(nights[shift.before], nights[shift.after]),
-            differs=tuple(differences(digests[shift.before], digests[shift.after])),
+def _stopped(
+    digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule
+) -> dict[tuple[str, str | None], list[int]]:
+    """The nights that the gate stops, by scenario and its metric: its verdicts follow from the nights before each."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    base: gate.Base = {}
+    for place, digest in enumerate(digests):
+        tonight = gate.measured(digest["run"], digest, scenarios or None)
+        rows = gate.judge(tonight, base, rule)
+        base = gate.after(tonight, rows, base, rule, by_person=digest["run"] in accepted)
+        for row in rows:
+            if row.verdict == gate.REGRESSED:
+                found.setdefault((row.scenario, row.metric), []).append(place)
+    return found
+
+
+def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
+    """Every shift of every trend by the nights that it lies between, the latest first."""
+    found: dict[tuple[int, int], list[Change]] = {}
+    for trend in trends:
+        for shift in trend.levels.shifts:
+            change = Change(scenario=trend.scenario, what_ran=trend.what_ran, metric=trend.metric, shift=shift)
+            found.setdefault((shift.after, shift.before), []).append(change)
+    return tuple(
+        Event(
+            before=nights[before],
+            after=nights[after],
+            changes=tuple(changes),
+            commits=commit_range(nights[before], nights[after]),
+            differs=tuple(differences(digests[before], digests[after])),
         )
-        for trend in trends
-        for shift in trend.levels.shifts
-    ]
-    return tuple(sorted(found, key=lambda change: -change.shift.after))
+        for (after, before), changes in sorted(found.items(), reverse=True)
+    )
 
 
 def commit_range(before: Night, after: Night) -> str:

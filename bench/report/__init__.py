@@ -26,7 +26,7 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
     """
     _refuse_twice([run.id for run in runs])
     check_writable(out)
-    return _put(render(runs), out)
+    return put(render(runs), out)
 
 
 def render(runs: Sequence[Run]) -> dict[str, bytes]:
@@ -63,8 +63,8 @@ def _refuse_twice(ids: list[str]) -> None:
             raise RequestError("RUN", f"{run} is named twice", "name each run once")
 
 
-def _put(files: dict[str, bytes], out: str) -> list[str]:
-    """Write all files beside their places first, so that a full disk leaves the earlier report as it was."""
+def put(files: dict[str, bytes], out: str) -> list[str]:
+    """Write files into ``out``, all beside their places first, so that a full disk leaves the earlier report as it was."""
     targets = [os.path.join(out, name) for name in files]
     for target in targets:
         if os.path.isdir(target):

@@ -276,11 +276,11 @@ def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows
     return drawn(figure, name, title, caption)
 
 
-def drawn(figure: Artist, name: str, title: str, caption: str) -> Plot:
+def drawn(figure: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI) -> Plot:
     """The files of a figure."""
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     return Plot(name=name, title=title, caption=caption, svg=svg.getvalue(), png=png.getvalue())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.history import Track, Trend
+from bench.analyse.shifts import MIN_NIGHTS
 from bench.report.drawing import (
     RC,
     SOURCE_IN,
@@ -41,6 +42,15 @@ COLUMNS = 250
 
 NARROWEST = 0.04
 """The least height of a panel, in parts of its figure: noise is not to look like a cliff."""
+
+FLAT = 0.001
+"""A figure that never moves by more is told in words."""
+
+STRIP_IN = (0.03, 0.3)
+"""The width of the strip under a single night: at least, and at most."""
+
+PNG_DPI = 120
+"""Less than that of the other plots: these are tall."""
 
 LABEL_IN = 0.46
 """The width of the label of a shift."""
@@ -81,7 +91,18 @@ def plots(track: Track, prefix: str = "history") -> list[Plot]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
         matplotlib.rcParams.update(RC)
-        return [_plot(track, metric, trends, prefix) for metric in WORDS if (trends := track.of(metric))]
+        return [_plot(track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
+
+
+def moving(track: Track, metric: str) -> list[Trend]:
+    """The trends of a figure that a plot shows something of: those that do not stay where they are."""
+    return [trend for trend in track.of(metric) if not is_flat(trend)]
+
+
+def is_flat(trend: Trend) -> bool:
+    """All nights, and more than one, lie within :data:`FLAT` of each other: as memory often does."""
+    known = [figure for figure in trend.values if figure is not None]
+    return len(known) > 1 and max(known) <= min(known) * (1.0 + FLAT)
 
 
 def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Plot:
@@ -91,7 +112,9 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if len(track.nights) > 1:
         nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
     figure = titled(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
-    keys = [(handle("dot", "muted"), "a night"), (handle("line-full", "ink"), "level")]
+    keys = [(handle("dot", "muted"), "a night")]
+    if any(_has_levels(trend) for trend in trends):
+        keys.append((handle("line-full", "ink"), "level"))
     many = len(track.nights) > DOTS_AT_MOST
     if many:
         keys[0] = (handle("box", "muted"), f"lowest to highest of some {len(track.nights) / COLUMNS:.0f} nights")
@@ -103,6 +126,8 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         keys += [(handle("line-full", "bad"), "shift to more"), (handle("line-full", "good"), "shift to less")]
     if any(_outside(trend, _limits(trend)) for trend in trends):
         keys.append((handle("triangle", "ink"), "night beyond the panel"))
+    if any(trend.regressed for trend in trends):
+        keys.append((handle("box-full", "bad"), "stopped by the gate"))
     if any(night.accepted for night in track.nights):
         keys.append((handle("diamond", "ink"), "accepted by a person"))
     legend_row(figure, keys)
@@ -112,7 +137,11 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     )
     if many:
         caption += " The line within the shade is the median of the nights that share a column."
-    return drawn(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption)
+    still = [trend for trend in track.of(metric) if is_flat(trend)]
+    if still:
+        names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
+        caption += f" Not drawn, since all nights are within {FLAT:.1%} of each other: {names} {words.unit}."
+    return drawn(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) -> None:
@@ -126,11 +155,11 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) 
     axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
     axes.tick_params(labelsize=7, length=2)
     (_columns if many else _dots)(axes, known, figures)
-    for level in trend.levels.levels:
+    for level in trend.levels.levels if _has_levels(trend) else ():
         axes.plot([level.first - 0.5, level.last + 0.5], [level.value] * 2, color=light("ink"), linewidth=1.4)
         axes.lines[-1].set_solid_capstyle("butt")
     _beyond(axes, trend, (low, high))
-    _accepted(axes, track, trend, low)
+    _judged(axes, track, trend)
     _shifts(axes, trend)
     _dates(axes, track, shown=last)
     place = {"xycoords": "axes fraction", "textcoords": "offset points"}
@@ -145,6 +174,11 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) 
     if trend.over_all is not None:
         axes.annotate(f"{percent(trend.over_all)} over all", (1, 0.5), (8, -2), fontsize=7.2, va="top", **place)
         axes.texts[-1].set_color(light("muted"))
+
+
+def _has_levels(trend: Trend) -> bool:
+    """There are nights enough to tell one level from another."""
+    return len(trend.known) >= 2 * MIN_NIGHTS
 
 
 def _ends(nights: int) -> tuple[float, float]:
@@ -195,11 +229,29 @@ def _beyond(axes: Artist, trend: Trend, limits: tuple[float, float]) -> None:
         axes.lines[-1].set(color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
 
 
-def _accepted(axes: Artist, track: Track, trend: Trend, low: float) -> None:
-    """A diamond on each night that a person accepted although it was slower."""
+def _judged(axes: Artist, track: Track, trend: Trend) -> None:
+    """A strip along the foot under the nights that the gate stops, and a diamond on each that a person accepted."""
+    first, last = axes.get_xlim()
+    least, most = (wide_in * (last - first) / (WIDTH_IN - LEFT_IN - RIGHT_IN) for wide_in in STRIP_IN)
+    night = min(most, max(least, 1.0))
+    strips = [(start - night / 2, end - start + night) for start, end in _stretches(trend.regressed)]
+    axes.broken_barh(strips, (0.0, 0.07), transform=axes.get_xaxis_transform(), color=light("bad"), linewidth=0)
     nights = [night for night in trend.known if track.nights[night].accepted]
-    axes.plot(nights, [trend.values[night] for night in nights], linestyle="none", marker="D", markersize=4.6, zorder=4)
+    low, high = axes.get_ylim()
+    heights = [min(high, max(low, trend.values[night] or low)) for night in nights]
+    axes.plot(nights, heights, linestyle="none", marker="D", markersize=4.6, zorder=4, clip_on=False)
     axes.lines[-1].set(color=light("ink"), markerfacecolor=light("paper"), markeredgewidth=1.1)
+
+
+def _stretches(nights: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of each stretch of nights that follow each other."""
+    found: list[tuple[int, int]] = []
+    for night in nights:
+        if found and found[-1][1] == night - 1:
+            found[-1] = (found[-1][0], night)
+        else:
+            found.append((night, night))
+    return found
 
 
 def _shifts(axes: Artist, trend: Trend) -> None:

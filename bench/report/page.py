@@ -107,6 +107,11 @@ def section(run: Run, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[s
 
 def render(sections: Sequence[Section], files: Sequence[str]) -> str:
     """The page of these sections as HTML. ``files``: names of the tables beside it."""
+    return render_page(TEMPLATE, sections=sections, files=files)
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page of this folder's templates as HTML; every value is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -116,7 +121,7 @@ def render(sections: Sequence[Section], files: Sequence[str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(TEMPLATE).render(sections=sections, files=files, theme=THEME)
+    return environment.get_template(template).render(theme=THEME, **values)
 
 
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:

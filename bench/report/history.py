@@ -1,0 +1,409 @@
+"""A history for people and programs: tables, words, JSON values, and the page with the plots.
+
+    history.html           everything, in one file that needs no network and opens from a disk
+    history-*.svg, .png    its plots, one for each figure (step-ms, peak-total-mib, energy-per-1000-images-j)
+
+Where runs of several kinds lie in one folder (another workload, other hardware), each kind has a section of its own,
+and a number in the names of its plots from the second on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.analyse.history import METRICS, RECENT, Change, Event, Track, Trend
+from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS
+from bench.console import align
+from bench.report import page, put
+from bench.report.drawing import inline
+from bench.report.history_figures import FLAT, WORDS, moving, percent, plots, value
+from bench.report.page import Figure
+from bench.report.tables import UNKNOWN, Cell, Column, Table
+from bench.store import check_writable
+
+PAGE = "history.html"
+TEMPLATE = "history.html.j2"
+
+NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_images_j": "energy"}
+HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_images_j": "J/1,000 img"}
+
+LISTED = 10
+"""Nights of shifts that a terminal shows; the page has all."""
+
+NAMED = 4
+"""Scenarios that are named one by one where several shift on the same night."""
+
+NOTHING_ELSE = "nothing that a run records"
+
+ABOUT_COMMITS = (
+    "commits: of bench and its scenarios, from that of the last night before to that of the first night after; dirty: "
+    "with changes that no commit holds"
+)
+ABOUT_INTERVALS = (
+    "the interval is Student's t over the nights of the two levels; since the night between them was chosen on the "
+    "same figures it is a little too narrow"
+)
+
+NOTES = (
+    f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
+    "the later half over the earlier",
+    f"latest: the last night over the median of the {RECENT} before it",
+    f"a shift: a level that differs from the one before it by {AT_LEAST:.0%} or more, beyond chance, and lasts "
+    f"{MIN_NIGHTS} nights or more",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What the page says about one track. Text is as it is in the runs; the template escapes it."""
+
+    title: str
+    place: str
+    answer: str
+    summary: Table
+    still: tuple[str, ...]
+    events: Table | None
+    shifts: Table | None
+    figures: tuple[Figure, ...]
+    without: Table | None
+
+
+def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str) -> list[str]:
+    """Write the page and its plots into the folder ``out``; returns the paths, the page first.
+
+    ``left_out``: runs that are no nights, with why. Files of the same names are replaced, all or none of them.
+    """
+    check_writable(out)
+    files: dict[str, bytes] = {}
+    sections = []
+    shown, single = worth_showing(tracks)
+    for number, track in enumerate(shown, start=1):
+        prefix = "history" if number == 1 else f"history-{number}"
+        figures = []
+        for plot in plots(track, prefix):
+            names = (f"{plot.name}.svg", f"{plot.name}.png")
+            files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
+            figures.append(Figure(title=plot.title, caption=plot.caption, svg=inline(plot.svg, plot.name), files=names))
+        sections.append(_section(track, tuple(figures)))
+    text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
+    return put({PAGE: text.encode(), **files}, out)
+
+
+def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
+    """Those with a section each, and those of a single night, which have none unless there is nothing else."""
+    long = [track for track in tracks if len(track.nights) > 1]
+    if not long:
+        return list(tracks[:1]), list(tracks[1:])
+    return long, [track for track in tracks if len(track.nights) == 1]
+
+
+def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
+    return Section(
+        title=track.work,
+        place=track.place,
+        answer=answer(track),
+        summary=summary_table(track),
+        still=tuple(still(track)),
+        events=events_table(track) if track.events else None,
+        shifts=shifts_table(track) if track.events else None,
+        figures=figures,
+        without=_without(track) if track.unusable else None,
+    )
+
+
+def still(track: Track) -> list[str]:
+    """A sentence for each figure that never moved, of no scenario: there is nothing to draw."""
+    return [
+        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {FLAT:.1%} from the others."
+        for metric in METRICS
+        if track.of(metric) and not moving(track, metric)
+    ]
+
+
+def span(track: Track) -> str:
+    """How many nights there are, and from when to when."""
+    if len(track.nights) == 1:
+        return f"1 night, {track.nights[0].date}"
+    return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
+
+
+def answer(track: Track) -> str:
+    """What has changed, in a sentence or two: how often anything shifted, and what did last."""
+    if len(track.nights) == 1:
+        return f"{span(track)}: a trend needs two or more."
+    if not track.events:
+        few = len(track.nights) < 2 * MIN_NIGHTS
+        why = f" (it takes {2 * MIN_NIGHTS} nights to tell one)" if few else ""
+        return f"{span(track)}: no shift was found{why}."
+    last, count = track.events[0], len(track.events)
+    times = "once" if count == 1 else f"{count} times"
+    return (
+        f"{span(track)}: figures shifted {times}, {'the last time ' if count > 1 else ''}on {last.after.date}: "
+        f"{'; '.join(what_shifted(last))}. {why_in_words(last)}."
+    )
+
+
+def what_shifted(event: Event) -> list[str]:
+    """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 %, dp +2.9 %``."""
+    return [
+        f"{NAMES[metric]}: {_each([change for change in event.changes if change.metric == metric])}"
+        for metric in METRICS
+        if any(change.metric == metric for change in event.changes)
+    ]
+
+
+def _each(changes: Sequence[Change]) -> str:
+    """Up to :data:`NAMED` by name; more by their number and range."""
+    if len(changes) <= NAMED:
+        return ", ".join(f"{change.scenario} {percent(change.shift.ratio)}" for change in changes)
+    ratios = sorted(change.shift.ratio for change in changes)
+    return f"{len(changes)} scenarios by {percent(ratios[0])} to {percent(ratios[-1])}"
+
+
+def why_in_words(event: Event) -> str:
+    """What is known to have changed between the two nights."""
+    return f"Commits: {event.commits}; else: {'; '.join(event.differs) or NOTHING_ELSE}"
+
+
+def summary_table(track: Track, *, brief: bool = False) -> Table:
+    """A row for each scenario and what ran under its name: the step time first, memory and energy where known.
+
+    ``brief``: for a terminal, without what has no room there.
+    """
+    metrics = [metric for metric in METRICS if track.of(metric)]
+    columns = [Column(heading="scenario"), Column(heading="nights", number=True)]
+    if brief:
+        columns += [Column(heading="first"), Column(heading="last")]
+    for metric in metrics:
+        short = brief and metric != METRICS[0]
+        headings = (HEADINGS[metric], "over all", *(() if short else ("latest", "shifts")))
+        columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
+    rows = []
+    for (scenario, what_ran), mine in _by_scenario(track).items():
+        nights = sorted({night for trend in mine.values() for night in trend.known})
+        first, last = (track.nights[night].date for night in (nights[0], nights[-1]))
+        if brief:
+            cells = [scenario, f"{len(nights):,}", first, last]
+            row = [Cell(text=text) for text in cells]
+        else:
+            row = [
+                Cell(text=scenario, small=what_ran),
+                Cell(text=f"{len(nights):,}", small=first if first == last else f"{first} to {last}"),
+            ]
+        for metric in metrics:
+            row += _cells(mine.get(metric))[: 2 if brief and metric != METRICS[0] else 4]
+        rows.append(tuple(row))
+    return Table(columns=tuple(columns), rows=tuple(rows), notes=NOTES)
+
+
+def _by_scenario(track: Track) -> dict[tuple[str, str], dict[str, Trend]]:
+    """The trends that have a night at all, by metric, of each scenario and what ran under its name."""
+    found: dict[tuple[str, str], dict[str, Trend]] = {}
+    for trend in track.trends:
+        if trend.known:
+            found.setdefault((trend.scenario, trend.what_ran), {})[trend.metric] = trend
+    return found
+
+
+def _cells(trend: Trend | None) -> list[Cell]:
+    """The last figure, how it changed, and how often it shifted."""
+    if trend is None or trend.latest is None:
+        return [Cell(text=UNKNOWN)] * 4
+    ratios = (trend.over_all, trend.over_recent)
+    return [
+        Cell(text=value(trend.metric, trend.latest)),
+        *(Cell(text=UNKNOWN if ratio is None else percent(ratio)) for ratio in ratios),
+        Cell(text=str(len(trend.levels.shifts)) if trend.levels.shifts else UNKNOWN),
+    ]
+
+
+def events_table(track: Track) -> Table:
+    """A row for each pair of nights that anything shifted between, the latest first."""
+    columns = (
+        Column(heading="first night after"),
+        Column(heading="last night before"),
+        Column(heading="what shifted"),
+        Column(heading="commits"),
+        Column(heading="what else changed"),
+    )
+    rows = tuple(
+        (
+            Cell(text=event.after.date, small=event.after.run),
+            Cell(text=event.before.date, small=event.before.run),
+            Cell(text="; ".join(what_shifted(event)), wrap=True),
+            Cell(text=event.commits, wrap=True),
+            Cell(text="; ".join(event.differs) or NOTHING_ELSE, wrap=True),
+        )
+        for event in track.events
+    )
+    return Table(columns=columns, rows=rows, notes=(ABOUT_COMMITS,))
+
+
+def shifts_table(track: Track) -> Table:
+    """Every shift with its interval, the latest first."""
+    columns = (
+        Column(heading="scenario"),
+        Column(heading="figure"),
+        Column(heading="first night after"),
+        Column(heading="change", number=True),
+        Column(heading="95 % interval", number=True),
+        Column(heading="nights before", number=True),
+        Column(heading="nights after", number=True),
+    )
+    rows = [
+        (
+            Cell(text=change.scenario, small=change.what_ran),
+            Cell(text=NAMES[change.metric]),
+            Cell(text=event.after.date),
+            Cell(text=percent(change.shift.ratio), tone="bad" if change.shift.ratio > 1.0 else "good"),
+            Cell(text=f"{percent(change.shift.low)} to {percent(change.shift.high)}"),
+            Cell(text=f"{change.shift.n_before:,}"),
+            Cell(text=f"{change.shift.n_after:,}"),
+        )
+        for event in track.events
+        for change in event.changes
+    ]
+    return Table(columns=columns, rows=tuple(rows), notes=(ABOUT_INTERVALS,))
+
+
+def _without(track: Track) -> Table:
+    """The nights on which a scenario has no figure to go by, and why."""
+    columns = (Column(heading="scenario"), Column(heading="nights", number=True), Column(heading="why not"))
+    rows = tuple(
+        (Cell(text=scenario), Cell(text=f"{count:,}"), Cell(text=why, wrap=True))
+        for (scenario, why), count in track.unusable.items()
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def _single(tracks: Sequence[Track]) -> Table | None:
+    """Runs that can be set against no other."""
+    if not tracks:
+        return None
+    columns = (Column(heading="run"), Column(heading="date"), Column(heading="work"), Column(heading="on"))
+    rows = tuple(
+        (
+            Cell(text=track.nights[0].run),
+            Cell(text=track.nights[0].date),
+            Cell(text=track.work, wrap=True),
+            Cell(text=track.place, wrap=True),
+        )
+        for track in tracks
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def as_text(tracks: Sequence[Track]) -> str:
+    """For a terminal: a table for each track, its latest shifts, and what the words mean."""
+    shown, single = worth_showing(tracks)
+    lines = []
+    for track in shown:
+        lines += [f"{track.work} · {track.place}", span(track), "", _aligned(summary_table(track, brief=True)), ""]
+        for event in track.events[:LISTED]:
+            lines.append(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:")
+            lines += [f"  {text}" for text in (*what_shifted(event), f"commits: {event.commits}", *event.differs)]
+        if len(track.events) > LISTED:
+            lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
+        if not track.events:
+            lines.append(answer(track))
+        lines += [
+            f"no figure: {name} on {count:,} night{'s' if count > 1 else ''}: {why}"
+            for (name, why), count in track.unusable.items()
+        ]
+        lines.append("")
+    if single:
+        lines.append(f"runs that can be set against no other: {_few([track.nights[0].run for track in single])}")
+    return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
+
+
+def _aligned(table: Table) -> str:
+    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
+    return align(rows, left=("scenario", "first", "last"))
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The history as JSON values; what is unknown is null."""
+    return {
+        "tracks": [_track(track) for track in tracks],
+        "left_out": [{"path": path, "why": why} for path, why in left_out],
+    }
+
+
+def _track(track: Track) -> dict[str, Any]:
+    return {
+        "work": track.work,
+        "place": track.place,
+        "nights": [
+            {
+                "run": night.run,
+                "utc": night.utc or None,
+                "label": night.label,
+                "commit": night.commit,
+                "dirty": night.dirty,
+                "accepted": night.accepted,
+            }
+            for night in track.nights
+        ],
+        "trends": [_trend(track, trend) for trend in track.trends if trend.known],
+        "shifts": [_event(event) for event in track.events],
+        "without_figure": [
+            {"scenario": scenario, "why": why, "nights": count} for (scenario, why), count in track.unusable.items()
+        ],
+    }
+
+
+def _trend(track: Track, trend: Trend) -> dict[str, Any]:
+    runs = [night.run for night in track.nights]
+    return {
+        "scenario": trend.scenario,
+        "what_ran": trend.what_ran,
+        "metric": trend.metric,
+        "unit": WORDS[trend.metric].unit,
+        "nights": len(trend.known),
+        "first": runs[trend.known[0]],
+        "last": runs[trend.known[-1]],
+        "latest": trend.latest,
+        "over_all": trend.over_all,
+        "over_recent": trend.over_recent,
+        "noise": trend.levels.noise,
+        "correlation": trend.levels.correlation,
+        "values": list(trend.values),
+        "levels": [
+            {"first": runs[level.first], "last": runs[level.last], "value": level.value}
+            for level in trend.levels.levels
+        ],
+        "outliers": [runs[night] for night in trend.levels.outliers],
+        "stopped_by_the_gate": [runs[night] for night in trend.regressed],
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "before": event.before.run,
+        "after": event.after.run,
+        "commits": event.commits,
+        "commit_before": event.before.commit,
+        "commit_after": event.after.commit,
+        "dirty_before": event.before.dirty,
+        "dirty_after": event.after.dirty,
+        "differs": list(event.differs),
+        "changes": [
+            {
+                "scenario": change.scenario,
+                "what_ran": change.what_ran,
+                "metric": change.metric,
+                "ratio": change.shift.ratio,
+                "low": change.shift.low,
+                "high": change.shift.high,
+                "p": change.shift.p,
+                "nights_before": change.shift.n_before,
+                "nights_after": change.shift.n_after,
+            }
+            for change in event.changes
+        ],
+    }

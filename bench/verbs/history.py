@@ -1,0 +1,112 @@
+"""``python -m bench history``: what each scenario took night after night, and where it shifted."""
+
+import os
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from bench import nights
+from bench.errors import OK, RequestError
+from bench.store import check_writable
+from bench.verbs import thresholds
+from bench.verbs.options import Parser, print_json
+
+if TYPE_CHECKING:
+    from bench.nights import LeftOut, Nights
+
+DESCRIPTION = """\
+Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
+shifted to another level, with the commits between them and what else changed on that night (driver, torch, clocks).
+Writes one page with plots (it opens from a disk, without network), and the plots as SVG and PNG beside it.
+
+Runs are compared with those of the same work on the same hardware; each kind has a section of its own. A level lasts
+three nights or more and differs by 1% or more from the one before it: a bad night or two are outliers, and a shift
+shows on its third night. The first night is the gate's business: 'bench gate'.
+"""
+EPILOG = """\
+examples:
+  python -m bench history                                    the runs in results, the page in reports/history.html
+  python -m bench history /srv/bench-history --out public    another folder of runs
+  python -m bench history --scenario ddp,ddp_o2              some scenarios
+  python -m bench history --json > history.json              every figure, level and shift, for programs
+
+The nights that the gate stops are marked by the same rule, with the same thresholds: give those that the gate is given.
+Runs that are incomplete or damaged are left out and named.
+
+Exit codes: 0 done, whatever was found; 2 the request is wrong, or the folder has no finished run.
+"""
+
+LISTED = 10
+"""Runs that are left out, and are named one by one."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page; returns the exit code."""
+    parser = Parser("history", DESCRIPTION, EPILOG)
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder that holds the runs (default: results)")
+    parser.add_argument("--results", metavar="DIR", help="the same as DIR")
+    parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all)")
+    parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
+    thresholds.add_options(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    options = parser.parse_args(arguments)
+    if options.folder is not None and options.results is not None:
+        raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
+    rule, wanted = thresholds.rule_from(options), _names(options.scenario)
+    check_writable(options.out)
+    found = _found(options.folder or options.results or "results", "DIR" if options.results is None else "--results")
+    digests = [night.digest for night in found.nights]
+
+    from bench.analyse import history
+
+    _check_names(wanted, history.scenarios_of(digests))
+    accepted = {run: one.reason for run, one in found.accepted.items()}
+    tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
+    from bench.report import history as report
+
+    left_out = [(one.path, one.why) for one in found.left_out]
+    files = report.write(tracks, left_out, options.out)
+    to = sys.stderr if options.json else sys.stdout
+    print(report.as_text(tracks), file=to)
+    print("\n".join(["", f"Page: {os.path.relpath(files[0])} (open it in a browser)"]), file=to)
+    for line in _left_out(found.left_out):
+        print(line, file=sys.stderr)
+    if options.json:
+        document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
+        print_json({**document, **report.for_programs(tracks, left_out)})
+    return OK
+
+
+def _names(given: str | None) -> list[str]:
+    if given is None:
+        return []
+    names = [name.strip() for name in given.split(",")]
+    if not all(names):
+        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
+    return list(dict.fromkeys(names))
+
+
+def _found(folder: str, option: str) -> "Nights":
+    """The nights of a folder; refused where it has none."""
+    found = nights.read(folder, option)
+    if not found.nights:
+        problem = f"there is no finished run in {folder!r}"
+        if found.left_out:
+            problem += f" ({found.left_out[0].why}{', and others' if len(found.left_out) > 1 else ''})"
+        raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
+    return found
+
+
+def _check_names(wanted: list[str], known: list[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            close = get_close_matches(name, known, n=3, cutoff=0.4)
+            remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
+            raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
+
+
+def _left_out(runs: "list[LeftOut]") -> list[str]:
+    lines = [f"left out: {' '.join(one.why.split())}" for one in runs[:LISTED]]
+    if len(runs) > LISTED:
+        lines.append(f"left out: {len(runs) - LISTED} more, see the page or --json")
+    return lines
