@@ -1,9 +1,11 @@
-"""What nightly.sh needs that is no work for a shell: whether the doctor's findings end the night, and its summary.
+"""What nightly.sh needs that is no work for a shell: do findings end the night, is a run sealed, and its summary.
 
-    python nightly/summary.py doctor doctor.json --stop-at problem --gpus 0,1
-    python nightly/summary.py write reports/nightly --code 10 --gate 10 --history /srv/bench-history --kept yes
+    python -m nightly.summary doctor doctor.json --stop-at problem --gpus 0,1
+    python -m nightly.summary sealed /srv/bench-history/.incoming/RUN
+    python -m nightly.summary write reports/nightly --code 10 --gate 10 --history /srv/bench-history --kept yes
 
-The standard library alone, because a summary is also written of a night on which nothing else could be imported.
+The standard library (and what of bench needs no more) alone, because a summary is also written of a night on which
+nothing else could be imported.
 """
 
 import argparse
@@ -14,6 +16,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from bench.errors import RequestError
+from bench.store import verified
 
 SPOILED = 3
 """The exit code of nightly.sh where the doctor's findings end the night."""
@@ -47,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     doctor.add_argument("report", type=Path, help="what 'bench doctor --json' printed")
     doctor.add_argument("--stop-at", choices=LEVELS, default="problem")
     doctor.add_argument("--gpus", default="", help="those that are measured, as 'bench run' takes them")
+    sealed = verbs.add_parser("sealed", help="exit code 1 where a run is unfinished, damaged or changed")
+    sealed.add_argument("run")
     write = verbs.add_parser("write", help="write summary.md")
     write.add_argument("out", type=Path)
     write.add_argument("--code", type=int, required=True, help="with which the night ends")
@@ -56,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.verb == "doctor":
         return _examine(options.report, options.stop_at, options.gpus)
+    if options.verb == "sealed":
+        return _verify(options.run)
     text = summary(options.out, options.code, options.gate, options.history, kept=options.kept == "yes")
     (options.out / "summary.md").write_text(text, encoding="utf-8")
     return 0
@@ -71,6 +80,16 @@ def _examine(report: Path, stop_at: str, gpus: str) -> int:
     if ends:
         print(f"nightly: error: doctor: {_sentence(ends[0])}; or go on in spite of it with --stop-at never")
     return SPOILED if ends else 0
+
+
+def _verify(run: str) -> int:
+    """Every file of a run against its seal. What its figures are worth is the gate's business and not asked here."""
+    try:
+        verified(run, allow_incomplete=False)
+    except RequestError as error:
+        print(f"nightly: error: {error.problem}")
+        return 1
+    return 0
 
 
 def _sentence(finding: dict[str, str]) -> str:

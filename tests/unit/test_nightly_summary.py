@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench.store import RunWriter
 from nightly import summary
 from nightly.summary import bars
 
@@ -173,3 +174,14 @@ def test_a_warning_ends_the_night_where_that_is_asked_for(night: Path) -> None:
     file.write_text(json.dumps({**found, "findings": found["findings"][1:]}))
     assert summary.main(["doctor", str(file), "--stop-at", "problem"]) == 0
     assert summary.main(["doctor", str(file), "--stop-at", "warning"]) == 3
+
+
+def test_a_run_is_kept_only_as_it_was_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    assert summary.main(["sealed", writer.path]) == 1
+    assert "nightly: error: " in (said := capsys.readouterr().out) and "is incomplete" in said
+    writer.finish(complete=True)
+    assert summary.main(["sealed", writer.path]) == 0
+    (Path(writer.path) / "steps.parquet").write_bytes(b"")
+    assert summary.main(["sealed", writer.path]) == 1
+    assert "steps.parquet was changed after it was sealed" in capsys.readouterr().out
