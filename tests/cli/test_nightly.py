@@ -1,0 +1,269 @@
+"""The night as a scheduler sees it: nightly.sh is run for real, on the CPU, with scenarios that mostly sleep."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import CommandLine
+
+from bench import store
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "nightly" / "nightly.sh"
+Night = Callable[..., subprocess.CompletedProcess[str]]
+
+SOURCE = """
+from bench.scenario import Scenario
+
+SCENARIO = Scenario(summary="a convolution and {sleep_ms} ms of sleep", strategy="custom", one_process=True)
+
+
+def setup(job):
+    import time
+
+    from torch import nn
+
+    from bench.worker.session import session_for
+
+    def small(model, job):
+        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    session = session_for(job, wrap=small)
+    forward = session.forward
+
+    def sleepy(images, labels):
+        time.sleep({sleep_ms} / 1000)
+        return forward(images, labels % 64)
+
+    session.forward = sleepy
+    return session
+"""
+LIMITS = '[tool.bench.gate]\nearly-threshold = "25%"\n'
+"""Wide enough for a night during which other work has the cores: what is planted is three times as long."""
+PAGES = ("report/index.html", "report/step-times.png", "history/history.html", "history.json")
+WORKLOAD = {"model": "resnet18", "image-size": 32, "global-batch": 2, "warmup": 1, "iters": 4, "launches": 3}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a blank in its name, in which there are two scenarios, thresholds, and an empty history."""
+    folder = tmp_path / "of the night"
+    (folder / "history").mkdir(parents=True)
+    (folder / "gate.toml").write_text(LIMITS)
+    for name in ("steady", "changed"):
+        write(folder, name, sleep_ms=30)
+    return folder
+
+
+def write(folder: Path, name: str, *, sleep_ms: int) -> None:
+    (folder / f"{name}.py").write_text(SOURCE.format(sleep_ms=sleep_ms))
+
+
+def asked(folder: Path) -> list[str]:
+    """The options of 'bench run' that make a small night of both scenarios."""
+    both = ",".join(str(folder / f"{name}.py") for name in ("steady", "changed"))
+    workload = [f"--{name}={value}" for name, value in WORKLOAD.items()]
+    return ["--device", "cpu", "--scenario", both, *workload, "--no-parity", "--no-diagnose"]
+
+
+def command(folder: Path, *options: str, run: list[str] | None = None) -> list[str]:
+    mine = ["--history", folder / "history", "--out", folder / "out", "--config", folder / "gate.toml"]
+    return [*map(str, (SCRIPT, *mine, "--interpreter", sys.executable, *options)), "--", *(run or asked(folder))]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("NIGHTLY_", "PYTHONPATH"))}
+    return ours | changes
+
+
+def a_night(folder: Path, *options: str, run: list[str] | None = None, **changes: str) -> tuple[int, str]:
+    """The exit code of a night and its summary, '' where it left none."""
+    done = subprocess.run(
+        command(folder, *options, run=run), cwd=folder, env=environment(**changes), capture_output=True, text=True
+    )
+    summary = folder / "out" / "summary.md"
+    print(done.stdout, done.stderr, sep="\n")  # pytest shows it where a test fails
+    return done.returncode, summary.read_text() if summary.is_file() else ""
+
+
+def kept(folder: Path) -> list[str]:
+    """The runs of the history, each of them verified."""
+    ids = sorted(file.parent.name for file in (folder / "history").glob("*/run.json"))
+    for run in ids:
+        assert store.verified(str(folder / "history" / run), allow_incomplete=False)["run"] == run
+    assert not (folder / "history" / ".incoming").exists()
+    return ids
+
+
+def row(summary: str, scenario: str) -> list[str]:
+    (line,) = [line for line in summary.splitlines() if line.startswith(f"| {scenario} |") and "▁" in line]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def assert_regressed(folder: Path, code: int, summary: str) -> None:
+    """That a night ended as one in which 'changed' is slower and 'steady' is not."""
+    assert code == 10
+    assert summary.startswith("# Nightly benchmark: regressed\n")
+    cases = ET.parse(folder / "out" / "junit.xml").getroot().iter("testcase")
+    failed = [(case.get("classname"), case.get("name")) for case in cases if case.find("failure") is not None]
+    assert failed == [("bench.gate.changed", "step time")]
+    rows = json.loads((folder / "out" / "gate.json").read_text())["rows"]
+    assert [row["scenario"] for row in rows if row["verdict"] == "regressed"] == ["changed"]
+    assert "Regressed: changed step time +" in summary and "Regressed: steady" not in summary
+    for name in ("doctor.json", "gate.md", "night.log", *PAGES):
+        assert (folder / "out" / name).stat().st_size, name
+    assert row(summary, "changed")[-1].endswith("█"), "the last bar of its row is the highest"
+
+
+@pytest.mark.timeout(600)
+def test_a_night_that_is_slower_ends_with_10_and_names_the_scenario(here: Path, run_here: CommandLine) -> None:
+    assert run_here("run", "--out", str(here / "history"), *asked(here)).returncode == 0
+    before = kept(here)
+    write(here, "changed", sleep_ms=90)
+    code, summary = a_night(here)
+    assert_regressed(here, code, summary)
+    (tonight,) = (here / "out" / "results").iterdir()
+    assert kept(here) == [*before, tonight.name], "a night that regressed is kept, too"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
+    code, summary = a_night(here)
+    assert code == 11 and summary.startswith("# Nightly benchmark: inconclusive\n")
+    assert "there is no earlier night" in summary.casefold() and len(kept(here)) == 1
+
+    code, summary = a_night(here)
+    assert code == 0 and summary.startswith("# Nightly benchmark: no regression found\n")
+    assert len(kept(here)) == 2 and len(row(summary, "steady")[-1]) == 2
+
+    write(here, "changed", sleep_ms=90)
+    code, summary = a_night(here, "--no-keep")
+    assert_regressed(here, code, summary)
+    assert len(kept(here)) == 2, "a trial is not kept"
+
+    (here / "changed.py").write_text(
+        SOURCE.format(sleep_ms=30).replace("    session =", "    assert False\n    session =")
+    )
+    code, summary = a_night(here)
+    assert code == 12 and summary.startswith("# Nightly benchmark: missing or not comparable\n")
+    assert "changed" in summary and len(kept(here)) == 3, "the figures of the other scenario are kept"
+
+
+@pytest.mark.slow
+def test_an_inconclusive_night_can_be_allowed(here: Path) -> None:
+    code, summary = a_night(here, "--allow-inconclusive")
+    assert code == 0 and summary.startswith("# Nightly benchmark: inconclusive, allowed\n")
+    assert len(kept(here)) == 1
+
+
+def without_torch(folder: Path) -> str:
+    """A folder for PYTHONPATH in which torch does not import."""
+    broken = folder / "broken"
+    broken.mkdir()
+    (broken / "torch.py").write_text("raise ImportError('no libcudart')\n")
+    return str(broken)
+
+
+def test_what_the_doctor_finds_ends_the_night_before_anything_is_measured(here: Path) -> None:
+    code, summary = a_night(here, PYTHONPATH=without_torch(here))
+    assert code == 3
+    assert summary.startswith("# Nightly benchmark: not measured") and "no libcudart" in summary
+    assert json.loads((here / "out" / "doctor.json").read_text())["findings"][0]["level"] == "problem"
+    assert not (here / "out" / "results").exists() and kept(here) == []
+
+
+def test_a_run_that_is_refused_ends_the_night_with_its_code_and_its_words(here: Path) -> None:
+    asked = ["--device", "cpu", "--scenario", "ddpp"]
+    code, summary = a_night(here, "--stop-at", "never", run=asked, PYTHONPATH=without_torch(here))
+    assert code == 2
+    assert summary.startswith("# Nightly benchmark: the request is wrong\n")
+    assert "bench: error: --scenario: there is no scenario" in summary
+    assert "no libcudart" in summary.partition("What the doctor found")[2]
+    assert kept(here) == []
+
+
+def end(folder: Path, when: str) -> None:
+    """Start a night, end it with SIGTERM when a file like ``when`` is there, and see how it ends."""
+    night = subprocess.Popen(command(folder), cwd=folder, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not any((folder / "out").glob(when)):
+        assert night.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    night.send_signal(signal.SIGTERM)
+    assert night.wait(60) == 130
+    assert (folder / "out" / "summary.md").read_text().startswith("# Nightly benchmark: interrupted\n")
+    assert kept(folder) == []
+
+
+def test_a_night_that_is_ended_at_once_says_so(here: Path) -> None:
+    end(here, "doctor.json")
+    assert not (here / "out" / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_night_that_is_ended_while_it_measures_keeps_nothing(here: Path) -> None:
+    write(here, "steady", sleep_ms=3000)
+    end(here, "results/*/logs/launch-*.log")
+    (run,) = (here / "out" / "results").iterdir()
+    assert json.loads((run / "run.json").read_text())["complete"] is False
+
+
+def refused(folder: Path, *arguments: str, code: int = 2) -> str:
+    done = subprocess.run([SCRIPT, *arguments], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == code and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nightly: error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--history: no folder is named"),
+        (["--history", "absent"], "mkdir -p"),
+        (["--history"], "--history: it needs a value"),
+        (["--history", "history", "--scenario", "ddp"], "options of 'bench run' stand behind '--'"),
+        (["--history", "history", "--stop-at", "once"], "choose problem, warning or never"),
+        (["--history", "history", "--config", "absent.toml"], "--config: absent.toml is no file"),
+        (["--history", "history", "--interpreter", "./python4"], "--interpreter: there is no ./python4"),
+        (["--history", "history", "--out", "."], "--out: the history lies in"),
+        (["--history", "history", "--out", "mine"], "holds what no night has written"),
+        (["--history", "history", "--out", "gate.toml"], "holds what no night has written"),
+        (["--history", "history", "--", "--device", "cpu", "--out=there"], "--out: a night decides that"),
+        (["--history", "history", "--", "--resume", "latest"], "--resume: a night decides that"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_nothing_is_touched(here: Path, arguments: list[str], words: str) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.txt").write_text("years of work")
+    before = sorted(here.rglob("*"))
+    assert words in refused(here, *arguments)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_two_nights_do_not_overlap(here: Path) -> None:
+    with open(here / "history" / ".nightly.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = refused(here, "--history", "history", "--out", "out", code=4)
+    assert "another night" in line and not (here / "out").exists()
+
+
+def test_the_help_has_every_option_and_every_exit_code() -> None:
+    done = subprocess.run([SCRIPT, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    for option in ("history", "out", "interpreter", "config", "stop-at", "allow-inconclusive", "no-keep"):
+        assert re.search(
+            rf"^  --{option} .*NIGHTLY_{option.upper().replace('-', '_')}|^  --{option}$", done.stdout, re.M
+        )
+    for code in (0, 1, 2, 3, 4, 10, 11, 12, 130):
+        assert re.search(rf"^  (.* )?{code}  +\w", done.stdout, re.M), code

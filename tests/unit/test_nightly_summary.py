@@ -1,0 +1,187 @@
+"""What the summary of a night says, on nights whose figures are known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.store import RunWriter
+from nightly import summary
+from nightly.summary import bars
+
+LATEST = "20260120T013000Z-00000000"
+
+
+def digest(run: str, step_ms: float | None, image_size: int = 224, status: str = "ok") -> dict[str, Any]:
+    """A night of one scenario with three launches around ``step_ms``; none where it is None."""
+    launches = [] if step_ms is None else [step_ms * factor for factor in (0.5, 1.0, 2.0)]
+    return {
+        "run": run,
+        "profile": "nightly",
+        "git": {"commit": "0123456789abcdef", "dirty": True},
+        "workload": {"model": "resnet101", "image_size": image_size, "hash": "x"},
+        "hardware": ["A | B", "A | B"],
+        "replicas": 2,
+        "conditions": {"driver": "580.1", "torch": "2.9.0", "cuda": "13.0", "nccl": None},
+        "scenarios": [
+            {
+                "scenario": "ddp_o2",
+                "status": status,
+                "launches": [
+                    {"step_ms": one, "throughput_img_s": 128_000 / one, "peak_pid_mib": 1000 + one} for one in launches
+                ],
+            }
+        ],
+    }
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    """What a night has left: its run of 100 ms, and what the doctor said."""
+    put(tmp_path / "out" / "results", digest(LATEST, 100.0))
+    finding = {"about": "GPU 1", "consequence": "consequence", "remedy": "remedy"}
+    levels = [{**finding, "level": level, "finding": f"{level} found"} for level in ("problem", "warning", "note")]
+    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    (tmp_path / "out" / "doctor.json").write_text(json.dumps({"gpus": gpus, "findings": levels}))
+    (tmp_path / "history").mkdir()
+    return tmp_path
+
+
+def put(folder: Path, content: dict[str, Any]) -> None:
+    (folder / content["run"]).mkdir(parents=True)
+    (folder / content["run"] / "digest.json").write_text(json.dumps(content))
+
+
+def written(night: Path, code: int = 0, gate: str = "0", kept: bool = True) -> str:
+    return summary.summary(night / "out", code, gate, night / "history", kept=kept)
+
+
+def row(text: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith("| ddp")]
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [
+        ([100.0], "▁"),
+        ([100.0, 100.3, 99.9], "▁▂▁"),  # noise is one step
+        ([100.0, 100.0, 105.0], "▁▁█"),
+        ([100.0, None, 200.0, 150.0], "▁·█▅"),
+        ([None, None], "··"),
+        ([None, 7.0], "·▁"),
+    ],
+)
+def test_bars_show_a_change_and_little_of_noise(values: list[float | None], drawn: str) -> None:
+    assert bars(values) == drawn
+
+
+def test_the_figures_are_geometric_means_and_the_largest_process(night: Path) -> None:
+    assert row(written(night)) == ["ddp\\_o2", "1,280.0", "100.00", "1,200", "ok", "▁"]
+
+
+def test_the_nights_before_are_those_of_the_same_work_in_the_order_of_time(night: Path) -> None:
+    history = night / "history"
+    for day, step_ms in ((18, 110.0), (17, None), (16, 104.0)):
+        put(history, digest(f"202601{day}T013000Z-00000000", step_ms, status="ok" if step_ms else "oom"))
+    put(history, digest("20260119T013000Z-00000000", 500.0, image_size=64))
+    put(history, digest("20260121T013000Z-00000000", 500.0))  # later than tonight
+    put(history, digest(LATEST, 100.0))  # tonight itself, kept already
+    (history / "accepted").mkdir()
+    (history / "20260115T013000Z-00000000").mkdir()
+    (history / "20260115T013000Z-00000000" / "digest.json").write_text('{"run": ')
+    assert row(written(night))[-1] == bars([104.0, None, 110.0, 100.0])
+
+
+def test_a_row_is_of_the_last_twenty_nights(night: Path) -> None:
+    for day in range(1, 32):
+        put(night / "history", digest(f"202512{day:02d}T013000Z-00000000", 100.0 if day > 12 else 200.0))
+    assert row(written(night))[-1] == "▁" * 20
+
+
+def test_a_scenario_that_failed_has_no_figures_and_says_how(night: Path) -> None:
+    (night / "out" / "results" / LATEST / "digest.json").write_text(json.dumps(digest(LATEST, None, status="oom")))
+    text = written(night, code=12, gate="12")
+    assert row(text) == ["ddp\\_o2", "-", "-", "-", "oom", "·"]
+    assert "mermaid" not in text, "there is nothing to draw"
+
+
+def test_what_ran_and_whether_it_was_kept_stand_at_the_top(night: Path) -> None:
+    top = written(night).split("\n\n")[1]
+    for fact in (LATEST, "`0123456789ab` with local changes", "2 × A \\| B", "driver 580.1", "torch 2.9.0"):
+        assert fact in top
+    assert top.endswith("kept in the history") and "nccl" not in top
+    assert "not kept in the history" in written(night, kept=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "gate", "headline"),
+    [
+        (0, "0", "no regression found"),
+        (0, "11", "inconclusive, allowed"),
+        (10, "10", "regressed"),
+        (1, "0", "no regression found (exit code 1: failed)"),
+        (1, "11", "inconclusive (exit code 1: failed)"),
+        (2, "none", "the request is wrong"),
+        (3, "none", "not measured: the doctor found what spoils it"),
+        (137, "none", "failed with exit code 137"),
+    ],
+)
+def test_the_headline_is_how_the_night_ended(night: Path, code: int, gate: str, headline: str) -> None:
+    assert written(night, code, gate).splitlines()[0] == f"# Nightly benchmark: {headline}"
+
+
+def test_errors_are_told_once_and_inert(night: Path) -> None:
+    (night / "out" / "night.log").write_text("[1/2] ddp\nbench: error: a <b> failed\nbench: error: a <b> failed\n")
+    assert written(night, 1, "none").count("- bench: error: a \\<b\\> failed") == 1
+
+
+def test_a_night_of_which_nothing_is_left_has_a_summary(tmp_path: Path) -> None:
+    (tmp_path / "doctor.json").write_text('{"gpus": [')
+    text = summary.summary(tmp_path, 130, "none", tmp_path, kept=False)
+    assert text == "# Nightly benchmark: interrupted\n\nNo launch was measured.\n"
+
+
+def test_the_plot_has_the_rate_of_every_scenario(night: Path) -> None:
+    plot = written(night).partition("```mermaid\n")[2].partition("```")[0]
+    assert '    x-axis ["ddp_o2"]\n    y-axis 0 --> 1344\n    bar [1280]\n' in plot
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "gpus", "code", "told"),
+    [
+        ("problem", "", 3, True),
+        ("problem", "1,0", 3, True),
+        ("problem", "GPU-1", 3, True),
+        ("problem", "0", 0, False),
+        ("never", "", 0, True),
+    ],
+)
+def test_a_problem_of_a_gpu_that_is_measured_ends_the_night(
+    night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpus: str, code: int, told: bool
+) -> None:
+    doctor = str(night / "out" / "doctor.json")
+    assert summary.main(["doctor", doctor, "--stop-at", stop_at, "--gpus", gpus]) == code
+    said = capsys.readouterr().out
+    assert ("nightly: error: doctor: GPU 1: problem found: consequence; remedy" in said) is (code == 3)
+    assert ("doctor: warning: GPU 1: warning found" in said) is told and "note" not in said
+
+
+def test_a_warning_ends_the_night_where_that_is_asked_for(night: Path) -> None:
+    file = night / "out" / "doctor.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps({**found, "findings": found["findings"][1:]}))
+    assert summary.main(["doctor", str(file), "--stop-at", "problem"]) == 0
+    assert summary.main(["doctor", str(file), "--stop-at", "warning"]) == 3
+
+
+def test_a_run_is_kept_only_as_it_was_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    assert summary.main(["sealed", writer.path]) == 1
+    assert "nightly: error: " in (said := capsys.readouterr().out) and "is incomplete" in said
+    writer.finish(complete=True)
+    assert summary.main(["sealed", writer.path]) == 0
+    (Path(writer.path) / "steps.parquet").write_bytes(b"")
+    assert summary.main(["sealed", writer.path]) == 1
+    assert "steps.parquet was changed after it was sealed" in capsys.readouterr().out

@@ -1,0 +1,236 @@
+"""The workflows and the shell scripts are what their linters want, and the linters see what is wrong.
+
+GitHub's own schema says whether a workflow is one (check-jsonschema brings it along), zizmor whether it can be abused
+(text of a person in a shell, credentials left behind), shellcheck what a shell would do with its commands. What none
+of them knows is looked at here: whether an input that is used is declared, whether the token may only read, and what
+the steps do when they are run.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.errors import RequestError
+from bench.verbs import accept
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ("nightly/nightly.sh", ".ci/run")
+SCHEMA = ("check-jsonschema", "--builtin-schema")
+
+
+def tool(name: str) -> str:
+    """The program that a package brought along beside this interpreter."""
+    path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
+    return path
+
+
+def run(name: str, *arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([tool(name), *map(str, arguments)], input=text, capture_output=True, text=True)
+
+
+def workflows(root: Path) -> list[Path]:
+    found = sorted((root / ".github" / "workflows").iterdir())
+    assert [path.name for path in found] == ["ci.yml", "nightly.yml"]
+    return found
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    yaml = pytest.importorskip("ruamel.yaml", reason="it comes with check-jsonschema")
+    document: dict[str, Any] = yaml.YAML(typ="safe", pure=True).load(path)  # YAML 1.2: 'on' is a word and no truth
+    return document
+
+
+def steps(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Each step that runs commands, with the environment that it has from the job and of its own."""
+    for job in loaded(path)["jobs"].values():
+        for step in job["steps"]:
+            if "run" in step:
+                yield step, {**job.get("env", {}), **step.get("env", {})}
+
+
+def step_called(name: str) -> str:
+    (command,) = [step["run"] for step, _ in steps(ROOT / ".github/workflows/nightly.yml") if step.get("name") == name]
+    return str(command)
+
+
+# ---- the linters: each takes the root of a checkout, and returns what it has against it
+
+
+def schema(root: Path) -> str:
+    done = run(*SCHEMA, "vendor.github-workflows", *workflows(root))
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def timeouts(root: Path) -> str:
+    done = run(*SCHEMA, "custom.github-workflows-require-timeout", *workflows(root))
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def security(root: Path) -> str:
+    done = run("zizmor", "--offline", "--no-progress", "--config", root / ".github/zizmor.yml", *workflows(root))
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def rights(root: Path) -> str:
+    """Workflows whose token may do more than read the repository."""
+    wrong = []
+    for path in workflows(root):
+        document = loaded(path)
+        given = [
+            document.get("permissions"),
+            *(job["permissions"] for job in document["jobs"].values() if "permissions" in job),
+        ]
+        wrong += [f"{path.name}: {permissions}" for permissions in given if permissions != {"contents": "read"}]
+    return "\n".join(wrong)
+
+
+def inputs(root: Path) -> str:
+    """Inputs that are used and not declared, or the other way round: on GitHub an unknown one is empty and no error."""
+    wrong = []
+    for path in workflows(root):
+        declared = set((loaded(path)["on"].get("workflow_dispatch") or {}).get("inputs") or {})
+        used = set(re.findall(r"\binputs\.(\w+)", path.read_text()))
+        wrong += [f"{path.name}: {name}" for name in sorted(declared ^ used)]
+    return "\n".join(wrong)
+
+
+def shell(root: Path) -> str:
+    done = run("shellcheck", *(root / name for name in SCRIPTS))
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def syntax(root: Path) -> str:
+    return "".join(run("bash", "-n", root / name).stderr for name in SCRIPTS)
+
+
+def commands(root: Path) -> str:
+    """shellcheck of what the steps run; a variable of a step's environment may hold anything."""
+    found = ""
+    for path in workflows(root):
+        for step, environment in steps(path):
+            known = "".join(f'export {name}; {name}="$(cat)"\n' for name in environment)
+            done = run("shellcheck", "--shell", "bash", "-", text=known + step["run"])
+            found += done.stdout + done.stderr
+    return found
+
+
+LINTERS: dict[str, Callable[[Path], str]] = {
+    linter.__name__: linter for linter in (schema, timeouts, security, rights, inputs, shell, syntax, commands)
+}
+
+NIGHTLY, SCRIPT = ".github/workflows/nightly.yml", "nightly/nightly.sh"
+DEFECTS = {
+    "a key that is none": ("schema", NIGHTLY, "    runs-on:", "    run-on:"),
+    "a trigger that is none": ("schema", NIGHTLY, "  schedule:", "  scheduled:"),
+    "no limit of time": ("timeouts", NIGHTLY, "    timeout-minutes: 240\n", ""),
+    "text of a person in a shell": ("security", NIGHTLY, '--reason "$REASON', '--reason "${{ inputs.accept }}'),
+    "every right": ("rights", NIGHTLY, "permissions:\n  contents: read", "permissions: write-all"),
+    "credentials left behind": ("security", NIGHTLY, "persist-credentials: false", "fetch-depth: 1"),
+    "whatever a stranger publishes": ("security", NIGHTLY, "actions/upload-artifact@v4", "stranger/upload@v4"),
+    "an input that is not declared": ("inputs", NIGHTLY, "inputs.scenarios", "inputs.scenario"),
+    "a right of a job": ("rights", NIGHTLY, "    name: one night\n", "    permissions: {packages: write}\n"),
+    "a variable that is split": ("shell", SCRIPT, 'touch -- "$out/$marker"', "touch -- $out/$marker"),
+    "a block without an end": ("syntax", SCRIPT, "\nesac\n", "\n"),
+    "a file name that is split": ("commands", NIGHTLY, 'cat -- "$summary"', "cat -- $summary"),
+}
+
+
+@pytest.mark.parametrize("linter", LINTERS)
+def test_a_linter_is_content(linter: str) -> None:
+    assert LINTERS[linter](ROOT) == ""
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_seen(defect: str, tmp_path: Path) -> None:
+    linter, file, right, wrong = DEFECTS[defect]
+    for name in (".github", "nightly", ".ci"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    text = (tmp_path / file).read_text()
+    assert right in text, "there is nothing to break"
+    (tmp_path / file).write_text(text.replace(right, wrong, 1))
+    assert LINTERS[linter](tmp_path) != ""
+
+
+# ---- what the steps of the nightly workflow do
+
+
+def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A step as GitHub runs it with 'shell: bash'."""
+    assert loaded(ROOT / NIGHTLY)["defaults"]["run"]["shell"] == "bash"
+    full = {
+        **os.environ,
+        "NIGHTLY_OUT": str(here / "o ut"),
+        "GITHUB_STEP_SUMMARY": str(here / "shown.md"),
+        **environment,
+    }
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command],
+        cwd=here,
+        env=full,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scenarios", "profile", "script", "run"),
+    [
+        ("", "nightly", [], []),
+        ("ddp,ddp_o2", "nightly", ["--no-keep"], ["--scenario", "ddp,ddp_o2"]),
+        ("", "quick", ["--no-keep"], []),
+        ("./my scenario.py; touch here", "nightly", ["--no-keep"], ["--scenario", "./my scenario.py; touch here"]),
+    ],
+)
+def test_a_night_by_hand_with_a_choice_is_a_trial(
+    tmp_path: Path, scenarios: str, profile: str, script: list[str], run: list[str]
+) -> None:
+    (tmp_path / "nightly").mkdir()
+    heard = tmp_path / "nightly" / "nightly.sh"
+    heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit(10)\n")
+    heard.chmod(0o755)
+    done = bash(step_called("Doctor, run, gate, report, history"), tmp_path, SCENARIOS=scenarios, PROFILE=profile)
+    assert done.returncode == 10, "the code of the script is that of the step"
+    asked = ["--device", "cuda", "--profile", profile, *run]
+    assert json.loads(done.stdout) == ["--allow-inconclusive", *script, "--", *asked]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_night_is_accepted_with_the_reason_as_it_was_typed(tmp_path: Path) -> None:
+    reason = "slower on purpose: $(touch here) `touch here` 'checks' \"NaN\""
+    heard = tmp_path / "python"
+    heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    heard.chmod(0o755)
+    typed = {"RUN": "latest", "REASON": reason, "BY": "someone", "NIGHTLY_HISTORY": "/srv/of nights"}
+    done = bash(step_called("Accept a night"), tmp_path, NIGHTLY_INTERPRETER=str(heard), **typed)
+    assert done.returncode == 0, done.stderr
+    asked = ["latest", "--history", "/srv/of nights", "--reason", f"{reason} (someone)"]
+    assert json.loads(done.stdout) == ["-m", "bench", "accept", *asked]
+    assert reason in (tmp_path / "shown.md").read_text() and not (tmp_path / "here").exists()
+    with pytest.raises(RequestError, match="there is no run in /srv/of nights"):
+        accept.main(asked)  # which knows these options, and gets as far as looking for the run
+
+
+@pytest.mark.parametrize(("verdict", "warned"), [("inconclusive, allowed", True), ("no regression found", False)])
+def test_the_summary_is_shown_and_an_inconclusive_night_is_marked(tmp_path: Path, verdict: str, warned: bool) -> None:
+    (tmp_path / "o ut").mkdir()
+    (tmp_path / "o ut" / "summary.md").write_text(f"# Nightly benchmark: {verdict}\n\nwords\n")
+    done = bash(step_called("Summary"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "shown.md").read_text().endswith("words\n")
+    assert ("::warning" in done.stdout) is warned
+
+
+def test_a_night_that_left_no_summary_says_so(tmp_path: Path) -> None:
+    done = bash(step_called("Summary"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "before it began" in (tmp_path / "shown.md").read_text()
