@@ -54,7 +54,7 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
     known = steps[[name for name in needed if name in steps]]
     known = known.astype({name: "float64" for name in needed if name in known and known[name].dtype == object})
-    arrays = {name: known[name].to_numpy() for name in known}
+    arrays = {str(name): known[name].to_numpy() for name in known}
     launches = list(steps.groupby("launch", sort=True).indices.values()) or [np.empty(0, dtype="int64")]
     parts = [_of_launch({name: values[rows] for name, values in arrays.items()}) for rows in launches]
     slowest = [rows[part.pop("slowest")] for rows, part in zip(launches, parts, strict=True)]

@@ -58,12 +58,16 @@ def _sampler_of(supervisor):
     raise LookupError("there is no sampler")
 
 
+class Planted(Exception):
+    """Of a kind that no code expects, since it may come anywhere."""
+
+
 def _hit(number, frame):
     """In the main thread of the victim."""
     with open(os.environ["BENCH_TEST_FAULT"] + ".done", encoding="utf-8") as file:
         fault = json.load(file)["fault"]
     if fault == "exception":
-        raise ValueError("planted")
+        raise Planted("planted")
     if fault == "exit":
         os._exit(0)
     if fault == "oom":
