@@ -30,14 +30,27 @@ INTERVAL_S = {"cpu": 0.25, "cuda": 0.1}
 def main() -> int:
     parser = paired.parser(__doc__, pairs=12)
     parser.add_argument("--scenario", default="ddp", help="which one (default: ddp)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu, 2 gloo ranks")
+    launching.gpu_options(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to measure (default: 60)")
+    parser.add_argument(
+        "--peace", type=float, default=20.0, metavar="S", help="then, sampling at its own pace (default: 20)"
+    )
+    parser.add_argument("--model", help="a classification model of torchvision")
+    parser.add_argument("--image-size", type=int, metavar="PX")
+    parser.add_argument("--global-batch", type=int, metavar="N")
     options = parser.parse_args()
     model, image_size, steps = DEFAULTS[options.device]
     job = launching.plan(
-        options.scenario, device=options.device, model=model, image_size=image_size, warmup=20, iters=1
+        options.scenario,
+        device=options.device,
+        gpus=options.gpus,
+        model=options.model or model,
+        image_size=options.image_size or image_size,
+        global_batch=options.global_batch,
+        warmup=20,
+        iters=1,
     )
-    done = launching.blocks(job, "sampler", steps=steps, seconds=options.seconds)
+    done = launching.blocks(job, "sampler", steps=steps, seconds=options.seconds, peace_s=options.peace)
     asleep_s = statistics.median(taken for one in done.rounds for taken in one["A"])
     share = min(1.0, asleep_s / INTERVAL_S[options.device])
     raw = paired.pairs(done.quiet, options.pairs)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.batch_search import MOST, Try, fullest_mib, next_batch, outcome, predicted_mib
+from bench.batch_search import KEPT_FREE, MOST, Try, expected_batch, fullest_mib, next_batch, outcome, predicted_mib
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -24,6 +24,44 @@ def test_a_search_without_end_is_ended() -> None:
     while (batch := next_batch(tries, 1)) is not None:
         tries[batch] = True
     assert max(tries) == MOST
+
+
+@given(
+    largest=st.integers(0, 5000),
+    unit=st.integers(1, 8),
+    first=st.integers(1, 600),
+    wrong=st.floats(0.3, 3.0, allow_nan=False),
+)
+def test_with_an_expectation_however_wrong_the_largest_is_found(
+    largest: int, unit: int, first: int, wrong: float
+) -> None:
+    tries: dict[int, bool] = {}
+    while (batch := next_batch(tries, unit, first, wrong * largest if len(tries) > 1 else None)) is not None:
+        assert batch not in tries and batch % unit == 0 and batch > 0
+        tries[batch] = batch <= largest
+    assert max((batch for batch, trains in tries.items() if trains), default=0) == largest // unit * unit
+    assert len(tries) <= 90, "it creeps"
+
+
+def test_a_good_expectation_is_there_in_few_tries() -> None:
+    """A device of 80 GB, 120 MiB an image and 1,500 MiB besides; what is held is known but for a few MiB."""
+    tries: list[Try] = []
+    while True:
+        known = {one.global_batch: one.why_not is None for one in tries}
+        if (batch := next_batch(known, 1, 128, expected_batch(tries, 81920.0))) is None:
+            break
+        peak = 1500.0 + 120.0 * batch + 7 * (batch % 5)
+        fits = peak <= (1 - KEPT_FREE) * 81920.0
+        tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_img_s=1.0))
+    assert outcome(tries)["largest"] == 635 and len(tries) <= 10, tries
+    assert 625 <= tries[2].global_batch <= 645, "the third is there already"
+
+
+def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
+    assert expected_batch([trained(128, 9000.0)], 80000.0) is None
+    assert expected_batch([trained(128, 9000.0), trained(256, 8000.0)], 80000.0) is None
+    oom = Try(global_batch=512, why_not="oom", peak_mib=300.0)
+    assert expected_batch([trained(1, 100.0), trained(2, 200.0), oom], 1000.0) == pytest.approx(9.5)
 
 
 def trained(batch: int, peak_mib: float) -> Try:
@@ -48,5 +86,12 @@ def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
 
 def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
     found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")])
-    assert found == {"largest": 2, "throughput_img_s": 20.0, "peak_mib": 300.0, "too_large": 4, "why_not": "near"}
+    assert found == {
+        "largest": 2,
+        "throughput_img_s": 20.0,
+        "peak_mib": 300.0,
+        "too_large": 4,
+        "why_not": "near",
+        "tries": 3,
+    }
     assert outcome([Try(global_batch=1, why_not="oom")])["largest"] is None
