@@ -32,7 +32,7 @@ RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the page. ``figure``: what was found. ``bound``: what it is held against. ``why``: where not passed."""
+    """One line of the page. ``figure``: what was found. ``bound``: what it is held against. ``why``: if not passed."""
 
     part: str
     what: str
@@ -316,14 +316,14 @@ def document(evidence: Evidence) -> dict[str, Any]:
 
 
 REHEARSAL = (
-    "**Rehearsal on the CPU: no evidence of any GPU.** The machinery of the acceptance ran with tiny sizes, to see that "
-    "it works; its figures say nothing about bench on a GPU and nothing about this CPU."
+    "**Rehearsal on the CPU: no evidence of any GPU.** The machinery of the acceptance ran with tiny sizes, to see "
+    "that it works; its figures say nothing about bench on a GPU and nothing about this CPU."
 )
 HOW_COUNTED = """\
 - TFLOP/s: {flops:.1f} GFLOP an image (two for each multiply-add of the convolutions and linear layers of one step,
   forward and backward, counted by `torch.utils.flop_counter.FlopCounterMode` on this model) x the global batch / the
-  step time{devices}. Its share is of the rate of {size} x {size} x {size} matrix products measured in the same run: fp32
-  against TF32 (as torch computes convolutions), O1 to O3 against fp16.
+  step time{devices}. Its share is of the rate of {size} x {size} x {size} matrix products measured in the same run:
+  fp32 against TF32 (as torch computes convolutions), O1 to O3 against fp16.
 - GB/s: the bytes that the operators of one step read and write, counted one by one as if none were fused and no cache
   helped, / the step time: an estimate and no hardware counter (caches make it less, layout changes inside cuDNN make it
   more). Its share is of a copy of {copied:.1f} GiB measured in the same run, reads and writes counted.
@@ -343,7 +343,7 @@ def page(evidence: Evidence) -> str:
     elif evidence.obstacle:
         parts = ["# bench: no GPU could be used", f"**{_cell(evidence.obstacle)}**"]
     parts += [
-        _verdict_line(evidence),
+        verdict_line(evidence),
         "## How it was made",
         _table(("", ""), [(name, value) for name, value in evidence.about.items()]),
         "## Checks",
@@ -368,8 +368,9 @@ def page(evidence: Evidence) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _verdict_line(evidence: Evidence) -> str:
-    counts = {verdict: 0 for verdict in (PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE)}
+def verdict_line(evidence: Evidence) -> str:
+    """How many checks came out how."""
+    counts = dict.fromkeys((PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE), 0)
     for check in evidence.checks:
         counts[check.verdict] += 1
     told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
