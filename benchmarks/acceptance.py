@@ -30,6 +30,9 @@ RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Whose matrix rate a level is held against on a GPU: convolutions in fp32 use TF32, as torch has it."""
 
 
+WARMUP = 10
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One line of the page. ``figure``: what was found. ``bound``: what it is held against. ``why``: if not passed."""
@@ -93,16 +96,14 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def steps_that_fit(seconds: float, step_s: float, *, launches: int, start_s: float) -> tuple[int, int] | None:
-    """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where not even ten steps fit.
+    """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where no eight steps fit.
 
-    ``step_s``: of fp32, which no scenario is much slower than. ``start_s``: of a launch before its first step. The
-    reference makes two passes over the same steps without TF32, which are counted as eight launches' steps.
+    Ten warm-up steps, since torch DDP takes times of its own in its first ten. ``step_s``: of fp32, which no scenario
+    is much slower than. ``start_s``: of a launch before its first step. The reference makes two passes over the same
+    steps without TF32, which are counted as eight launches' steps.
     """
     steps = int((0.9 * seconds - (launches + 2) * start_s) / ((launches + 8) * step_s))
-    if steps < 10:
-        return None
-    warmup = min(10, max(3, steps // 4))
-    return warmup, min(30, steps - warmup)
+    return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + 8 else None
 
 
 # From what the parts left behind to checks
@@ -158,11 +159,14 @@ def of_tests(junit: str) -> list[Check]:
 
 
 def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool) -> list[Check]:
-    """The checks of ``bench run --json`` over the scenarios. ``unsound``: what ``bench check`` says of the folder."""
+    """The checks of ``bench run --json`` over the scenarios. ``unsound``: what ``bench check`` says of the folder.
+
+    Steps of a few milliseconds on a CPU that others use need not add up as well as they must on a GPU: not shown.
+    """
     part, rows = "scenarios", document["summary"]
 
-    def check(what: str, wrong: Sequence[str], figure: str = "", bound: str = "") -> Check:
-        verdict = FAILED if wrong else PASSED
+    def check(what: str, wrong: Sequence[str], figure: str = "", bound: str = "", lenient: bool = False) -> Check:
+        verdict = PASSED if not wrong else NOT_SHOWN if lenient and not on_gpu else FAILED
         return Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why="; ".join(wrong))
 
     ok = [launch for launch in document["launches"] if launch["status"] == "ok"]
@@ -179,12 +183,18 @@ def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool)
     story = ", ".join(f"{row['scenario']}: {row['parity']}" for row in rows if row["scenario"] in strayed)
     checks = [
         check("every scenario runs", failed, f"{len(rows) - len(failed)} of {len(rows)}"),
-        check("the run folder is sealed and sound", unsound, bound="bench check finds nothing"),
+        check(
+            "the run folder is sealed and sound",
+            unsound,
+            bound="bench check finds nothing",
+            lenient=all("do not add up" in text for text in unsound),
+        ),
         check(
             "steps add up to the wall time in every launch",
             apart,
             f"at most {100 * max(errors, default=0.0):.3f} % apart",
             "0.5 %",
+            lenient=True,
         ),
         check("the memory of every scenario is known", unknown if ok else ["nothing ran"]),
         check("fp32, O1 and O2 train the model of the fp32 reference", untrue if ok else ["nothing ran"]),

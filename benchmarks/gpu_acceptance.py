@@ -281,7 +281,7 @@ class Acceptance:
         self.add(Check(part="probe", what="the batch fits into the memory", verdict=NOT_DONE, why=self.too_large))
 
     def scenarios(self, limit_s: float) -> None:
-        fits: tuple[int, int] | None = (1, 2)
+        fits: tuple[int, int] | None = (1, 8)
         if self.on_gpu:
             fits = acceptance.steps_that_fit(limit_s, self.step_s, launches=len(DEFAULT), start_s=START_S["cuda"])
         if fits is None:
@@ -569,6 +569,7 @@ def choose(options: argparse.Namespace) -> tuple[tuple[nvml.Gpu, ...], str | Non
     """The chosen GPUs, and in one line why none can be used. Raises :class:`RequestError` for one that is not there."""
     here, why = nvml.list_gpus()
     if not here:
+        why = (why or "the driver lists none").replace(", or use --device cpu", "")
         return (), f"--gpus: no NVIDIA GPU can be used: {why}"
     uuids = machine.choose_gpus(options.gpus or str(here[0].index), here)
     chosen = tuple(next(gpu for gpu in here if gpu.uuid == uuid) for uuid in uuids)
