@@ -161,7 +161,8 @@ def of_tests(junit: str) -> list[Check]:
 def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool) -> list[Check]:
     """The checks of ``bench run --json`` over the scenarios. ``unsound``: what ``bench check`` says of the folder.
 
-    Steps of a few milliseconds on a CPU that others use need not add up as well as they must on a GPU: not shown.
+    Tiny steps on a CPU that others use need not add up as well as they must on a GPU, and tiny batches make training
+    chaotic: not shown.
     """
     part, rows = "scenarios", document["summary"]
 
@@ -197,7 +198,9 @@ def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool)
             lenient=True,
         ),
         check("the memory of every scenario is known", unknown if ok else ["nothing ran"]),
-        check("fp32, O1 and O2 train the model of the fp32 reference", untrue if ok else ["nothing ran"]),
+        check(
+            "fp32, O1 and O2 train the model of the fp32 reference", untrue if ok else ["nothing ran"], lenient=bool(ok)
+        ),
         Check(part=part, what="O3 against the fp32 reference", verdict=FIGURE, figure=story or "nothing ran"),
     ]
     if on_gpu:

@@ -430,6 +430,8 @@ class Acceptance:
         if self.too_large is not None and part.name in NEEDS_BATCH:
             self.add(Check(part=part.name, what=part.title, verdict=NOT_DONE, why=self.too_large))
             return
+        if not self.on_gpu:
+            part = replace(part, most_s=4 * part.most_s)  # a CPU may be slow, and a rehearsal take its time
         limit_s = self.budget.grant(part, later)
         if limit_s is None:
             self.add(acceptance.too_late(part, self.budget.left_s))
