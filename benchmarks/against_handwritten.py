@@ -54,19 +54,19 @@ def main() -> int:
     )
     if job.processes > 1:
         parser.error(f"--gpus: {job.processes} GPUs are chosen and one is compared; name one")
-    with launching.folder() as where, launching.host(where, device=options.device) as host:
-        with Handwritten(job, where) as script:
-            launched = launching.Turns(host, job, where, steps=steps)
-            script.wait_until_warm()
-            launched.wait_until_warm()
-            measured, own_s = [], []
-            end = time.monotonic() + options.seconds
-            while time.monotonic() < end or len(measured) < 2:
-                own_s.append(time.process_time())
-                order = paired.LONG[len(measured) % 2]
-                measured.append(
-                    [(kind, None if launched_turn(kind, launched) else script.train(steps)) for kind in order]
-                )
+    measured: list[list[tuple[str, float | None]]] = []
+    with (
+        launching.folder() as where,
+        Handwritten(job, where) as script,
+        launching.host(where, device=options.device) as host,
+    ):
+        script.wait_until_warm()  # before the launch begins, so that neither chooses its algorithms beside the other
+        launched = launching.Turns(host, job, where, steps=steps)
+        launched.wait_until_warm()
+        end = time.monotonic() + options.seconds
+        while time.monotonic() < end or len(measured) < 2:
+            order = paired.LONG[len(measured) % 2]
+            measured.append([(kind, None if launched_turn(kind, launched) else script.train(steps)) for kind in order])
         turns = launched.finish()[0]
         version = launching.torch_version(host)
     seconds = iter([turn.seconds for turn in turns])

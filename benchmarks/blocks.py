@@ -44,11 +44,11 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def setup(job: RankJob) -> Session:
-    """The session of the scenario that was asked for, in a rank whose second window is preceded by the blocks."""
+    """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
     with open(os.path.join(job.job.scratch, "ask.json"), encoding="utf-8") as file:
         ask = json.load(file)
     run_window = loop.run_window
-    warm = False
+    done = 0
 
     def window(
         session: Session,
@@ -59,14 +59,14 @@ def setup(job: RankJob) -> Session:
         on_step: Callable[[int], None] = lambda step: None,
         note: Callable[[], None] | None = None,
     ) -> loop.Timings:
-        nonlocal warm
-        if warm:
+        nonlocal done
+        if done == job.workload.warmup:  # which may come in several windows
             measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[ask["what"]]
             block = Block(session, load, ask["steps"], device, on_step, ask["times"])
             result = measure(block, job, ask["seconds"], ask["peace_s"])
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(result, file)
-        warm = True
+        done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 
     loop.run_window = window  # of this rank alone, which is a process of this one launch
