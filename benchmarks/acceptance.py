@@ -31,6 +31,8 @@ RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 
 
 WARMUP = 10
+MANY = 8
+"""How many checks that have no answer for one and the same reason are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,16 +368,14 @@ def page(evidence: Evidence) -> str:
         parts += ["## The scenarios", _scenarios(evidence.run, evidence.speeds)]
         if evidence.speeds and evidence.probe:
             parts.append(_how_counted(evidence))
-        if evidence.replicas == 1:
+        if evidence.replicas == 1 and evidence.speeds:
             parts.append(ONE_DEVICE)
     if evidence.probe is not None:
         parts += ["## What the device can do", _rates(evidence.probe)]
     tests = [check for check in evidence.checks if check.part == "tests"]
     if tests:
         parts += ["## `pytest -m gpu`", _checks(tests)]
-    undone = [check for check in evidence.checks if check.verdict in (NOT_DONE, NOT_HERE, NOT_SHOWN)]
-    parts.append("## What could not be checked, and why")
-    parts.append("\n".join(f"- {_cell(one.what)} ({one.verdict}): {_cell(one.why)}" for one in undone) or "Nothing.")
+    parts += ["## What could not be checked, and why", _undone(evidence.checks)]
     parts.append("## Time")
     parts.append(_table(("part", "s"), [(name, f"{seconds:.0f}") for name, seconds in evidence.took.items()]))
     return "\n\n".join(parts) + "\n"
@@ -393,6 +393,19 @@ def verdict_line(evidence: Evidence) -> str:
 def _checks(checks: Sequence[Check]) -> str:
     rows = [(one.what, one.figure, one.bound, one.verdict, one.why) for one in checks]
     return _table(("check", "figure", "bound", "verdict", "why"), rows)
+
+
+def _undone(checks: Sequence[Check]) -> str:
+    """Those without an answer, by the reason: many that share one are counted."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in checks:
+        if one.verdict in (NOT_DONE, NOT_HERE, NOT_SHOWN):
+            reasons.setdefault((one.verdict, one.why), []).append(one.what)
+    lines = []
+    for (verdict, why), names in reasons.items():
+        told = ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+        lines.append(f"- {_cell(told)} ({verdict}): {_cell(why or 'see the checks')}")
+    return "\n".join(lines) or "Nothing."
 
 
 def _scenarios(run: Mapping[str, Any], found: Sequence[Speed]) -> str:

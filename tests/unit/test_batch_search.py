@@ -1,11 +1,13 @@
 """The search for the largest batch, against devices whose truth is known."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import pipeline
 from bench.batch_search import KEPT_FREE, MOST, Try, expected_batch, fullest_mib, next_batch, outcome, predicted_mib
 
 
@@ -95,3 +97,59 @@ def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
         "tries": 3,
     }
     assert outcome([Try(global_batch=1, why_not="oom")])["largest"] is None
+
+
+class Device:
+    """A GPU of 80 GB on which every try takes a while of a clock that is set."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
+    ) -> None:
+        self.now_s, self.tried = 0.0, list[int]()
+        patch.setattr(pipeline.time, "monotonic", lambda: self.now_s)
+
+        def attempt(found: Any, batch: int, capacity_mib: float, run: Any) -> tuple[Any, Try]:
+            self.now_s += try_s
+            self.tried.append(batch)
+            if batch >= breaks_at:
+                return SimpleNamespace(status="error", reason="broke"), Try(global_batch=batch, why_not="broke")
+            peak = 1500.0 + 120.0 * batch
+            why = None if peak < 0.95 * capacity_mib else "full"
+            one = Try(global_batch=batch, why_not=why, peak_mib=peak, throughput_img_s=1.0)
+            return SimpleNamespace(status="ok", reason=None), one
+
+        patch.setattr(pipeline, "_try_batch", attempt)
+        found = [SimpleNamespace(name=name, scenario=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
+        self.run: Any = SimpleNamespace(
+            request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
+            writer=SimpleNamespace(
+                document={"machine": {"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]}, "batch_search": None}
+            ),
+            progress=SimpleNamespace(drop_all=lambda: None),
+            runnable=found,
+        )
+
+    def search(self) -> dict[str, Any]:
+        pipeline._find_batches(self.run)
+        return dict(self.run.writer.document["batch_search"]["scenarios"])
+
+
+def test_without_a_budget_the_search_goes_on_until_the_largest_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, None, 10.0)
+    found = device.search()
+    assert device.tried[:3] == [128, 256, 636]
+    assert [(one["largest"], one["too_large"], one["stopped_by"]) for one in found.values()] == [(636, 637, None)] * 2
+
+
+def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 50.0, 10.0)
+    first, second = device.search().values()
+    assert (first["tries"], second["tries"]) == (2, 3), "25 s and then the 30 s that are left"
+    assert first["stopped_by"] == second["stopped_by"] == "budget" and device.now_s == 50.0
+    assert (first["largest"], first["too_large"]) == (256, None)
+
+
+def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one["tries"] for one in Device(monkeypatch, 1.0, 10.0).search().values()] == [1, 1]
+    found = Device(monkeypatch, None, 10.0, breaks_at=200).search()["a"]
+    assert (found["largest"], found["failed"], found["stopped_by"]) == (128, True, "failure")

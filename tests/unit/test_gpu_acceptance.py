@@ -326,6 +326,16 @@ def test_a_page_without_a_gpu_says_first_why(acceptance: Any) -> None:
     assert "Exit code 12" in page and "TFLOP" not in page
 
 
+def test_many_checks_without_an_answer_for_one_reason_are_counted(acceptance: Any) -> None:
+    checks = [
+        acceptance.Check(part="tests", what=f"test_{number}", verdict=acceptance.NOT_HERE, why="needs CUDA")
+        for number in range(20)
+    ]
+    page = acceptance.page(evidence(acceptance, checks=checks))
+    assert "- test_0, test_1, test_2, test_3, test_4, test_5, test_6, test_7 and 12 more (not applicable here)" in page
+    assert acceptance.page(evidence(acceptance, checks=[])).count("Nothing.") == 1
+
+
 def test_the_document_is_json_without_nan(acceptance: Any) -> None:
     made = acceptance.document(evidence(acceptance))
     assert json.loads(json.dumps(made))["speeds"][0]["scenario"] == "single" and made["exit_code"] == 0
