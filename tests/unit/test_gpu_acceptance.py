@@ -466,6 +466,85 @@ def test_a_driver_too_old_and_a_batch_too_large_are_told_with_their_remedy(
     assert "use --global-batch 64" in why["overhead"] and why["batch"] == "batch is not looked at here"
 
 
+class Planned(Exception):
+    """A benchmark has read its options and asks for its launch."""
+
+
+def test_every_command_on_a_gpu_is_one_that_its_program_takes(
+    pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is asked for is checked by the programs' own parsers; what they answer is made up."""
+    import importlib
+
+    import launching
+
+    from bench import check
+    from bench.verbs import doctor, run
+
+    answers: dict[str, dict[str, Any]] = {
+        "doctor": {"findings": []},
+        "look": {
+            "problem": None,
+            "name": "x",
+            "free_mib": 80000.0,
+            "total_mib": 81000.0,
+            "torch": "2.11",
+            "cuda": "13.0",
+        },
+        "probe": PROBE | {"step": {"step_s": 0.12, "peak_mib": 17000.0, "oom": None}},
+        "scenarios": a_run() | {"path": str(tmp_path)},
+        "batch": {"batch_search": {"scenarios": {}}},
+        **dict.fromkeys(("single", "ddp_o1"), compared(0.999, 1.001, margin=0.01, allowed=None, passed=True)),
+        **dict.fromkeys(("overhead", "sampler"), compared(0.999, 1.001, passed=True)),
+    }
+    commands: dict[str, list[str]] = {}
+
+    def execute(self: Any, name: str, command: list[str], limit_s: float, **environment: str) -> Any:
+        commands[name] = command
+        if name == "tests":
+            assert environment == {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": "GPU-0"}
+            (tmp_path / "out" / "parts" / "tests.xml").write_text(
+                '<testsuite><testcase name="a" time="1"/></testsuite>'
+            )
+        return pack.Done(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False)
+
+    monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
+    monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
+    monkeypatch.setattr(pack.Acceptance, "execute", execute)
+    monkeypatch.setattr(check, "findings", lambda path: [])
+    assert pack.main(["--out", str(tmp_path / "out")]) == 0
+    assert list(commands) == [part.name for part in pack.PARTS]
+
+    measured = run._parser().parse_args(commands["scenarios"][3:])
+    assert (measured.device, measured.gpus, measured.global_batch, measured.image_size) == ("cuda", "GPU-0", 128, 224)
+    assert (measured.warmup, measured.model, measured.json) == (10, "resnet101", True) and measured.iters >= 8
+    searched = run._parser().parse_args(commands["batch"][3:])
+    assert searched.find_batch and searched.scenario == ["ddp,ddp_o2"] and 0 < searched.budget < 150
+    assert commands["doctor"][:3] == ["-m", "bench", "doctor"] and doctor is not None
+
+    asked: list[dict[str, Any]] = []
+
+    def plan(scenario: str, **options: Any) -> None:
+        asked.append({"scenario": scenario, **options})
+        raise Planned
+
+    monkeypatch.setattr(launching, "plan", plan)
+    for name in ("single", "ddp_o1", "overhead", "sampler"):
+        script, *arguments = commands[name]
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(Planned):
+            importlib.import_module(Path(script).stem).main()
+    assert [one["scenario"] for one in asked] == ["single", "ddp_o1", "ddp", "ddp"]
+    for one in asked:
+        assert (one["device"], one["gpus"], one["model"]) == ("cuda", "GPU-0", "resnet101")
+        assert (one["image_size"], one["global_batch"], one["warmup"]) == (224, 128, 20)
+    for name in ("look", "probe"):
+        assert Path(commands[name][0]).is_file()
+    page = (tmp_path / "out" / "acceptance.md").read_text()
+    assert "| NVIDIA Imaginary 9000 |" in page and "torch | 2.11, CUDA 13.0" in page and "64 % of tf32" in page
+    assert "communication between GPUs (not applicable here): one GPU was chosen" in page
+
+
 @pytest.mark.parametrize(
     ("problem", "remedy"),
     [
