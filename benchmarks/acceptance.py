@@ -137,7 +137,7 @@ def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Che
     for check in document["checks"]:
         few = check["text"].startswith("at least")
         verdict = PASSED if check["passed"] else NOT_SHOWN if few else FAILED
-        checks.append(Check(part=part, what=check["text"], verdict=verdict))
+        checks.append(Check(part=part, what=f"{what}: {check['text']}", verdict=verdict))
     return checks
 
 

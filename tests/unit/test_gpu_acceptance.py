@@ -5,6 +5,7 @@ Figures here are made up so that what must come of them is known; none was measu
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
