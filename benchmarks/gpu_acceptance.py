@@ -458,7 +458,7 @@ class Acceptance:
         try:
             if part.name != "doctor":
                 self.settle()
-            work(limit_s)
+            work(limit_s - (time.monotonic() - started_s))
         except (NotDone, RequestError) as reason:
             self.add(Check(part=part.name, what=part.title, verdict=NOT_DONE, why=str(reason)))
         except (

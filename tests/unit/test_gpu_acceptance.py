@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import conftest
 import pytest
 import torch
 from hypothesis import given
@@ -656,6 +657,15 @@ def test_an_acceptance_on_a_gpu_is_kept_with_its_run_and_another_is_not(
     with open(run / "steps.parquet", "ab") as torn:
         torn.write(b"x")
     assert pack.main(written()) == 2 and "steps.parquet" in capsys.readouterr().err
+
+
+def test_tests_of_a_gpu_say_that_they_were_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, other = (SimpleNamespace(get_closest_marker=lambda name, is_gpu=is_gpu: is_gpu) for is_gpu in (True, False))
+    for limit, item in (("1e9", gpu), ("0", other)):
+        monkeypatch.setenv(conftest.GPU_TESTS_LIMIT, limit)
+        conftest.pytest_runtest_setup(item)
+    with pytest.raises(pytest.skip.Exception, match="not reached within 0 s"):
+        conftest.pytest_runtest_setup(gpu)
 
 
 # What a step asks of a device
