@@ -308,30 +308,13 @@ class Acceptance:
         steps = max(1, min(5, int(0.5 / self.step_s)))
         command = ["--scenario", scenario, "--pairs", "5", "--steps", str(steps)]
         command += ["--seconds", self.seconds(limit_s - 28, 15 * 4 * steps)]
-        self.compare(
-            "against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s, first_only=True
-        )
+        self.compare("against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s)
 
     def tests(self, limit_s: float) -> None:
         junit = os.path.join(self.out, "parts", "tests.xml")
-        command = [
-            "-m",
-            "pytest",
-            "-m",
-            "gpu",
-            "tests/gpu",
-            "-o",
-            "addopts=",
-            "--strict-markers",
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += [
-            "-q",
-            f"--junitxml={junit}",
-            "-k",
-            "not every_scenario",
-        ]  # that is what the scenarios' own run shows
+        command = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-o", "addopts=", "--strict-markers", "-q"]
+        command += ["-p", "no:cacheprovider", f"--junitxml={junit}"]
+        command += ["-k", "not every_scenario"]  # that is what the scenarios' own run shows
         environment = {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": ",".join(self.uuids)}
         environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
         with self.locked():
@@ -384,7 +367,7 @@ class Acceptance:
         """For so many steps with what lies between blocks of them, or what there is."""
         return f"{max(1.0, min(most_s, 1.2 * steps * self.step_s)):.0f}"
 
-    def compare(self, benchmark: str, name: str, command: list[str], limit_s: float, first_only: bool = False) -> None:
+    def compare(self, benchmark: str, name: str, command: list[str], limit_s: float) -> None:
         """Run a benchmark that compares, and judge it; in a rehearsal its ratio is a figure of no meaning."""
         if not self.on_gpu:
             pairs, seconds = command.index("--pairs"), command.index("--seconds")
@@ -657,6 +640,7 @@ def accept(options: argparse.Namespace) -> int:
         raise RequestError("--out", f"{options.out} is not empty", "name a new folder")
     check_writable(out)
     check_apex(options.apex)
+    options.apex = options.apex and os.path.abspath(options.apex)  # commands run in the checkout
     sizes = Sizes(device="cuda", model="resnet101", image_size=options.image_size, global_batch=options.global_batch)
     gpus: tuple[nvml.Gpu, ...] = ()
     obstacle = None
