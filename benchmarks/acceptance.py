@@ -416,14 +416,15 @@ def _scenarios(run: Mapping[str, Any], found: Sequence[Speed]) -> str:
         figures = [_number(row[name], form) for name, form in (("throughput_img_s", ".1f"), ("step_median_ms", ".2f"))]
         figures.append(_number(row["relative_to_ddp"], ".2f"))
         if speed is None:
-            figures += ["-"] * 4
+            figures += ["-"] * 4 * bool(found)
         else:
             share = "-" if speed.matrix_share is None else f"{100 * speed.matrix_share:.0f} % of {speed.rate}"
             figures += [f"{speed.tflops:.2f}", share, f"{speed.gb_s:.0f}", f"{100 * speed.copy_share:.0f} %"]
         figures += [_number(row["peak_pid_mib"], ",.0f"), _number(row["peak_total_mib"], ",.0f")]
         told = (row["memory_source"], row["parity"], row["status"], row["what_ran"])
         rows.append((row["scenario"], *figures, *(str(value or "-") for value in told)))
-    heads = ("scenario", "img/s", "step ms", "vs ddp", "TFLOP/s", "of matrix rate", "GB/s", "of copy rate")
+    achieved = ("TFLOP/s", "of matrix rate", "GB/s", "of copy rate") if found else ()
+    heads = ("scenario", "img/s", "step ms", "vs ddp", *achieved)
     return _table((*heads, "MiB/PID", "MiB all", "source", "numerics", "status", "what ran"), rows)
 
 

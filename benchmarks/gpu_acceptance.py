@@ -528,14 +528,13 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def circumstances(
-    options: argparse.Namespace, gpus: Sequence[nvml.Gpu], look: dict[str, Any], sizes: Sizes
+    options: argparse.Namespace, gpus: Sequence[nvml.Gpu], look: dict[str, Any], sizes: Sizes, host: dict[str, Any]
 ) -> dict[str, str]:
-    """What a reader must know of how it was made, in the order of the page."""
+    """What a reader must know of how it was made, in the order of the page. ``host``: as it was at the start."""
     from importlib.metadata import PackageNotFoundError, version
 
     import bench
 
-    host = machine.describe(list(gpus))
     git = host["git"]
     try:
         torch = look.get("torch") or version("torch")
@@ -561,7 +560,7 @@ def circumstances(
         "CPU": f"{host['cpu']}, {host['cores_usable']} cores usable{', in a container' if host['container'] else ''}",
         "workload": f"{sizes.model}, {sizes.image_size} px, global batch {sizes.global_batch}, on {sizes.device}",
         "time allowed": f"{options.budget:.0f} s",
-        "UTC": machine.utc_now(),
+        "UTC": host["utc"],
     }
 
 
@@ -660,13 +659,14 @@ def accept(options: argparse.Namespace) -> int:
     if obstacle is not None:
         pack.say(f"gpu_acceptance: {obstacle}")
         pack.say("doctor and the scenarios on the CPU are still done")
+    host = {**machine.describe(list(gpus)), "utc": machine.utc_now()}
     code = None
     try:
         pack.work()
     except KeyboardInterrupt:
         pack.checks.append(Check(part="all", what="everything after this", verdict=NOT_DONE, why="interrupted"))
         code = INTERRUPTED
-    pack.about = circumstances(options, gpus, pack.look, pack.sizes) | pack.about
+    pack.about = circumstances(options, gpus, pack.look, pack.sizes, host) | pack.about
     evidence = pack.evidence()
     pack.write(evidence)
     page = os.path.relpath(os.path.join(out, "acceptance.md"))
