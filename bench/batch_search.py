@@ -76,6 +76,19 @@ def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
     return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
 
 
+def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
+    """How long a try will take, by the last ones (batch, seconds): as long as the last, and longer for a larger batch
+    by as much as that one took longer than the one before it.
+    """
+    if not took_s:
+        return 0.0
+    last, seconds = took_s[-1]
+    if len(took_s) < 2 or batch <= last or last <= took_s[-2][0]:
+        return seconds
+    before, fewer = took_s[-2]
+    return seconds + max(0.0, seconds - fewer) / (last - before) * (batch - last)
+
+
 def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
     """What ``global_batch`` will need, on the line through the two largest that train; None before there are two."""
     known = sorted(

@@ -25,6 +25,7 @@ from bench.batch_search import (
     TRY_WARMUP,
     Try,
     expected_batch,
+    expected_s,
     fullest_mib,
     next_batch,
     outcome,
@@ -381,7 +382,8 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: 
     on_gpu, capacity_mib = run.request.device == "cuda", search["capacity_mib"]
     unit, first = found.scenario.replicas(run.request.replicas), run.request.global_batch if on_gpu else None
     tries: list[Try] = []
-    took_s, stopped_by = 0.0, None
+    took_s: list[tuple[int, float]] = []
+    stopped_by = None
     while True:
         failed = stopped_by == "failure"
         search["scenarios"][found.name] = {**outcome(tries), "failed": failed, "stopped_by": stopped_by}
@@ -390,7 +392,7 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: 
         batch = next_batch(known, unit, first=first, expected=expected)
         if stopped_by is not None or batch is None:
             return
-        if tries and end_s is not None and time.monotonic() + took_s > end_s:
+        if tries and end_s is not None and time.monotonic() + expected_s(took_s, batch) > end_s:
             stopped_by = "budget"
             continue
         need_mib = None if on_gpu else predicted_mib(tries, batch)
@@ -400,7 +402,7 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: 
             continue
         started_s = time.monotonic()
         record, one = _try_batch(found, batch, capacity_mib, run)
-        took_s = time.monotonic() - started_s
+        took_s.append((batch, time.monotonic() - started_s))
         stopped_by = None if record.status in ("ok", "oom") else "failure"
         tries.append(one)
         _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")

@@ -355,7 +355,7 @@ class Acceptance:
         command = ["-m", "bench", "run", "--find-batch", "--scenario", "ddp,ddp_o2", *self.sizes.options, *self.where()]
         command += [
             "--budget",
-            f"{limit_s - 25:.0f}s",
+            f"{limit_s - 25 if self.on_gpu else 20:.0f}s",
             "--no-parity",
             "--json",
             "--out",

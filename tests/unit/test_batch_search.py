@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import pipeline
-from bench.batch_search import KEPT_FREE, MOST, Try, expected_batch, fullest_mib, next_batch, outcome, predicted_mib
+from bench.batch_search import (
+    KEPT_FREE,
+    MOST,
+    Try,
+    expected_batch,
+    expected_s,
+    fullest_mib,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -153,3 +163,11 @@ def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(monkeypat
     assert [one["tries"] for one in Device(monkeypatch, 1.0, 10.0).search().values()] == [1, 1]
     found = Device(monkeypatch, None, 10.0, breaks_at=200).search()["a"]
     assert (found["largest"], found["failed"], found["stopped_by"]) == (128, True, "failure")
+
+
+def test_a_try_of_twice_the_batch_is_expected_to_take_longer_where_the_last_one_did() -> None:
+    assert expected_s([], 8) == 0.0
+    assert expected_s([(128, 9.0)], 256) == 9.0
+    assert expected_s([(128, 9.0), (256, 11.0)], 512) == pytest.approx(15.0)
+    assert expected_s([(128, 9.0), (256, 8.0)], 512) == 8.0
+    assert expected_s([(256, 11.0), (512, 20.0)], 384) == 20.0
