@@ -10,6 +10,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,8 @@ from bench.batch_search import (
     TRY_ITERS,
     TRY_WARMUP,
     Try,
+    expected_batch,
+    expected_s,
     fullest_mib,
     next_batch,
     outcome,
@@ -352,29 +355,57 @@ def _compute_reference(run: _Run) -> None:
 
 
 def _find_batches(run: _Run) -> None:
-    """For each scenario the largest global batch that trains, each try a launch of few steps."""
-    capacity_mib = _capacity_mib(run)
-    search: dict[str, Any] = {"launches": [], "scenarios": {}, "capacity_mib": capacity_mib, "kept_free": KEPT_FREE}
+    """For each scenario the largest global batch that trains, each try a launch of few steps.
+
+    A budget is shared evenly among those that are still to come.
+    """
+    search: dict[str, Any] = {
+        "launches": [],
+        "scenarios": {},
+        "capacity_mib": _capacity_mib(run),
+        "kept_free": KEPT_FREE,
+    }
     run.writer.document["batch_search"] = search
     run.progress.drop_all()
-    for found in run.runnable:
-        tries: list[Try] = []
-        failed = False
-        while not failed:
-            known = {one.global_batch: one.why_not is None for one in tries}
-            batch = next_batch(known, found.scenario.replicas(run.request.replicas))
-            if batch is None:
-                break
-            need_mib = predicted_mib(tries, batch) if run.request.device == "cpu" else None
-            if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
-                why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
-                tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
-                continue
-            record, one = _try_batch(found, batch, capacity_mib, run)
-            failed = record.status not in ("ok", "oom")
-            tries.append(one)
-            search["scenarios"][found.name] = {**outcome(tries), "failed": failed}
-            _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")
+    end_s = None if run.request.budget_s is None else time.monotonic() + run.request.budget_s
+    for position, found in enumerate(run.runnable):
+        now_s = time.monotonic()
+        share_s = None if end_s is None else now_s + (end_s - now_s) / (len(run.runnable) - position)
+        _find_batch(found, search, share_s, run)
+
+
+def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: _Run) -> None:
+    """The search of one scenario, which has one try at least and begins none that would end after ``end_s``.
+
+    ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``.
+    """
+    on_gpu, capacity_mib = run.request.device == "cuda", search["capacity_mib"]
+    unit, first = found.scenario.replicas(run.request.replicas), run.request.global_batch if on_gpu else None
+    tries: list[Try] = []
+    took_s: list[tuple[int, float]] = []
+    stopped_by = None
+    while True:
+        failed = stopped_by == "failure"
+        search["scenarios"][found.name] = {**outcome(tries), "failed": failed, "stopped_by": stopped_by}
+        known = {one.global_batch: one.why_not is None for one in tries}
+        expected = expected_batch(tries, capacity_mib) if on_gpu else None
+        batch = next_batch(known, unit, first=first, expected=expected)
+        if stopped_by is not None or batch is None:
+            return
+        if tries and end_s is not None and time.monotonic() + expected_s(took_s, batch) > end_s:
+            stopped_by = "budget"
+            continue
+        need_mib = None if on_gpu else predicted_mib(tries, batch)
+        if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
+            why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
+            tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
+            continue
+        started_s = time.monotonic()
+        record, one = _try_batch(found, batch, capacity_mib, run)
+        took_s.append((batch, time.monotonic() - started_s))
+        stopped_by = None if record.status in ("ok", "oom") else "failure"
+        tries.append(one)
+        _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")
 
 
 def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tuple[LaunchRecord, Try]:

@@ -11,7 +11,8 @@ third of that of blocks of eight.) What happens only now and then in a run, a pr
 happen in every block of one kind; whoever reads the figures weighs it with how often it happens.
 
 ``ask.json`` in the launch's folder: ``what`` (``overhead``, ``sampler`` or ``gate``), ``strategy``, ``steps`` (of a
-block), ``seconds``, ``times`` (how many times over the overhead is laid on each step).
+block), ``seconds``, ``times`` (how many times over the overhead is laid on each step), ``peace_s`` (how long the
+sampler samples at its own pace, for what it takes).
 """
 
 import gc
@@ -39,16 +40,15 @@ SCENARIO = Scenario(summary="blocks of steps in turn, for benchmarks/", strategy
 
 TWO_KINDS = ("ABBA", "BAAB")
 THREE_KINDS = ("ABCCBA", "CABBAC", "BCAACB")
-SAMPLED_IN_PEACE_S = 20.0
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def setup(job: RankJob) -> Session:
-    """The session of the scenario that was asked for, in a rank whose second window is preceded by the blocks."""
+    """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
     with open(os.path.join(job.job.scratch, "ask.json"), encoding="utf-8") as file:
         ask = json.load(file)
     run_window = loop.run_window
-    warm = False
+    done = 0
 
     def window(
         session: Session,
@@ -59,13 +59,14 @@ def setup(job: RankJob) -> Session:
         on_step: Callable[[int], None] = lambda step: None,
         note: Callable[[], None] | None = None,
     ) -> loop.Timings:
-        nonlocal warm
-        if warm:
+        nonlocal done
+        if done == job.workload.warmup:  # which may come in several windows
             measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[ask["what"]]
-            result = measure(Block(session, load, ask["steps"], device, on_step, ask["times"]), job, ask["seconds"])
+            block = Block(session, load, ask["steps"], device, on_step, ask["times"])
+            result = measure(block, job, ask["seconds"], ask["peace_s"])
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(result, file)
-        warm = True
+        done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 
     loop.run_window = window  # of this rank alone, which is a process of this one launch
@@ -181,7 +182,7 @@ class Nothing(Session):
         pass
 
 
-def overhead(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
+def overhead(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
     """A: bare; B: instrumented; C: instrumented, with a progress message in each block."""
     chains = {"A": block.bare, "B": block.instrumented, "C": block.reporting}
     return {
@@ -190,7 +191,7 @@ def overhead(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
     }
 
 
-def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
+def sampler(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
     """A: the sampler process sleeps; B: it is told to watch this launch as the block starts, and samples it at once.
 
     The process belongs to rank 0. Asleep it is blocked in ``poll`` without a timeout. At the end it watches at its own
@@ -227,14 +228,14 @@ def sampler(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
     launch += 1
     watch()
     started, before_s = time.monotonic(), cpu_s(process.pid)
-    rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 0, SAMPLED_IN_PEACE_S)
+    rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, 0, peace_s)
     used_s, sampled_s = cpu_s(process.pid) - before_s, time.monotonic() - started
     process.finish(launch)
     process.stop()
     return {"rounds": both, "sampler_cpu_s": used_s, "sampled_s": sampled_s, "sampler_cost": process.cost}
 
 
-def gate(block: Block, job: RankJob, seconds: float) -> dict[str, Any]:
+def gate(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
     """A block each time that the command line asks for one, so that two launches can take turns."""
     channel = None
     if job.rank == 0:

@@ -19,21 +19,13 @@ history calls 3 % a regression.
 """
 
 import math
-import os
-import socket
 import time
 from dataclasses import replace
-from threading import Thread
 
 import launching
 import paired
 
-from bench.channel import Channel
-from bench.launch.local import WorkerHost
-from bench.records import Job
-
 MARGIN = 0.02
-START_LIMIT_S = 180.0
 
 
 def main() -> int:
@@ -61,7 +53,9 @@ def main() -> int:
         launching.host(where) as forking,
     ):
         for number in range(options.pairs):
-            measured, quiet = take_turns(Launch(starting, job, where), Launch(forking, job, where), options.seconds)
+            measured, quiet = take_turns(
+                launching.Turns(starting, job, where), launching.Turns(forking, job, where), options.seconds
+            )
             if len(quiet) > 1:
                 log_ratios.append(paired.middle(map(paired.log_ratio, quiet)))
             rounds += quiet
@@ -84,40 +78,9 @@ def main() -> int:
     return paired.finish("fresh_vs_forked", [comparison], [all_count], as_json=options.json, torch=version)
 
 
-class Launch:
-    """A launch that lives in the background and does a step each time it is asked for one."""
-
-    def __init__(self, on: WorkerHost, job: Job, where: str) -> None:
-        self.job = launching.block_job(job, "gate", where, steps=1)
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(os.path.join(self.job.scratch, "gate"))
-        self.listener.listen(1)
-        self.listener.settimeout(START_LIMIT_S)
-        self.background = Thread(target=launching.launch, args=(on, self.job, where), daemon=True)
-        self.background.start()
-
-    def wait_until_warm(self) -> None:
-        """Raises ``TimeoutError`` when the launch failed before."""
-        connection, _ = self.listener.accept()
-        connection.settimeout(START_LIMIT_S)
-        self.channel = Channel(connection)
-
-    def step(self) -> None:
-        """Do one. Raises ``ConnectionError`` when the launch is gone."""
-        self.channel.send(event="turn", go_on=True)
-        self.channel.wait_for("done")
-
-    def finish(self) -> list[list[launching.Turn]]:
-        """End it; for each rank, its turns."""
-        self.channel.send(event="turn", go_on=False)
-        self.background.join()
-        self.channel.close()
-        self.listener.close()
-        results = launching.read(self.job.scratch, self.job.processes, "blocks")
-        return [[launching.Turn(**turn) for turn in result["blocks"]] for result in results]
-
-
-def take_turns(fresh: Launch, forked: Launch, seconds: float) -> tuple[list[paired.Round], list[paired.Round]]:
+def take_turns(
+    fresh: launching.Turns, forked: launching.Turns, seconds: float
+) -> tuple[list[paired.Round], list[paired.Round]]:
     """The rounds of a pair of launches, and those of them that count."""
     fresh.wait_until_warm()
     forked.wait_until_warm()

@@ -1,18 +1,22 @@
 """Launches for the benchmarks, made as ``bench run`` makes them: its plan, its worker host, its ranks."""
 
+import argparse
 import json
 import math
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any
 
 import paired  # also puts bench on the path
 
 from bench import discover, machine
+from bench.channel import Channel
 from bench.console import Console, RunProgress
 from bench.launch.local import WorkerHost
 from bench.plan import DEFAULT_GLOBAL_BATCH, DEFAULT_IMAGE_SIZE, Request, launches
@@ -23,11 +27,14 @@ STRETCH_S = 1.0
 NOT_QUIET = f"the others are of seconds in which other work took more than {QUIET:.0%} of the machine"
 """What other processes may take of the machine's cores, judged over stretches of so many seconds."""
 
+START_LIMIT_S = 180.0
+
 
 def plan(
     scenario: str,
     *,
     device: str = "cpu",
+    gpus: str | None = None,
     ranks: int = 2,
     model: str,
     image_size: int | None = None,
@@ -35,9 +42,12 @@ def plan(
     warmup: int,
     iters: int,
 ) -> Job:
-    """The job of one launch of ``scenario``, without its folders. ``ranks`` counts on the CPU; on GPUs all are used."""
-    device, gpus = machine.choose_device(device)
-    devices = machine.choose_gpus(None, gpus)
+    """The job of one launch of ``scenario``, without its folders.
+
+    ``ranks`` counts on the CPU. ``gpus``: those to use, as in ``bench run --gpus``; None for all of them.
+    """
+    device, here = machine.choose_device(device)
+    devices = machine.choose_gpus(gpus, here)
     found = discover.load(*discover.resolve(scenario))
     request = Request(
         scenarios=(found.name,),
@@ -60,6 +70,12 @@ def plan(
         label=None,
     )
     return launches(request, (found,), machine.cores())[0].job
+
+
+def gpu_options(parser: argparse.ArgumentParser) -> None:
+    """Where to measure: ``--device`` and ``--gpus``."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu, 2 gloo ranks")
+    parser.add_argument("--gpus", metavar="0,2", help="with --device cuda: which, as in 'bench run' (default: all)")
 
 
 @contextmanager
@@ -137,16 +153,19 @@ class Blocks:
     """What the ranks of a launch of ``blocks.py`` measured.
 
     ``results``: the file of each rank. ``rounds``: a block takes as long as on its slowest rank. ``quiet``: those of
-    ``rounds`` that count.
+    ``rounds`` that count. ``device``: of the job.
     """
 
     results: list[dict[str, Any]]
     rounds: list[paired.Round]
     quiet: list[paired.Round]
     torch: str
+    device: str = "cpu"
 
     def said(self, candidate: str = "B") -> list[str]:
         """For people: how many rounds count, and what all of them would give."""
+        if self.device == "cuda":
+            return [f"all {len(self.rounds)} rounds count: other work on the cores of a server is not on its GPU"]
         lines = [f"{len(self.quiet)} of {len(self.rounds)} rounds count; {NOT_QUIET}"]
         if len(self.rounds) > len(self.quiet):
             middle = paired.middle(paired.log_ratio(one, candidate) for one in self.rounds)
@@ -154,13 +173,16 @@ class Blocks:
         return lines
 
 
-def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1) -> Blocks:
+def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1, peace_s: float = 20.0) -> Blocks:
     """Do blocks of so many of ``job``'s steps in turn for so long, instrumented ``times`` over.
 
-    Raises ``RuntimeError`` when the launch fails.
+    ``peace_s``: how long a sampler then samples at its own pace. On a GPU every round counts: in a container the
+    kernel's account is of the whole server, whose other work is on its cores and not on this GPU. Raises
+    ``RuntimeError`` when the launch fails.
     """
     with folder() as where, host(where, device=job.workload.device) as started:
-        scratch = launch(started, block_job(job, what, where, steps=steps, seconds=seconds, times=times), where)
+        asked = block_job(job, what, where, steps=steps, seconds=seconds, times=times, peace_s=peace_s)
+        scratch = launch(started, asked, where)
         results = read(scratch, job.processes, "blocks")
         version = torch_version(started)
     ranks = [result["rounds"] for result in results]
@@ -172,16 +194,54 @@ def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1) -
         Load(t_s=of_all[0]["t_s"], machine_s=of_all[0]["machine_s"], own_s=sum(one["own_s"] for one in of_all))
         for of_all in zip(*ranks, strict=True)
     ]
-    return Blocks(results=results, rounds=measured, quiet=quiet(measured, loads), torch=version)
+    device = job.workload.device
+    counted = measured if device == "cuda" else quiet(measured, loads)
+    return Blocks(results=results, rounds=measured, quiet=counted, torch=version, device=device)
 
 
-def block_job(job: Job, what: str, where: str, *, steps: int, seconds: float = 0.0, times: int = 1) -> Job:
+def block_job(
+    job: Job, what: str, where: str, *, steps: int, seconds: float = 0.0, times: int = 1, peace_s: float = 20.0
+) -> Job:
     """The job with ``blocks.py`` around its scenario, and a folder under ``where`` that says what is asked of it."""
     scratch = tempfile.mkdtemp(dir=where)
     with open(os.path.join(scratch, "ask.json"), "w", encoding="utf-8") as file:
-        json.dump({"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds, "times": times}, file)
+        ask = {"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds, "times": times}
+        json.dump({**ask, "peace_s": peace_s}, file)
     scenario_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
     return replace(job, strategy="custom", scenario_file=scenario_file, scratch=scratch)
+
+
+class Turns:
+    """A launch that lives in the background and does a block of steps each time it is asked for one."""
+
+    def __init__(self, on: WorkerHost, job: Job, where: str, steps: int = 1) -> None:
+        self.job = block_job(job, "gate", where, steps=steps)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(os.path.join(self.job.scratch, "gate"))
+        self.listener.listen(1)
+        self.listener.settimeout(START_LIMIT_S)
+        self.background = Thread(target=launch, args=(on, self.job, where), daemon=True)
+        self.background.start()
+
+    def wait_until_warm(self) -> None:
+        """Raises ``TimeoutError`` when the launch failed before."""
+        connection, _ = self.listener.accept()
+        connection.settimeout(START_LIMIT_S)
+        self.channel = Channel(connection)
+
+    def step(self) -> None:
+        """Do one block. Raises ``ConnectionError`` when the launch is gone."""
+        self.channel.send(event="turn", go_on=True)
+        self.channel.wait_for("done")
+
+    def finish(self) -> "list[list[Turn]]":
+        """End it; for each rank, its turns."""
+        self.channel.send(event="turn", go_on=False)
+        self.background.join()
+        self.channel.close()
+        self.listener.close()
+        results = read(self.job.scratch, self.job.processes, "blocks")
+        return [[Turn(**turn) for turn in result["blocks"]] for result in results]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

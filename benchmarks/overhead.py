@@ -37,7 +37,7 @@ MESSAGE_INTERVAL_S = 0.25
 def main() -> int:
     parser = paired.parser(__doc__, pairs=12)
     parser.add_argument("--scenario", default="ddp", help="which one (default: ddp)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu, 2 gloo ranks")
+    launching.gpu_options(parser)
     parser.add_argument("--seconds", type=float, default=100.0, metavar="S", help="how long to measure (default: 100)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a block (default: 1; on a GPU 10)")
     parser.add_argument("--times", type=int, metavar="N", help="instrumented so many times (default: 100; on a GPU 1)")
@@ -50,6 +50,7 @@ def main() -> int:
     job = launching.plan(
         options.scenario,
         device=options.device,
+        gpus=options.gpus,
         model=options.model or model,
         image_size=options.image_size or image_size,
         global_batch=options.global_batch,

@@ -40,20 +40,33 @@ INTERVAL_S = {"cpu": 0.25, "cuda": 0.1}
 def main() -> int:
     parser = paired.parser(__doc__, pairs=12)
     parser.add_argument("--scenario", default="ddp", help="which one (default: ddp)")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu, 2 gloo ranks")
+    launching.gpu_options(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long a look takes (default: 60)")
     parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="for all looks (default: 300)")
+    parser.add_argument(
+        "--peace", type=float, default=20.0, metavar="S", help="then, sampling at its own pace (default: 20)"
+    )
+    parser.add_argument("--model", help="a classification model of torchvision")
+    parser.add_argument("--image-size", type=int, metavar="PX")
+    parser.add_argument("--global-batch", type=int, metavar="N")
     options = parser.parse_args()
     model, image_size, steps = DEFAULTS[options.device]
     job = launching.plan(
-        options.scenario, device=options.device, model=model, image_size=image_size, warmup=20, iters=1
+        options.scenario,
+        device=options.device,
+        gpus=options.gpus,
+        model=options.model or model,
+        image_size=options.image_size or image_size,
+        global_batch=options.global_batch,
+        warmup=20,
+        iters=1,
     )
     looks = max(1, min(LOOKS_AT_MOST, int(options.budget // options.seconds)))
     level = 1.0 - 0.05 / looks
     done: list[launching.Blocks] = []
     verdict = UNDECIDED
     while verdict == UNDECIDED and len(done) < looks:
-        done.append(launching.blocks(job, "sampler", steps=steps, seconds=options.seconds))
+        done.append(launching.blocks(job, "sampler", steps=steps, seconds=options.seconds, peace_s=options.peace))
         share, raw = of_a_run(done, options.pairs, INTERVAL_S[options.device])
         comparison = paired.Comparison(
             name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",

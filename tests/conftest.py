@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +22,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
 a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
 
+BEGAN_S = time.monotonic()
+GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
+"""The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
+
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test of a GPU out when the time that they may take is over (see benchmarks/gpu_acceptance.py)."""
+    limit = os.environ.get(GPU_TESTS_LIMIT)
+    if limit and item.get_closest_marker("gpu") and time.monotonic() - BEGAN_S > float(limit):
+        pytest.skip(f"not reached within {limit} s")
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
@@ -82,10 +94,15 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
 @pytest.fixture
 def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
     """``execute(name_or_source, **changes)``: one launch of a named scenario, or of one given as source text."""
+    return executor(host, tmp_path)
+
+
+def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
+    """A function that does one launch on ``host`` with a folder of its own under ``where``; see :func:`execute`."""
     number = iter(range(100))
 
     def run(scenario: str, on: WorkerHost = host, **changes: Any) -> Executed:
-        folder = tmp_path / f"launch{next(number)}"
+        folder = where / f"launch{next(number)}"
         folder.mkdir()
         if "\n" in scenario:
             file = folder / "planted.py"

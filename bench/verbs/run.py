@@ -62,7 +62,8 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     for name, found in search["scenarios"].items():
         figures = [found[key] for key in ("largest", "throughput_img_s", "peak_mib")]
         texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
-        rows.append((name, *texts, f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"))
+        over = f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"
+        rows.append((name, *texts, over + "; the budget was spent" * (found["stopped_by"] == "budget")))
     people = sys.stderr if options.json else sys.stdout
     print("", align(rows, left=("scenario", "the next one")), "", sep="\n", file=people)
     print(f"Run folder: {os.path.relpath(finished.path)}", file=people)
@@ -154,7 +155,8 @@ def _parser() -> Parser:
     much.add_argument(
         "--find-batch",
         action="store_true",
-        help="instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free",
+        help="instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
+        "on GPUs the search begins at --global-batch",
     )
     much.add_argument(
         "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
@@ -172,7 +174,7 @@ def _parser() -> Parser:
         "--budget",
         type=span,
         metavar="20m",
-        help=f"the most that --until-precision may take in all (default: {DEFAULT_BUDGET_S / 60:.0f}m)",
+        help=f"the most that --until-precision (default: {DEFAULT_BUDGET_S / 60:.0f}m) or --find-batch may take in all",
     )
     why = parser.add_argument_group("why")
     why.add_argument(
@@ -222,8 +224,9 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     devices = machine.choose_gpus(options.gpus, gpus)
     foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
     replicas = len(devices) if device == "cuda" else options.nproc or 2
-    if options.budget is not None and options.until_precision is None:
-        raise RequestError("--budget", "it limits --until-precision, which is not asked for", "add it, such as 1%")
+    if options.budget is not None and options.until_precision is None and not options.find_batch:
+        what = "it limits --until-precision and --find-batch, neither of which is asked for"
+        raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_apex(options.apex)
@@ -248,7 +251,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         stall_timeout_s=options.stall_timeout,
         label=options.label,
         until_precision=options.until_precision,
-        budget_s=(options.budget or DEFAULT_BUDGET_S) if options.until_precision else None,
+        budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
         trace=options.trace,
         parity=options.parity,

@@ -93,7 +93,7 @@ CASES: dict[str, Case] = {
         for value in ("0m", "nanm", "infh", "m", "", "20 parsecs")
     },
     "negative budget": ((*CPU, "--until-precision", "1%", "--budget=-5m"), ("--budget: '-5m'", "20m")),
-    "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision", "add it, such as 1%")),
+    "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision 1%", "--find-batch")),
     **{
         f"precision of {value}": ((*CPU, "--until-precision", value), (f"--until-precision: '{value}'", "such as 1%"))
         for value in ("1", "0%", "100%", "nan%", "inf%", "%", "")

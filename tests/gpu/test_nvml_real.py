@@ -1,6 +1,8 @@
 """What NVML says against ``nvidia-smi`` and against torch, on a real driver: ``python -m pytest -m gpu``."""
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import nvml
+from bench import machine, nvml
 from bench.analyse import devices
 from bench.pid_namespace import nested
 from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
@@ -46,9 +48,6 @@ class Rank:
     """A process with a CUDA context and 2 GiB on the first GPU of this host in PCI order."""
 
     def __init__(self, uuid: str) -> None:
-        import os
-        import sys
-
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "2048"],
             stdin=subprocess.PIPE,
@@ -74,7 +73,9 @@ class Rank:
 
 @pytest.fixture
 def gpu() -> nvml.Gpu:
-    return nvml.list_gpus()[0][0]
+    here = nvml.list_gpus()[0]
+    uuid = machine.choose_gpus(os.environ.get("BENCH_TEST_GPUS"), here)[0]
+    return next(one for one in here if one.uuid == uuid)
 
 
 @pytest.fixture

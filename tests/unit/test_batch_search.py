@@ -1,12 +1,24 @@
 """The search for the largest batch, against devices whose truth is known."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.batch_search import MOST, Try, fullest_mib, next_batch, outcome, predicted_mib
+from bench import pipeline
+from bench.batch_search import (
+    KEPT_FREE,
+    MOST,
+    Try,
+    expected_batch,
+    expected_s,
+    fullest_mib,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -24,6 +36,44 @@ def test_a_search_without_end_is_ended() -> None:
     while (batch := next_batch(tries, 1)) is not None:
         tries[batch] = True
     assert max(tries) == MOST
+
+
+@given(
+    largest=st.integers(0, 5000),
+    unit=st.integers(1, 8),
+    first=st.integers(1, 600),
+    wrong=st.floats(0.3, 3.0, allow_nan=False),
+)
+def test_with_an_expectation_however_wrong_the_largest_is_found(
+    largest: int, unit: int, first: int, wrong: float
+) -> None:
+    tries: dict[int, bool] = {}
+    while (batch := next_batch(tries, unit, first, wrong * largest if len(tries) > 1 else None)) is not None:
+        assert batch not in tries and batch % unit == 0 and batch > 0
+        tries[batch] = batch <= largest
+    assert max((batch for batch, trains in tries.items() if trains), default=0) == largest // unit * unit
+    assert len(tries) <= 90, "it creeps"
+
+
+def test_a_good_expectation_is_there_in_few_tries() -> None:
+    """A device of 80 GB, 120 MiB an image and 1,500 MiB besides; what is held is known but for a few MiB."""
+    tries: list[Try] = []
+    while True:
+        known = {one.global_batch: one.why_not is None for one in tries}
+        if (batch := next_batch(known, 1, 128, expected_batch(tries, 81920.0))) is None:
+            break
+        peak = 1500.0 + 120.0 * batch + 7 * (batch % 5)
+        fits = peak <= (1 - KEPT_FREE) * 81920.0
+        tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_img_s=1.0))
+    assert outcome(tries)["largest"] == 635 and len(tries) <= 10, tries
+    assert 625 <= tries[2].global_batch <= 645, "the third is there already"
+
+
+def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
+    assert expected_batch([trained(128, 9000.0)], 80000.0) is None
+    assert expected_batch([trained(128, 9000.0), trained(256, 8000.0)], 80000.0) is None
+    oom = Try(global_batch=512, why_not="oom", peak_mib=300.0)
+    assert expected_batch([trained(1, 100.0), trained(2, 200.0), oom], 1000.0) == pytest.approx(9.5)
 
 
 def trained(batch: int, peak_mib: float) -> Try:
@@ -48,5 +98,76 @@ def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
 
 def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
     found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")])
-    assert found == {"largest": 2, "throughput_img_s": 20.0, "peak_mib": 300.0, "too_large": 4, "why_not": "near"}
+    assert found == {
+        "largest": 2,
+        "throughput_img_s": 20.0,
+        "peak_mib": 300.0,
+        "too_large": 4,
+        "why_not": "near",
+        "tries": 3,
+    }
     assert outcome([Try(global_batch=1, why_not="oom")])["largest"] is None
+
+
+class Device:
+    """A GPU of 80 GB on which every try takes a while of a clock that is set."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
+    ) -> None:
+        self.now_s, self.tried = 0.0, list[int]()
+        patch.setattr(pipeline.time, "monotonic", lambda: self.now_s)
+
+        def attempt(found: Any, batch: int, capacity_mib: float, run: Any) -> tuple[Any, Try]:
+            self.now_s += try_s
+            self.tried.append(batch)
+            if batch >= breaks_at:
+                return SimpleNamespace(status="error", reason="broke"), Try(global_batch=batch, why_not="broke")
+            peak = 1500.0 + 120.0 * batch
+            why = None if peak < 0.95 * capacity_mib else "full"
+            one = Try(global_batch=batch, why_not=why, peak_mib=peak, throughput_img_s=1.0)
+            return SimpleNamespace(status="ok", reason=None), one
+
+        patch.setattr(pipeline, "_try_batch", attempt)
+        found = [SimpleNamespace(name=name, scenario=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
+        self.run: Any = SimpleNamespace(
+            request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
+            writer=SimpleNamespace(
+                document={"machine": {"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]}, "batch_search": None}
+            ),
+            progress=SimpleNamespace(drop_all=lambda: None),
+            runnable=found,
+        )
+
+    def search(self) -> dict[str, Any]:
+        pipeline._find_batches(self.run)
+        return dict(self.run.writer.document["batch_search"]["scenarios"])
+
+
+def test_without_a_budget_the_search_goes_on_until_the_largest_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, None, 10.0)
+    found = device.search()
+    assert device.tried[:3] == [128, 256, 636]
+    assert [(one["largest"], one["too_large"], one["stopped_by"]) for one in found.values()] == [(636, 637, None)] * 2
+
+
+def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, 50.0, 10.0)
+    first, second = device.search().values()
+    assert (first["tries"], second["tries"]) == (2, 3), "25 s and then the 30 s that are left"
+    assert first["stopped_by"] == second["stopped_by"] == "budget" and device.now_s == 50.0
+    assert (first["largest"], first["too_large"]) == (256, None)
+
+
+def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [one["tries"] for one in Device(monkeypatch, 1.0, 10.0).search().values()] == [1, 1]
+    found = Device(monkeypatch, None, 10.0, breaks_at=200).search()["a"]
+    assert (found["largest"], found["failed"], found["stopped_by"]) == (128, True, "failure")
+
+
+def test_a_try_of_twice_the_batch_is_expected_to_take_longer_where_the_last_one_did() -> None:
+    assert expected_s([], 8) == 0.0
+    assert expected_s([(128, 9.0)], 256) == 9.0
+    assert expected_s([(128, 9.0), (256, 11.0)], 512) == pytest.approx(15.0)
+    assert expected_s([(128, 9.0), (256, 8.0)], 512) == 8.0
+    assert expected_s([(256, 11.0), (512, 20.0)], 384) == 20.0

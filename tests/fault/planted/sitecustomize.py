@@ -34,6 +34,7 @@ def _break_other(victim, fault):
     host = os.getppid()
     supervisor = _parent(host)
     pid = {"host": host, "supervisor": supervisor}.get(victim) or _sampler_of(supervisor)
+    time.sleep(IN_THE_PHASE_S)  # the host has forked everybody: an exception in a hook of fork is lost in Python
     number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}.get(fault, signal.SIGUSR2)
     with open(os.environ["BENCH_TEST_FAULT"] + ".pid", "w", encoding="utf-8") as file:
         file.write(str(pid))

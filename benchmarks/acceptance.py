@@ -1,0 +1,466 @@
+"""What an acceptance of bench on a GPU consists of, as values: checks and verdicts, time, the page, what is kept.
+
+Pure: ``gpu_acceptance.py`` does the work and hands over what came of it, so that all of this is tested without a GPU.
+"""
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from xml.etree import ElementTree
+
+PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE = (
+    "passed",
+    "FAILED",
+    "not shown",
+    "not done",
+    "not applicable here",
+    "figure",
+)
+"""Verdicts. Not shown: the noise was larger than what is looked for. Not done: it could have been, and was not. Not
+applicable here: this machine has not what it needs (a second GPU, apex). Figure: stated, and held against no bound."""
+
+EXIT_CODES = ((FAILED, 1), (NOT_DONE, 12), (NOT_SHOWN, 11))
+"""Of the gravest verdict; 0 where there is none of them."""
+
+RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+"""Whose matrix rate a level is held against on a GPU: convolutions in fp32 use TF32, as torch has it."""
+
+
+WARMUP = 10
+MANY = 8
+"""How many checks that have no answer for one and the same reason are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the page. ``figure``: what was found. ``bound``: what it is held against. ``why``: if not passed."""
+
+    part: str
+    what: str
+    verdict: str
+    figure: str = ""
+    bound: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A piece of work. ``least_s``: with less time it is not begun; ``most_s``: it is not given more."""
+
+    name: str
+    title: str
+    least_s: float
+    most_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Shares out ``total_s`` seconds from ``start_s`` on, ``reserve_s`` of which are for the page at the end."""
+
+    total_s: float
+    reserve_s: float
+    clock: Callable[[], float]
+    start_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start_s = self.clock()
+
+    @property
+    def left_s(self) -> float:
+        """For work; never below 0."""
+        return max(0.0, self.start_s + self.total_s - self.reserve_s - self.clock())
+
+    def grant(self, part: Part, later: Sequence[Part]) -> float | None:
+        """Seconds for ``part``, leaving those to come their least as far as that goes; None where it is too little.
+
+        Parts come in the order of their importance: when not all have their least, the last go without.
+        """
+        if self.left_s < part.least_s:
+            return None
+        spare = self.left_s - sum(one.least_s for one in later)
+        return min(part.most_s, max(part.least_s, spare))
+
+
+def too_late(part: Part, left_s: float) -> Check:
+    """The check of a part that no time was left for."""
+    why = f"{left_s:.0f} s were left and it needs {part.least_s:.0f}; give more with --budget"
+    return Check(part=part.name, what=part.title, verdict=NOT_DONE, why=why)
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """0 all passed; 1 one failed; 12 one was not done; 11 one could not be shown for noise."""
+    verdicts = {check.verdict for check in checks}
+    return next((code for verdict, code in EXIT_CODES if verdict in verdicts), 0)
+
+
+def steps_that_fit(seconds: float, step_s: float, *, launches: int, start_s: float) -> tuple[int, int] | None:
+    """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where no eight steps fit.
+
+    Ten warm-up steps, since torch DDP takes times of its own in its first ten. ``step_s``: of fp32, which no scenario
+    is much slower than. ``start_s``: of a launch before its first step. The reference makes two passes over the same
+    steps without TF32, which are counted as eight launches' steps.
+    """
+    steps = int((0.9 * seconds - (launches + 2) * start_s) / ((launches + 8) * step_s))
+    return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + 8 else None
+
+
+# From what the parts left behind to checks
+
+
+def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Check]:
+    """The checks of a benchmark's ``--json`` (see ``paired.finish``): its ratio against its bound, and what must hold
+    besides. A bound that noise alone has missed is not shown; a ratio that is surely beyond it has failed.
+    """
+    (one,) = document["comparisons"]
+    checks = []
+    if one["ratio"] is None:
+        checks.append(Check(part=part, what=what, verdict=NOT_SHOWN, why="fewer than two pairs were measured"))
+    else:
+        low, high = one["interval_95"]
+        if one["margin"] is not None:
+            bound = f"95 % interval within 1 ± {one['margin']:g}"
+            beyond = high < 1 - one["margin"] or low > 1 + one["margin"]
+        else:
+            bound = f"upper 95 % bound ≤ {one['allowed']:g}"
+            beyond = low > one["allowed"]
+        figure = (
+            f"{one['ratio']:.4f} ({low:.4f} to {high:.4f}); {one['a']} {1e3 * statistics.median(one['a_s']):.2f} ms, "
+        )
+        figure += f"{one['b']} {1e3 * statistics.median(one['b_s']):.2f} ms"
+        verdict = PASSED if one["passed"] else FAILED if beyond else NOT_SHOWN
+        why = "" if one["passed"] else "surely beyond the bound" if beyond else "the noise is larger than the bound"
+        checks.append(Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why=why))
+    for check in document["checks"]:
+        few = check["text"].startswith("at least")
+        verdict = PASSED if check["passed"] else NOT_SHOWN if few else FAILED
+        checks.append(Check(part=part, what=f"{what}: {check['text']}", verdict=verdict))
+    return checks
+
+
+def of_tests(junit: str) -> list[Check]:
+    """One check per test, from pytest's JUnit file. Raises ``ElementTree.ParseError`` for a file that is none."""
+    checks = []
+    for case in ElementTree.fromstring(junit).iter("testcase"):
+        what = f"{case.get('name')}"
+        skipped, broken = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
+        figure = f"{float(case.get('time') or 0):.1f} s"
+        if broken:
+            why = " ".join((broken[0].get("message") or broken[0].text or "").split())[:300]
+            checks.append(Check(part="tests", what=what, verdict=FAILED, figure=figure, why=why))
+        elif skipped is not None:
+            why = " ".join((skipped.get("message") or "").split())
+            verdict = NOT_DONE if why.startswith("not reached") else NOT_HERE
+            checks.append(Check(part="tests", what=what, verdict=verdict, why=why))
+        else:
+            checks.append(Check(part="tests", what=what, verdict=PASSED, figure=figure))
+    return checks
+
+
+def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool) -> list[Check]:
+    """The checks of ``bench run --json`` over the scenarios. ``unsound``: what ``bench check`` says of the folder.
+
+    Tiny steps on a CPU that others use need not add up as well as they must on a GPU, and tiny batches make training
+    chaotic: not shown.
+    """
+    part, rows = "scenarios", document["summary"]
+
+    def check(what: str, wrong: Sequence[str], figure: str = "", bound: str = "", lenient: bool = False) -> Check:
+        verdict = PASSED if not wrong else NOT_SHOWN if lenient and not on_gpu else FAILED
+        return Check(part=part, what=what, verdict=verdict, figure=figure, bound=bound, why="; ".join(wrong))
+
+    ok = [launch for launch in document["launches"] if launch["status"] == "ok"]
+    failed = [f"{row['scenario']}: {row['status']}, {row['reason']}" for row in rows if row["status"] != "ok"]
+    errors = [launch["checks"]["conservation_error"] for launch in ok]
+    apart = [launch["scenario"] for launch in ok if not launch["checks"]["conservation_ok"]]
+    unknown = [f"{row['scenario']}: {row['memory_source']}" for row in rows if row["peak_total_mib"] is None]
+    untrue = [
+        f"{one['scenario']}: {one['verdict']}, {one['reason']}"
+        for one in document["parity"]
+        if one["verdict"] in ("diverged", "not finite") and not one["scenario"].endswith("_o3")
+    ]
+    strayed = [one["scenario"] for one in document["parity"] if one["scenario"].endswith("_o3")]
+    story = ", ".join(f"{row['scenario']}: {row['parity']}" for row in rows if row["scenario"] in strayed)
+    checks = [
+        check("every scenario runs", failed, f"{len(rows) - len(failed)} of {len(rows)}"),
+        check(
+            "the run folder is sealed and sound",
+            unsound,
+            bound="bench check finds nothing",
+            lenient=all("do not add up" in text for text in unsound),
+        ),
+        check(
+            "steps add up to the wall time in every launch",
+            apart,
+            f"at most {100 * max(errors, default=0.0):.3f} % apart",
+            "0.5 %",
+            lenient=True,
+        ),
+        check("the memory of every scenario is known", unknown if ok else ["nothing ran"]),
+        check(
+            "fp32, O1 and O2 train the model of the fp32 reference", untrue if ok else ["nothing ran"], lenient=bool(ok)
+        ),
+        Check(part=part, what="O3 against the fp32 reference", verdict=FIGURE, figure=story or "nothing ran"),
+    ]
+    if on_gpu:
+        levels = {launch["scenario"]: launch["effective"] for launch in ok if launch["precision"] != "O0"}
+        wrong = [name for name, ran in levels.items() if ran["compute_dtypes"] != ["float16"]]
+        scaled = [
+            name
+            for name, ran in levels.items()
+            if (ran["scaler"] is not None) != name.endswith(("_o1", "_o2")) and ran["precision_impl"] == "native"
+        ]
+        checks.append(check("O1 to O3 computed in fp16, O1 and O2 with a loss scaler", [*wrong, *scaled]))
+    return checks
+
+
+def of_search(document: Mapping[str, Any]) -> list[Check]:
+    """The largest batch of each scenario, from ``bench run --find-batch --json``."""
+    checks = []
+    for name, found in document["batch_search"]["scenarios"].items():
+        what = f"largest global batch of {name}"
+        if found["largest"] is None:
+            checks.append(Check(part="batch", what=what, verdict=FAILED, why=str(found["why_not"])))
+            continue
+        figure = f"{found['largest']} ({found['throughput_img_s']:.0f} img/s, {found['peak_mib'] or 0:,.0f} MiB)"
+        above = (
+            f"{found['too_large']} does not: {found['why_not']}" if found["too_large"] else "nothing larger was tried"
+        )
+        ended = "" if found["stopped_by"] is None else f"the search ended by its {found['stopped_by']}; "
+        checks.append(Check(part="batch", what=what, verdict=FIGURE, figure=figure, why=ended + above))
+    return checks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What a scenario makes of the device. Shares are of what was measured in the same run; None where unknown."""
+
+    scenario: str
+    img_s: float
+    step_ms: float
+    tflops: float
+    rate: str | None
+    matrix_share: float | None
+    gb_s: float
+    copy_share: float
+
+
+def speeds(document: Mapping[str, Any], probe: Mapping[str, Any], *, replicas: int) -> list[Speed]:
+    """Achieved operations and bytes a second of each scenario that ran, for one device.
+
+    ``document``: of ``bench run --json``. ``probe``: of ``gpu_probe.py measure``. Operations: the counted ones of an
+    image x the global batch / the step time / devices; bytes likewise, with those that do not depend on the batch.
+    """
+    found = []
+    batch = document["workload"]["global_batch"]
+    levels = {launch["scenario"]: launch["precision"] for launch in document["launches"]}
+    rates = probe["rates"]["matrix_tflops"]
+    for row in document["summary"]:
+        if row["status"] != "ok" or row["step_median_ms"] is None:
+            continue
+        level, step_s = levels[row["scenario"]], row["step_median_ms"] / 1e3
+        counted = probe["counts"][level]
+        devices = 1 if row["scenario"] == "single" else replicas
+        tflops = counted["flops_per_image"] * batch / step_s / devices / 1e12
+        moved = counted["bytes_fixed"] + counted["bytes_per_image"] * batch / devices
+        rate = RATE_OF[level] if RATE_OF[level] in rates else None
+        found.append(
+            Speed(
+                scenario=row["scenario"],
+                img_s=row["throughput_img_s"],
+                step_ms=row["step_median_ms"],
+                tflops=tflops,
+                rate=rate,
+                matrix_share=tflops / rates[rate] if rate else None,
+                gb_s=moved / step_s / 1e9,
+                copy_share=moved / step_s / 1e9 / probe["rates"]["copy_gb_s"],
+            )
+        )
+    return found
+
+
+# The page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that a page is made of, as JSON values.
+
+    ``about``: circumstances, in the order in which they are shown. ``rehearsal``: made on the CPU, no evidence of any
+    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by part.
+    """
+
+    about: Mapping[str, str]
+    checks: Sequence[Check]
+    took: Mapping[str, float]
+    rehearsal: bool = False
+    obstacle: str | None = None
+    run: Mapping[str, Any] | None = None
+    probe: Mapping[str, Any] | None = None
+    speeds: Sequence[Speed] = ()
+    replicas: int = 1
+
+    @property
+    def exit_code(self) -> int:
+        """By the gravest verdict; 12 where there was no GPU to judge and nothing failed."""
+        code = exit_code(self.checks)
+        return code or (12 if self.obstacle else 0)
+
+
+def document(evidence: Evidence) -> dict[str, Any]:
+    """For programs. Raises ``ValueError`` where a figure is not finite."""
+    run = evidence.run
+    made = {
+        "schema": 1,
+        "exit_code": evidence.exit_code,
+        "rehearsal": evidence.rehearsal,
+        "obstacle": evidence.obstacle,
+        "about": dict(evidence.about),
+        "checks": [asdict(check) for check in evidence.checks],
+        "took_s": dict(evidence.took),
+        "run": run["run"] if run else None,
+        "summary": run["summary"] if run else None,
+        "speeds": [asdict(speed) for speed in evidence.speeds],
+        "probe": evidence.probe,
+    }
+    json.dumps(made, allow_nan=False)
+    return made
+
+
+REHEARSAL = (
+    "**Rehearsal on the CPU: no evidence of any GPU.** The machinery of the acceptance ran with tiny sizes, to see "
+    "that it works; its figures say nothing about bench on a GPU and nothing about this CPU."
+)
+HOW_COUNTED = """\
+- TFLOP/s: {flops:.1f} GFLOP an image (two for each multiply-add of the convolutions and linear layers of one step,
+  forward and backward, counted by `torch.utils.flop_counter.FlopCounterMode` on this model) x the global batch / the
+  step time{devices}. Its share is of the rate of {size} x {size} x {size} matrix products measured in the same run:
+  fp32 against TF32 (as torch computes convolutions), O1 to O3 against fp16.
+- GB/s: the bytes that the operators of one step read and write, counted one by one as if none were fused and no cache
+  helped, / the step time: an estimate and no hardware counter (caches make it less, layout changes inside cuDNN make it
+  more). Its share is of a copy of {copied:.1f} GiB measured in the same run, reads and writes counted.
+- What DDP adds to a step (copies into buckets, the all-reduce) is in its time and in neither count."""
+
+ONE_DEVICE = (
+    "One device says nothing about communication: with a world size of one, torch DDP, apex DDP and DataParallel have "
+    "nobody to talk to. What differs between them here is what they cost a process that is alone."
+)
+
+
+def page(evidence: Evidence) -> str:
+    """The Markdown page."""
+    parts = [f"# bench, accepted on {_cell(evidence.about.get('GPU', 'no GPU'))}"]
+    if evidence.rehearsal:
+        parts = ["# bench, acceptance rehearsed on the CPU", REHEARSAL]
+    elif evidence.obstacle:
+        parts = ["# bench: no GPU could be used", f"**{_cell(evidence.obstacle)}**"]
+    parts += [
+        verdict_line(evidence),
+        "## How it was made",
+        _table(("", ""), [(name, value) for name, value in evidence.about.items()]),
+        "## Checks",
+        _checks([check for check in evidence.checks if check.part != "tests"]),
+    ]
+    if evidence.run is not None:
+        parts += ["## The scenarios", _scenarios(evidence.run, evidence.speeds)]
+        if evidence.speeds and evidence.probe:
+            parts.append(_how_counted(evidence))
+        if evidence.replicas == 1 and evidence.speeds:
+            parts.append(ONE_DEVICE)
+    if evidence.probe is not None:
+        parts += ["## What the device can do", _rates(evidence.probe)]
+    tests = [check for check in evidence.checks if check.part == "tests"]
+    if tests:
+        parts += ["## `pytest -m gpu`", _checks(tests)]
+    parts += ["## What could not be checked, and why", _undone(evidence.checks)]
+    parts.append("## Time")
+    parts.append(_table(("part", "s"), [(name, f"{seconds:.0f}") for name, seconds in evidence.took.items()]))
+    return "\n\n".join(parts) + "\n"
+
+
+def verdict_line(evidence: Evidence) -> str:
+    """How many checks came out how."""
+    counts = dict.fromkeys((PASSED, FAILED, NOT_SHOWN, NOT_DONE, NOT_HERE, FIGURE), 0)
+    for check in evidence.checks:
+        counts[check.verdict] += 1
+    told = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    return f"{len(evidence.checks)} checks: {told or 'none'}. Exit code {evidence.exit_code}."
+
+
+def _checks(checks: Sequence[Check]) -> str:
+    rows = [(one.what, one.figure, one.bound, one.verdict, one.why) for one in checks]
+    return _table(("check", "figure", "bound", "verdict", "why"), rows)
+
+
+def _undone(checks: Sequence[Check]) -> str:
+    """Those without an answer, by the reason: many that share one are counted."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in checks:
+        if one.verdict in (NOT_DONE, NOT_HERE, NOT_SHOWN):
+            reasons.setdefault((one.verdict, one.why), []).append(one.what)
+    lines = []
+    for (verdict, why), names in reasons.items():
+        told = ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+        lines.append(f"- {_cell(told)} ({verdict}): {_cell(why or 'see the checks')}")
+    return "\n".join(lines) or "Nothing."
+
+
+def _scenarios(run: Mapping[str, Any], found: Sequence[Speed]) -> str:
+    by_name = {speed.scenario: speed for speed in found}
+    rows = []
+    for row in run["summary"]:
+        speed = by_name.get(row["scenario"])
+        figures = [_number(row[name], form) for name, form in (("throughput_img_s", ".1f"), ("step_median_ms", ".2f"))]
+        figures.append(_number(row["relative_to_ddp"], ".2f"))
+        if speed is None:
+            figures += ["-"] * 4 * bool(found)
+        else:
+            share = "-" if speed.matrix_share is None else f"{100 * speed.matrix_share:.0f} % of {speed.rate}"
+            figures += [f"{speed.tflops:.2f}", share, f"{speed.gb_s:.0f}", f"{100 * speed.copy_share:.0f} %"]
+        figures += [_number(row["peak_pid_mib"], ",.0f"), _number(row["peak_total_mib"], ",.0f")]
+        told = (row["memory_source"], row["parity"], row["status"], row["what_ran"])
+        rows.append((row["scenario"], *figures, *(str(value or "-") for value in told)))
+    achieved = ("TFLOP/s", "of matrix rate", "GB/s", "of copy rate") if found else ()
+    heads = ("scenario", "img/s", "step ms", "vs ddp", *achieved)
+    return _table((*heads, "MiB/PID", "MiB all", "source", "numerics", "status", "what ran"), rows)
+
+
+def _how_counted(evidence: Evidence) -> str:
+    assert evidence.probe is not None
+    rates = evidence.probe["rates"]
+    return HOW_COUNTED.format(
+        flops=evidence.probe["counts"]["O0"]["flops_per_image"] / 1e9,
+        size=rates["matrix_size"],
+        copied=rates["copied_bytes"] / 2**30,
+        devices="" if evidence.replicas == 1 else f" / {evidence.replicas} devices (1 for `single`)",
+    )
+
+
+def _rates(probe: Mapping[str, Any]) -> str:
+    rates = probe["rates"]
+    rows = [(f"matrix products, {name}", f"{value:.2f} TFLOP/s") for name, value in rates["matrix_tflops"].items()]
+    rows.append(("copy within the memory, reads and writes", f"{rates['copy_gb_s']:.0f} GB/s"))
+    return _table(("", "median of five windows"), rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)])
+
+
+def _cell(text: str) -> str:
+    """On one line, with nothing that Markdown takes for a border, a tag or emphasis."""
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", " ".join(str(text).split()))
+
+
+def _number(value: Any, form: str) -> str:
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
+
+
+def reference_name(gpu: str, utc_date: str) -> str:
+    """The folder under ``results/reference/`` for a GPU and a date (``2026-01-31``)."""
+    slug = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+    return f"{slug}-{utc_date.replace('-', '')}"

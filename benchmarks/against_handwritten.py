@@ -1,0 +1,148 @@
+"""The step that bench measures against a hand-written script with the same model, batch and precision.
+
+    python benchmarks/against_handwritten.py --scenario ddp_o1 --device cuda
+
+A: ``handwritten.py``, a process of its own with nothing of bench in it. B: a launch of bench, its rank forked by the
+worker host and instrumented as in a run, progress messages included. Both live at the same time and take turns, blocks
+of a few steps in the order ``ABBA``, ``BAAB``; one waits on a socket while the other computes, so they need twice the
+memory. One device: on several, a launch would have ranks to wait for.
+
+This is a test of equivalence: it passes when the whole 95 % interval of B / A lies within 1 +- 1 %.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from typing import IO
+
+import launching
+import paired
+
+from bench.records import Job
+
+MARGIN = 0.01
+DEFAULTS = {"cpu": ("mobilenet_v3_small", 32, 8, 1), "cuda": ("resnet101", 224, 128, 5)}
+"""Model, image size, batch, steps of a block."""
+
+DDP = {"single": False, "ddp": True, "ddp_o1": True}
+"""The scenarios that are written by hand, and whether in DDP."""
+
+
+def main() -> int:
+    parser = paired.parser(__doc__, pairs=6)
+    parser.add_argument("--scenario", choices=tuple(DDP), default="single", help="which one (default: single)")
+    launching.gpu_options(parser)
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="how long to measure (default: 20)")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of a block (default: 1; on a GPU 5)")
+    parser.add_argument("--model", help="a classification model of torchvision")
+    parser.add_argument("--image-size", type=int, metavar="PX")
+    parser.add_argument("--global-batch", type=int, metavar="N")
+    options = parser.parse_args()
+    model, image_size, batch, steps = DEFAULTS[options.device]
+    steps = options.steps or steps
+    job = launching.plan(
+        options.scenario,
+        device=options.device,
+        gpus=options.gpus,
+        ranks=1,
+        model=options.model or model,
+        image_size=options.image_size or image_size,
+        global_batch=options.global_batch or batch,
+        warmup=20,
+        iters=1,
+    )
+    if job.processes > 1:
+        parser.error(f"--gpus: {job.processes} GPUs are chosen and one is compared; name one")
+    measured: list[list[tuple[str, float | None]]] = []
+    with (
+        launching.folder() as where,
+        Handwritten(job, where) as script,
+        launching.host(where, device=options.device) as host,
+    ):
+        script.wait_until_warm()  # before the launch begins, so that neither chooses its algorithms beside the other
+        launched = launching.Turns(host, job, where, steps=steps)
+        launched.wait_until_warm()
+        end = time.monotonic() + options.seconds
+        while time.monotonic() < end or len(measured) < 2:
+            order = paired.LONG[len(measured) % 2]
+            measured.append([(kind, None if launched_turn(kind, launched) else script.train(steps)) for kind in order])
+        turns = launched.finish()[0]
+        version = launching.torch_version(host)
+    seconds = iter([turn.seconds for turn in turns])
+    rounds = [
+        paired.round_of((kind, next(seconds) if taken is None else taken) for kind, taken in one) for one in measured
+    ]
+    comparison = paired.Comparison.of_rounds(
+        rounds,
+        options.pairs,
+        name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
+        a="hand-written",
+        b="bench",
+        margin=MARGIN,
+    )
+    enough = paired.Check(f"at least {options.pairs} rounds", len(rounds) >= options.pairs)
+    return paired.finish(
+        "against_handwritten", [comparison], [enough], as_json=options.json, torch=version, steps=steps
+    )
+
+
+def launched_turn(kind: str, launched: launching.Turns) -> bool:
+    """Let bench's launch do a block where it is its turn; it keeps the time itself."""
+    if kind == "B":
+        launched.step()
+    return kind == "B"
+
+
+class Handwritten:
+    """``handwritten.py`` as a process that does steps when it is asked for them."""
+
+    def __init__(self, job: Job, where: str) -> None:
+        self.log = os.path.join(where, "handwritten.log")
+        workload = job.workload
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "handwritten.py")
+        command = [sys.executable, script, "--turns", "--device", workload.device, "--model", workload.model]
+        command += ["--image-size", str(workload.image_size), "--batch", str(workload.global_batch)]
+        command += ["--precision", job.precision, "--threads", str(job.threads), "--warmup", str(workload.warmup)]
+        command += ["--ddp"] * DDP[job.scenario]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(job.threads),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(job.devices),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
+
+    def __enter__(self) -> "Handwritten":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_until_warm(self) -> None:
+        """Raises ``RuntimeError`` with the end of its log when it ended."""
+        self._line()
+
+    def train(self, steps: int) -> float:
+        """The seconds that so many steps took."""
+        assert self.process.stdin is not None
+        print(steps, file=self.process.stdin, flush=True)
+        return float(self._line())
+
+    def _line(self) -> str:
+        told: IO[str] | None = self.process.stdout
+        assert told is not None
+        line = told.readline()
+        if not line:
+            with open(self.log, encoding="utf-8", errors="replace") as log:
+                raise RuntimeError(f"the hand-written script ended: {log.read()[-2000:]}")
+        return line
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
