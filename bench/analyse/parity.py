@@ -8,6 +8,10 @@ the square root of six, times the twin's distance is allowed. Errors enter linea
 switches on or off as the square root (their number goes with u, and so does the square of the distance); for another u
 than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
 distance. To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
+
+Beyond that nothing finer than half is called ``diverged`` before it leaves the bounds of half. How many units rounding
+switches in fp32 is chance, and mostly none; but where it is one, and the model is small, that one may be most of the
+distance of the twin. So such a launch is ``within half precision``, and one that computes in fp32 is told as a finding.
 """
 
 import math
@@ -27,6 +31,10 @@ UNIT_ROUNDOFF = {"float32": U_FP32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 U_TF32 = 2.0**-11
 
 SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precision", "diverged", "not finite"
+FINE = "within the bounds of half precision, but not of fp32"
+COARSE = "it computes in fp32, and is within the bounds of half precision only"
+"""Reasons of ``within half precision``: for what computes in half, and for what does not."""
+
 UNTRUE = (DIVERGED, NOT_FINITE)
 """Verdicts of a recipe that trains another model, or none."""
 
@@ -91,7 +99,7 @@ def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.Data
         theirs, bounds = np.empty(0), np.empty(0)
         if not isinstance(reference, str) and replicas in reference.counts:
             theirs = reference.loss(replicas)
-            bounds = reference.loss_bounds(replicas, unit_roundoff(launch["effective"]))
+            bounds = reference.loss_bounds(replicas, reference.coarse(unit_roundoff(launch["effective"])))
         tables.append(
             table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
         )
@@ -136,6 +144,10 @@ class _Reference:
         values = self._values.get(("alone", replicas, False))
         return None if values is None else distance(values, self.gradient(replicas))
 
+    def coarse(self, unit: float) -> float:
+        """What a recipe of this unit roundoff is allowed: that of half, or its own where it is coarser still."""
+        return max(unit, self.unit)
+
     def gradient_bound(self, unit: float) -> float:
         return ROUNDINGS * self._scale(unit) * self.gradient_strays
 
@@ -173,7 +185,8 @@ def _judge(
     skipped = (checks["skipped_warmup_steps"] or 0) + (checks["skipped_steps"] or 0)
     errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
     error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
-    bound = reference.gradient_bound(unit)
+    coarse = reference.coarse(unit)
+    bound = reference.gradient_bound(coarse)
     known = np.isfinite(error)
     if known:
         found |= {"gradient_error": error, "gradient_bound": max(bound, SAME_GRADIENT)}
@@ -183,7 +196,7 @@ def _judge(
     if not known:
         return found | {"verdict": NOT_FINITE, "reason": "the gradient of the first step is not finite"}
     differ = np.abs(loss - reference.loss(replicas)[: len(loss)])[warmup:]
-    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (unit, U_FP32))
+    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (coarse, U_FP32))
     worst = int(np.argmax(differ / half))
     found |= {"loss_error": differ[worst], "loss_bound": half[worst], "loss_step": warmup + worst}
     if error > max(bound, SAME_GRADIENT):
@@ -196,7 +209,7 @@ def _judge(
         return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
     if error <= SAME_GRADIENT and (differ <= full).all():
         return found | {"verdict": SAME}
-    return found | {"verdict": WITHIN_HALF, "reason": "within the bounds of half precision, but not of fp32"}
+    return found | {"verdict": WITHIN_HALF, "reason": COARSE if unit == U_FP32 else FINE}
 
 
 def unit_roundoff(effective: dict[str, Any]) -> float:

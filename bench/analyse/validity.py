@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.parity import UNTRUE
+from bench.analyse.parity import COARSE, UNTRUE
 from bench.analyse.steps import per_launch
 
 UNSTEADY = 0.01
@@ -68,6 +68,8 @@ def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
     for verdict in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _untrue(verdict)))
+    for verdict in parity[parity["reason"] == COARSE].to_dict("records"):
+        rows.append(_row(verdict["launch"], verdict["scenario"], _coarse(verdict)))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.astype({"launch": "Int64"})
 
@@ -289,6 +291,15 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
             else f"no interval, where {asked} was asked for",
             remedy=f"raise --budget (it was {wanted['budget_s'] / 60:g}m), or keep other work away",
         )
+
+
+def _coarse(verdict: dict[Any, Any]) -> Finding:
+    return Finding(
+        code="coarse numerics",
+        severity="warning",
+        text=f"{verdict['reason']}: a unit that rounding switches is enough for that in a small model; so is an error",
+        remedy="look at its losses beside the reference's in the report, or give it larger images or batches",
+    )
 
 
 def _untrue(verdict: dict[Any, Any]) -> Finding:

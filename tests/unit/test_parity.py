@@ -11,7 +11,7 @@ import torch
 from conftest import Executed, request_for
 
 from bench import discover
-from bench.analyse.parity import DIVERGED, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
+from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
 from bench.plan import reference
 from bench.records import NUMERICS_COLUMNS
 from bench.worker import data, fingerprint
@@ -97,15 +97,22 @@ def judge(
     return row
 
 
-def scale(unit: float) -> float:
-    """Linear in the unit or with its root, whichever allows more."""
-    return max(unit / U_BF16, math.sqrt(unit / U_BF16))
+FP16 = {"status": "ok", "reason": None, "unit_roundoff": U_FP16}
 
 
-@pytest.mark.parametrize(("kind", "unit"), [("bf16", U_BF16), ("fp16", U_FP16), ("tf32", U_FP16), ("fp32", U_FP32)])
-def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings_of_its_precision(kind: str, unit: float) -> None:
-    bound = ROUNDINGS * scale(unit) * STRAY
-    below, above = judge(kind, off=0.999 * bound), judge(kind, off=1.001 * bound)
+@pytest.mark.parametrize(
+    ("kind", "half", "times"),
+    [
+        *[("bf16", None, 1.0), ("fp16", None, 1.0), ("fp32", None, 1.0)],
+        *[("bf16", FP16, U_BF16 / U_FP16), ("fp16", FP16, 1.0), ("tf32", FP16, 1.0), ("fp32", FP16, 1.0)],
+    ],
+)
+def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings(
+    kind: str, half: dict[str, Any] | None, times: float
+) -> None:
+    """Of half, or of what is coarser: ``half`` is that of the twin."""
+    bound = ROUNDINGS * times * STRAY
+    below, above = (judge(kind, off=factor * bound, about=half) for factor in (0.999, 1.001))
     assert below["verdict"] == WITHIN_HALF
     assert above["verdict"] == DIVERGED and "the gradient of the first step is" in above["reason"]
     assert below["gradient_bound"] == pytest.approx(bound)
@@ -116,6 +123,8 @@ def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings_of_its_pr
 def test_fp32_is_same_up_to_the_stated_error_and_no_further() -> None:
     assert judge("fp32", off=0.9e-5)["verdict"] == SAME
     assert judge("fp32", off=1.1e-5)["verdict"] == WITHIN_HALF
+    assert judge("fp32", off=1.1e-5)["reason"] == COARSE
+    assert judge("bf16", off=1.1e-5)["reason"] == FINE
     assert judge("fp32", off=0.9e-5)["reason"] is None
 
 
