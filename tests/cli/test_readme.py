@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = "--model resnet18 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
+INCONCLUSIVE = 11
+"""What a gate says of runs that have one launch of each scenario, as those of this test."""
 NEEDS_ITS_OWN_HOST = {"--fresh", "doctor"}
 
 
@@ -41,16 +43,25 @@ def shrink(arguments: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands run: with a run to report on, and the scenario of CONTRIBUTING as mine.py."""
+    """Where the commands run: with two runs, the scenario of CONTRIBUTING as mine.py, and a file to import."""
     here = tmp_path_factory.mktemp("readme")
     source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
+    (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
-        arguments = ["run", "--device", "cpu", "--scenario", "single", *SMALL.split()]
-        assert in_this_process(host, patch, arguments) == 0
+        for _ in range(2):
+            arguments = ["run", "--device", "cpu", "--scenario", "single,ddp", *SMALL.split()]
+            assert in_this_process(host, patch, arguments) == 0
     return here
+
+
+@pytest.fixture(scope="module")
+def names(folder: Path) -> dict[str, str]:
+    """The runs that the README calls by a word."""
+    first, second = sorted(path.name for path in (folder / "results").iterdir())
+    return {"BASE": first, "NEW": second, "RUN": second}
 
 
 def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -62,9 +73,9 @@ def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", [c for c in commands("README.md") if not c.startswith(SETUP)])
 def test_a_command_of_the_readme_does_what_it_says(
-    folder: Path, run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+    folder: Path, names: dict[str, str], run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    words = shlex.split(command)
+    words = [names.get(word, word) for word in shlex.split(command)]
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
     monkeypatch.chdir(folder)
@@ -72,7 +83,7 @@ def test_a_command_of_the_readme_does_what_it_says(
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():
         assert (done.returncode, done.stderr) == (2, "bench: error: --gpus: there is no GPU here; leave it out\n")
         return
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (INCONCLUSIVE if "gate" in words else 0), done.stderr
     if "--json" in words:
         assert [launch["status"] for launch in json.loads(done.stdout)["launches"]] == ["ok"]
 
@@ -81,4 +92,4 @@ def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:
     """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
     first, second = (c for c in commands("README.md") if c.startswith(SETUP))
     assert first.endswith(".venv/bin/python -m bench run")
-    assert second.endswith(".venv/bin/python -m pytest")
+    assert second.endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")

@@ -3,9 +3,11 @@
 All of them are in one run of two ranks: steps sleep for most of their time, so that other work on the machine changes
 little, and compute a single convolution, averaged by torch DDP over gloo. A size is measured within a launch: its odd
 steps carry the fault, or more of it, and its even steps stand beside them, so that a launch during which the machine is
-slower does not change the difference.
+slower does not change the difference. Other work that comes and goes can still do so: a size that is not met is
+measured again, twice at most. One that is wrong is wrong each time.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -78,18 +80,37 @@ PLANTED: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("planted")
+ATTEMPTS = 3
+
+
+def launch(folder: Path, *names: str) -> Run:
+    """A run of these scenarios."""
     found = []
-    for name, changes in PLANTED.items():
+    for name in names:
         file = folder / f"{name}.py"
-        file.write_text(SOURCE.format(**(HONEST | changes)))
+        file.write_text(SOURCE.format(**(HONEST | PLANTED[name])))
         found.append(discover.load(*discover.resolve(str(file))))
     request = request_for(tuple(found), warmup=WARMUP, iters=ITERS, global_batch=2, parity=False)
     finished = pipeline.run(request, tuple(found), out=str(folder / "out"), console=Console(quiet=True))
     assert finished.failed == 0, finished.document["launches"]
     return store.read(finished.path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launch(tmp_path_factory.mktemp("planted"), *PLANTED)
+
+
+def meets(run: Run, scenario: str, folder: Path, check: Callable[[Run], None]) -> None:
+    """Check a size in ``run``, and where it is not met in a run of its own, in ``folder``."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            check(run)
+            return
+        except AssertionError:
+            if attempt == ATTEMPTS:
+                raise
+        run = launch(folder, scenario)
 
 
 def measured(run: Run, scenario: str) -> pd.DataFrame:
@@ -118,23 +139,29 @@ def codes(run: Run, scenario: str) -> dict[str, str]:
     return {finding["code"]: finding["severity"] for finding in about if finding["launch"] is not None}
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, rank: int) -> None:
-    steps = measured(run, "slow_loader")
-    more = more_on_odd_steps(steps[steps["rank"] == rank])
-    assert more["data_ms"] == pytest.approx(20, abs=2)
-    assert more["step_ms"] == pytest.approx(20, abs=2)
-    assert more["forward_ms"] == pytest.approx(0, abs=2) and more["optimizer_ms"] == pytest.approx(0, abs=2)
-    assert more_headline_ms(run, "slow_loader") == pytest.approx(20, abs=2)
+def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, tmp_path: Path) -> None:
+    def check(run: Run) -> None:
+        steps = measured(run, "slow_loader")
+        for rank in (0, 1):
+            more = more_on_odd_steps(steps[steps["rank"] == rank])
+            assert more["data_ms"] == pytest.approx(20, abs=2)
+            assert more["step_ms"] == pytest.approx(20, abs=2)
+            assert more["forward_ms"] == pytest.approx(0, abs=2) and more["optimizer_ms"] == pytest.approx(0, abs=2)
+        assert more_headline_ms(run, "slow_loader") == pytest.approx(20, abs=2)
+
+    meets(run, "slow_loader", tmp_path, check)
 
 
-def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run) -> None:
-    assert more_headline_ms(run, "slow_rank") == pytest.approx(10, abs=2)
-    steps = measured(run, "slow_rank")
-    slow, waiting = (more_on_odd_steps(steps[steps["rank"] == rank]) for rank in (1, 0))
-    assert slow["data_ms"] == pytest.approx(10, abs=2) and slow["backward_ms"] == pytest.approx(0, abs=2)
-    assert waiting["data_ms"] == pytest.approx(0, abs=2), "it is not its own data that rank 0 waits for"
-    assert waiting["backward_ms"] == pytest.approx(10, abs=2), "it waits where gradients are averaged"
+def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run, tmp_path: Path) -> None:
+    def check(run: Run) -> None:
+        assert more_headline_ms(run, "slow_rank") == pytest.approx(10, abs=2)
+        steps = measured(run, "slow_rank")
+        slow, waiting = (more_on_odd_steps(steps[steps["rank"] == rank]) for rank in (1, 0))
+        assert slow["data_ms"] == pytest.approx(10, abs=2) and slow["backward_ms"] == pytest.approx(0, abs=2)
+        assert waiting["data_ms"] == pytest.approx(0, abs=2), "it is not its own data that rank 0 waits for"
+        assert waiting["backward_ms"] == pytest.approx(10, abs=2), "it waits where gradients are averaged"
+
+    meets(run, "slow_rank", tmp_path, check)
 
 
 def test_input_that_is_waited_for_is_found(run: Run) -> None:
