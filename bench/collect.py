@@ -18,7 +18,7 @@ CONSERVATION_LIMIT = 0.005
 """By how much the steps of a window may differ from the host's wall time for it."""
 SLICE_MS = 10.0
 """Or by this much: a process that is put aside between the first mark, or the last, and the reading of the wall clock
-beside it loses a few slices of the scheduler (some 3 ms each): more than 0.5 % of a window of a fraction of a second."""
+beside it loses a few slices of the scheduler (some 3 ms each), more than 0.5 % of a window of some 100 ms."""
 
 LOG_LIMIT_BYTES = 16 << 20
 """How much of what one rank prints is kept."""
