@@ -14,6 +14,7 @@ more, the processor time may rise by at most 2.6 times what it rose from the fir
 """
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import paired
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -43,6 +45,8 @@ CORES = 2
 LAUNCHES, RANKS = 5, 4
 STEPS = 50_000
 """Of a rank in the largest run; the others have a half and a quarter of it."""
+LOOK_S = 0.25
+"""Between two looks at what the report's processes hold together."""
 STEP_MS, WARMUP = 25.0, 50
 MEMORY_S, DEVICE_S = 0.25, 0.1
 SECOND_NS = 1_000_000_000
@@ -255,7 +259,11 @@ def report(run: Path, out: str) -> Measured:
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
-    _, status, usage = os.wait4(process.pid, 0)
+    peak_mib = 0.0
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        peak_mib = max(peak_mib, held_mib(process.pid))
+        time.sleep(LOOK_S)
+    _, status, usage = ended
     wall_s = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -266,9 +274,20 @@ def report(run: Path, out: str) -> Measured:
         device_rows=rows["device"],
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
-        peak_mib=usage.ru_maxrss / 1024.0,
+        peak_mib=max(peak_mib, usage.ru_maxrss / 1024.0),
         page_bytes=os.path.getsize(os.path.join(out, "index.html")),
     )
+
+
+def held_mib(pid: int) -> float:
+    """What a process and those below it hold now: their proportional set sizes, in which a shared page counts once."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ends while it is looked at
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += one.memory_full_info().pss
+    return total / 2**20
 
 
 def table(measured: list[Measured]) -> list[str]:

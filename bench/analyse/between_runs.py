@@ -21,12 +21,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from bench.analyse import comparison, digest, verdicts
 from bench.analyse.comparable import Digest, differences, scenario_obstacle, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
 from bench.errors import RequestError
 from bench.store import DIGEST, read, verified
@@ -208,9 +207,9 @@ def of_memory(
     ]
     error = math.sqrt(sum(variances))
     freedom = error**4 / sum(one**2 / (len(side) - 1) for one, side in zip(variances, (below, above), strict=True))
-    half = float(stats.t.ppf(0.5 + confidence / 2.0, freedom)) * error
+    half = t_quantile(confidence, freedom) * error
     beyond = abs(math.log(ratio)) - math.log1p(max(LEAST_MEMORY, rounding_mib / min(means)))
-    p = 2.0 * float(stats.t.sf(max(0.0, beyond) / error, freedom))
+    p = t_tail(max(0.0, beyond) / error, freedom)
     enough = min(counts.values()) >= LAUNCHES_WANTED
     found = Comparison(
         ratio=ratio,

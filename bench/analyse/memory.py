@@ -8,14 +8,18 @@ ALLOCATOR = "torch_allocator"
 """The source of a figure that is torch's own peak, where the driver had none."""
 
 
+PROCESS_COLUMNS = ("launch", "scenario", "t_ns", "pid", "rank", "used_mib")
+
+
 def per_process(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, time and process: ``launch, scenario, t_ns, pid, rank, used_mib`` summed over devices.
 
     A DataParallel process is on every GPU at once; its rows of one tick belong together.
     """
     known = memory[memory["used_mib"].notna()]
-    keys = ["launch", "scenario", "t_ns", "pid", "rank"]
-    return known.groupby(keys)["used_mib"].sum().reset_index()
+    sums = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum().reset_index()
+    scenarios = known.drop_duplicates("launch").set_index("launch")["scenario"]
+    return sums.assign(scenario=sums["launch"].map(scenarios))[list(PROCESS_COLUMNS)]
 
 
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
@@ -32,7 +36,8 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     total = by_tick.groupby("launch").max().rename("peak_total_mib")
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
     total = total[total.index.isin(samples[samples > 0].index)]
-    source = memory.groupby("launch")["source"].agg(lambda sources: "+".join(sorted(set(sources)))).rename("source")
+    told = memory[["launch", "source"]].drop_duplicates()
+    source = told.groupby("launch")["source"].agg(lambda sources: "+".join(sorted(set(sources)))).rename("source")
     return pd.concat([by_pid, total, source], axis=1).reset_index()
 
 

@@ -28,9 +28,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy import stats
 
-from bench.analyse.intervals import CONFIDENCE
+from bench.analyse.intervals import CONFIDENCE, t_quantile, t_tail
 
 Array = NDArray[np.float64]
 
@@ -274,7 +273,7 @@ def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlatio
     freedom = max(1, sum(len(side) - 1 for side in sides if len(side)))
     pooled = sum(float(side.var()) * len(side) for side in sides if len(side)) / freedom
     shrunk = _wandering(correlation) ** 2
-    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2.0, freedom))
+    quantile = t_quantile(CONFIDENCE, freedom)
     tests = []
     for old, new in pairwise(sides):
         if min(len(old), len(new)) < 2:  # the others are outliers
@@ -284,7 +283,7 @@ def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlatio
         error = math.sqrt(
             sum(max(pooled, float(side.var(ddof=1)), LEAST_NOISE**2) * shrunk / len(side) for side in (old, new))
         )
-        p = float(2.0 * stats.t.sf(abs(change) / error, freedom))
+        p = t_tail(change / error, freedom)
         tests.append(_Test(change, quantile * error, p, len(old), len(new)))
     return tests
 

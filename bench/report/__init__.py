@@ -33,13 +33,14 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
 def render(runs: Sequence[Run]) -> dict[str, bytes]:
     """The files of the report by name."""
     analysed = [Analysed.of(run) for run in runs]
+    samples = [figures.begun(run) for run in analysed]
     summaries = [tables.summary_of(run) for run in analysed]
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
     for number, (run, table) in enumerate(zip(analysed, summaries, strict=True), start=1):
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         drawn = []
-        for plot in figures.plots(run):
+        for plot in figures.plots(run, samples[number - 1]):
             names = tuple(f"{prefix}{plot.name}.{kind}" for kind in ("svg", "png"))
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
             drawn.append((plot, names))

@@ -1,5 +1,7 @@
 """The plots of a run, each as an SVG and a PNG that can stand alone: title, device, model, batch and source on them."""
 
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
@@ -10,6 +12,7 @@ from bench.analyse.launches import shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
 from bench.records import PHASES
+from bench.report.aside import Aside
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
     EDGE_IN,
@@ -46,11 +49,31 @@ if TYPE_CHECKING:
 DOTS_PER_SCENARIO = 1000
 
 
-def plots(run: Analysed) -> list[Plot]:
-    """All plots of a run for which it has figures."""
-    import matplotlib
+MANY_SAMPLES = 500_000
+"""From so many on, samples are drawn beside the rest, in a process of their own."""
 
-    drawings = (trade_off, losses, time_spent, step_times, phase_stack, memory_stack, memory, power, elapsed)
+
+def plots(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]:
+    """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, where they are begun."""
+    of_steps = _drawn((trade_off, losses, time_spent, step_times, phase_stack), run)
+    return [*of_steps, *(of_samples(run) if samples is None else samples.result()), *_drawn((elapsed,), run)]
+
+
+def of_samples(run: Analysed) -> list[Plot]:
+    """The plots of what was sampled: memory and power."""
+    return _drawn((memory_stack, memory, power), run)
+
+
+def begun(run: Analysed) -> Aside[list[Plot]] | None:
+    """The plots of samples, begun in a process of their own; None where there are too few for that."""
+    if len(run.memory) + len(run.device) < MANY_SAMPLES or len(os.sched_getaffinity(0)) < 2:
+        return None
+    _ = run.devices, run.windows  # which both need
+    return Aside(lambda: of_samples(run))
+
+
+def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed) -> list[Plot]:
+    import matplotlib
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
