@@ -15,7 +15,7 @@ many bare steps that do nothing. With w the share of blocks in which a run has a
 
     log(B / A) / times + w log(C / B)
 
-and its upper 95 % bound may be 1.005 (requirement "Timing 3").
+and its upper 95 % bound may be 1.005.
 """
 
 import statistics

@@ -9,8 +9,7 @@ share, the logarithm of the ratio is w log(B / A). B errs on the dear side: on b
 messages, opens a file and writes it once for each rank. On the CPU the ranks occupy all cores, so its time is taken
 from them.
 
-The upper 95 % bound of the ratio may be 1.005, and the sampler, at its own pace, may take 1 % of a core (requirement
-"NVML 2").
+The upper 95 % bound of the ratio may be 1.005, and the sampler, at its own pace, may take 1 % of a core.
 
 How many pairs that takes depends on how quiet the machine is, so it goes on until it is decided. A *look* is a launch
 of its own of ``--seconds``, made into ``--pairs`` pairs that join those before; there are as many looks as fit into

@@ -9,7 +9,7 @@ from scipy import signal
 from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS, levels, seeds
 
 NOISE = 0.006
-"""Of a night, as MEASUREMENT has it: the standard deviation of its logarithm."""
+"""Of a night: the standard deviation of its logarithm."""
 
 Nights = np.ndarray[tuple[int], np.dtype[np.float64]]
 
