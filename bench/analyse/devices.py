@@ -183,15 +183,18 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
 
     A CPU package has a counter and no power: its power is the rise since the sample before, of the same launch.
     """
-    needed = ["launch", "scenario", "device", "t_ns", "power_w", "energy_mj"]
-    ordered = device[needed].sort_values(["launch", "t_ns"])
-    packages = ordered[ordered["device"].astype("str").str.startswith("package-")]
-    if len(packages):
+    needed = ["launch", "scenario", "device", "t_ns", "power_w"]
+    ordered = device
+    if (device["launch"].diff() < 0).any() or (device["t_ns"].diff() < 0).any():
+        ordered = device.sort_values(["launch", "t_ns"])
+    named = [name for name in device["device"].dropna().unique() if str(name).startswith("package-")]
+    if named:
+        ordered = ordered[[*needed, "energy_mj"]].copy()
+        packages = ordered[ordered["device"].isin(named)]
         groups = packages.groupby(["launch", "device"])
         rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
         ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
-    known = ordered[ordered["power_w"].notna()]
-    return known[["launch", "scenario", "device", "t_ns", "power_w"]].reset_index(drop=True)
+    return ordered.loc[ordered["power_w"].notna(), needed].reset_index(drop=True)
 
 
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
@@ -201,8 +204,10 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     the next one without, or the last of the launch.
     """
     rows = []
-    known = device.loc[device["throttle_reasons"].notna(), ["launch", "device", "t_ns", "throttle_reasons"]]
-    told = {bits: throttle.verdict(int(bits)) for bits in known["throttle_reasons"].unique()}
+    bits = device["throttle_reasons"]
+    told = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
+    held = device.loc[bits.isin([one for one, verdict in told.items() if verdict != "ok"]), "launch"].unique()
+    known = device.loc[bits.notna() & device["launch"].isin(held), ["launch", "device", "t_ns", "throttle_reasons"]]
     for (launch, uuid), samples in known.sort_values("t_ns").groupby(["launch", "device"]):
         verdicts = samples["throttle_reasons"].map(told)
         number = (verdicts != verdicts.shift()).cumsum()

@@ -1,5 +1,6 @@
 """Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,18 @@ def ok_rows(document: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
     ok = [launch["launch"] for launch in document["launches"] if launch["status"] == "ok"]
     good = frame["launch"].isin(ok)
     return frame if good.all() else frame[good]
+
+
+def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
+    """The rows that are wanted: the frame itself where all are, which may have millions of them."""
+    return frame if wanted.all() else frame[wanted]
+
+
+def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
+    places: dict[Any, Any] = frame.groupby("launch").indices
+    for launch, own in places.items():
+        yield int(launch), frame.take(own)
 
 
 def shown(document: dict[str, Any], frame: pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.launches import only
+
 ALLOCATOR = "torch_allocator"
 """The source of a figure that is torch's own peak, where the driver had none."""
 
@@ -16,7 +18,7 @@ def per_process(memory: pd.DataFrame) -> pd.DataFrame:
 
     A DataParallel process is on every GPU at once; its rows of one tick belong together.
     """
-    known = memory[memory["used_mib"].notna()]
+    known = only(memory, memory["used_mib"].notna())
     sums = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum().reset_index()
     scenarios = known.drop_duplicates("launch").set_index("launch")["scenario"]
     return sums.assign(scenario=sums["launch"].map(scenarios))[list(PROCESS_COLUMNS)]
@@ -31,7 +33,8 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     if "peak_total_mib" in memory:
         return memory
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
-    sampled = memory.assign(used_mib=memory["used_mib"].where(memory["source"] != ALLOCATOR))
+    own = memory["source"] == ALLOCATOR
+    sampled = memory.assign(used_mib=memory["used_mib"].where(~own)) if own.any() else memory
     by_tick = per_process(sampled).groupby(["launch", "t_ns"])["used_mib"].sum()
     total = by_tick.groupby("launch").max().rename("peak_total_mib")
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()

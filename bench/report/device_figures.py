@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse import devices
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
+from bench.analyse.launches import by_launch, only
 from bench.analyse.steps import scenarios
 from bench.report.drawing import (
     SOURCE_IN,
@@ -75,15 +76,15 @@ class Stage:
 
 def memory_stack(run: Run) -> Plot | None:
     """What each process held on each device over the whole run, stacked, so that their sum shows."""
-    memory = run.memory[(run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna()]
-    known = memory[memory["used_mib"].notna()]
+    memory = only(run.memory, (run.memory["source"] != held.ALLOCATOR) & run.memory["device"].notna())
+    known = only(memory, memory["used_mib"].notna())
     if known.empty:
         return None
     title = "Memory on each device over the whole run, stacked by process"
     stage = _stage(run, title, memory, list(known["device"].unique()))
     stacks = {
         (device, launch): held.stacked(mine, device).droplevel("launch")
-        for launch, mine in memory.groupby("launch")
+        for launch, mine in by_launch(memory)
         for device in stage.panels
     }
     highest = max(float(stack.sum(axis=1).max()) for stack in stacks.values() if len(stack))

@@ -8,11 +8,11 @@ from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import shown
+from bench.analyse.launches import only, shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
 from bench.records import PHASES
-from bench.report.aside import Aside
+from bench.report.aside import Aside, give_back
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (
     EDGE_IN,
@@ -61,7 +61,11 @@ def plots(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]
 
 def of_samples(run: Analysed) -> list[Plot]:
     """The plots of what was sampled: memory and power."""
-    return _drawn((memory_stack, memory, power), run)
+    found = []
+    for draw in (memory_stack, memory, power):
+        found += _drawn((draw,), run)
+        give_back()
+    return found
 
 
 def begun(run: Analysed) -> Aside[list[Plot]] | None:
@@ -176,7 +180,7 @@ def phase_stack(run: Analysed) -> Plot | None:
 
 def memory(run: Analysed) -> Plot | None:
     """Memory of each process over the time of one launch of each scenario."""
-    known = run.memory[run.memory["used_mib"].notna()]
+    known = only(run.memory, run.memory["used_mib"].notna())
     launches = shown(run.document, known)
     if not launches:
         return None
