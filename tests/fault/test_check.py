@@ -281,8 +281,9 @@ def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, 
 
 
 OPTIONS = (
-    "run check report list --json --out --scenario single --iters --wait --resume --results latest --device cpu --gpus "
-    "--profile --until-precision --find-batch --seed --launches --help --allow-incomplete -- - ../.. 0 -1 99999999999"
+    "run check report list compare gate history accept import --json --out --scenario single --iters --wait --resume "
+    "--results latest --device cpu --gpus --baseline --history --reason --config --against --profile "
+    "--until-precision --find-batch --seed --launches --help --allow-incomplete -- - ../.. 0 -1 99999999999"
 )
 WORDS = st.one_of(st.sampled_from(["", *OPTIONS.split()]), st.text(max_size=8))
 
@@ -311,6 +312,37 @@ def test_any_command_line_is_answered_without_a_traceback(
     helped = {"--help", "-h", "help", "--version", "list"} & set(words)
     assert code == 2 or (code == 0 and helped), (words, code, shown.getvalue())
     assert "Traceback" not in shown.getvalue()
+
+
+KEYS_OF_THE_GATE = ("nights", "level", "threshold", "memory-threshold", "early-threshold")
+TOML = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=6).map(json.dumps), st.just("[]"))
+
+
+@FUZZ
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.tuples(st.one_of(st.sampled_from(KEYS_OF_THE_GATE), st.text(max_size=6)), TOML).map(
+                lambda pair: f"{pair[0]} = {str(pair[1]).lower() if isinstance(pair[1], bool) else pair[1]}"
+            ),
+            st.text(max_size=12),
+        ),
+        max_size=4,
+    ),
+    head=st.sampled_from(["[tool.bench.gate]\n", "[tool]\nbench = 3\n", "[[tool.bench.gate]]\n", ""]),
+)
+def test_any_toml_is_taken_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], head: str
+) -> None:
+    """As thresholds, which are read before anything else: what is taken is a rule, and then there is no such run."""
+    file = tmp_path_factory.getbasetemp() / "gate.toml"
+    file.write_bytes((head + "\n".join(lines)).encode(errors="surrogatepass"))
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+        code = cli.main(["gate", "nothing", "--baseline", "neither", "--config", str(file)])
+    text = shown.getvalue()
+    assert code == 2 and text.count("\n") == 1 and text.startswith("bench: error: "), text
+    assert "Traceback" not in text
 
 
 def test_what_one_run_supersedes_is_not_in_the_next(tmp_path: Path) -> None:
