@@ -9,9 +9,10 @@ switches on or off as the square root (their number goes with u, and so does the
 than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
 distance. To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
 
-Beyond that nothing finer than half is called ``diverged`` before it leaves the bounds of half. How many units rounding
-switches in fp32 is chance, and mostly none; but where it is one, and the model is small, that one may be most of the
-distance of the twin. So such a launch is ``within half precision``, and one that computes in fp32 is told as a finding.
+A loss of what is finer than half is not called ``diverged`` before it leaves the bound of half. How many units rounding
+switches in fp32 is chance, and mostly none; but over some steps it may be one, and in a small model that one is most of
+the distance of the twin. So such a launch is ``within half precision``, and one that computes in fp32 is told as a
+finding. The gradient of the first step, before anything could build up, keeps the bound of what computes it.
 """
 
 import math
@@ -145,7 +146,7 @@ class _Reference:
         return None if values is None else distance(values, self.gradient(replicas))
 
     def coarse(self, unit: float) -> float:
-        """What a recipe of this unit roundoff is allowed: that of half, or its own where it is coarser still."""
+        """What losses of this unit roundoff are allowed: that of half, or its own where it is coarser still."""
         return max(unit, self.unit)
 
     def gradient_bound(self, unit: float) -> float:
@@ -185,8 +186,7 @@ def _judge(
     skipped = (checks["skipped_warmup_steps"] or 0) + (checks["skipped_steps"] or 0)
     errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
     error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
-    coarse = reference.coarse(unit)
-    bound = reference.gradient_bound(coarse)
+    bound = reference.gradient_bound(unit)
     known = np.isfinite(error)
     if known:
         found |= {"gradient_error": error, "gradient_bound": max(bound, SAME_GRADIENT)}
@@ -196,7 +196,7 @@ def _judge(
     if not known:
         return found | {"verdict": NOT_FINITE, "reason": "the gradient of the first step is not finite"}
     differ = np.abs(loss - reference.loss(replicas)[: len(loss)])[warmup:]
-    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (coarse, U_FP32))
+    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (reference.coarse(unit), U_FP32))
     worst = int(np.argmax(differ / half))
     found |= {"loss_error": differ[worst], "loss_bound": half[worst], "loss_step": warmup + worst}
     if error > max(bound, SAME_GRADIENT):

@@ -131,7 +131,8 @@ def _about_parity(document: dict[str, Any]) -> tuple[str, ...]:
         "precision the bound goes with its unit roundoff, or with the root of that where this is larger, because "
         "activations switch on and off.",
         f"same: the gradient within {numerics.SAME_GRADIENT:g} and every measured loss within the bound for fp32. "
-        "within half precision: within the bounds shown, which are those of half, or of what ran where it is coarser. "
+        "within half precision: within the bounds shown: of a gradient that of the precision that ran, of a loss "
+        "that of half or of what is coarser. "
         "diverged: beyond them, or ranks that hold different parameters. "
         "One replica alone: how far its gradient is from the average, so what a strategy that "
         "forgets to average would show. Parameters alike: SHA-256 of all parameters of every rank, before the first "

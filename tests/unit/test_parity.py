@@ -97,27 +97,41 @@ def judge(
     return row
 
 
-FP16 = {"status": "ok", "reason": None, "unit_roundoff": U_FP16}
+def scale(unit: float) -> float:
+    """Linear in the unit or with its root, whichever allows more."""
+    return max(unit / U_BF16, math.sqrt(unit / U_BF16))
 
 
-@pytest.mark.parametrize(
-    ("kind", "half", "times"),
-    [
-        *[("bf16", None, 1.0), ("fp16", None, 1.0), ("fp32", None, 1.0)],
-        *[("bf16", FP16, U_BF16 / U_FP16), ("fp16", FP16, 1.0), ("tf32", FP16, 1.0), ("fp32", FP16, 1.0)],
-    ],
-)
-def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings(
-    kind: str, half: dict[str, Any] | None, times: float
-) -> None:
-    """Of half, or of what is coarser: ``half`` is that of the twin."""
-    bound = ROUNDINGS * times * STRAY
-    below, above = (judge(kind, off=factor * bound, about=half) for factor in (0.999, 1.001))
+@pytest.mark.parametrize(("kind", "unit"), [("bf16", U_BF16), ("fp16", U_FP16), ("tf32", U_FP16), ("fp32", U_FP32)])
+def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings_of_its_precision(kind: str, unit: float) -> None:
+    bound = ROUNDINGS * scale(unit) * STRAY
+    below, above = judge(kind, off=0.999 * bound), judge(kind, off=1.001 * bound)
     assert below["verdict"] == WITHIN_HALF
     assert above["verdict"] == DIVERGED and "the gradient of the first step is" in above["reason"]
     assert below["gradient_bound"] == pytest.approx(bound)
     assert below["gradient_error"] == pytest.approx(0.999 * bound)
     assert below["gradient_alone"] == pytest.approx(ALONE)
+
+
+FP16 = {"status": "ok", "reason": None, "unit_roundoff": U_FP16}
+
+
+@pytest.mark.parametrize(
+    ("kind", "half", "unit"),
+    [("fp32", None, U_BF16), ("tf32", None, U_BF16), ("fp32", FP16, U_FP16), ("bf16", FP16, U_BF16)],
+)
+def test_the_loss_may_stray_as_that_of_half_or_of_what_is_coarser(
+    kind: str, half: dict[str, Any] | None, unit: float
+) -> None:
+    """``half``: what the twin was moved by. One unit that rounding switches takes one in fp32 beyond its own bound."""
+    own = U_BF16 if half is None else U_FP16
+    bound = ROUNDINGS * unit / own * (0.02 + own * LOSS[2])
+    loss = [*LOSS[:2], LOSS[2] + 0.99 * bound, *LOSS[3:]]
+    found = judge(kind, loss=loss, about=half)
+    assert (found["verdict"], found["loss_bound"]) == (WITHIN_HALF, pytest.approx(bound))
+    assert found["reason"] == (COARSE if kind == "fp32" else FINE)
+    loss[2] = LOSS[2] + 1.01 * bound
+    assert judge(kind, loss=loss, about=half)["verdict"] == DIVERGED
 
 
 def test_fp32_is_same_up_to_the_stated_error_and_no_further() -> None:
