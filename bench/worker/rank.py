@@ -35,6 +35,8 @@ Report = Callable[..., Callable[[int], None]]
 STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
+LIBUV_TAKES_SOCKETS = "2.8"
+"""Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,14 +253,15 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
     if fd is None:
         dist.init_process_group(backend, timeout=timeout, **options)
         return
+    listening = {"is_master": True, "master_listen_fd": int(fd)} if me.rank == 0 else {"is_master": False}
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         me.world_size,
-        is_master=me.rank == 0,
         timeout=timeout,
         wait_for_workers=False,
-        master_listen_fd=int(fd) if me.rank == 0 else None,
+        use_libuv=torch.__version__ >= LIBUV_TAKES_SOCKETS,
+        **listening,
     )
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
