@@ -235,8 +235,13 @@ class RunWriter:
 def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> "pa.Table":
     import pyarrow as pa
 
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return pa.Table.from_pylist(list(rows), schema=_schema(columns, pa.string()))
+
+
+def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
+    import pyarrow as pa
+
+    return pa.schema([(name, text if kind == "string" else pa.type_for_alias(kind)) for name, kind in columns.items()])
 
 
 def write_atomically(path: str, content: bytes) -> None:
@@ -417,7 +422,10 @@ def _frame(table: "pa.Table") -> "pd.DataFrame":
     """The table as a frame. Each column is given back as soon as it is copied: millions of rows fit but once."""
     import pyarrow as pa
 
+    table = table.unify_dictionaries()
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    for name in frame.select_dtypes("category"):  # sorting by it is to sort by its words
+        frame[name] = frame[name].cat.reorder_categories(sorted(frame[name].cat.categories))
     pa.default_memory_pool().release_unused()
     return frame
 
@@ -536,7 +544,7 @@ def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int]) -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = _read_table(path, name)
+    table = _read_table(path, name, labels=name in SAMPLED)
     if document["complete"]:
         return table
     if name not in SAMPLED:
@@ -544,20 +552,22 @@ def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int]) -> 
     return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
 
 
-def _read_table(path: str, name: str) -> "pa.Table":
+def _read_table(path: str, name: str, *, labels: bool = False) -> "pa.Table":
+    """A table as it is on disk. ``labels``: its text as a dictionary, for who holds it with few words and many rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = os.path.join(path, f"{name}.parquet")
+    schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
+    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     if not os.path.isfile(file):
-        return _table([], COLUMNS[name])
-    schema = _table([], COLUMNS[name]).schema
+        return schema.empty_table()
     try:
-        table = pq.read_table(file, page_checksum_verification=True)
-        for column, kind in COLUMNS[name].items():
-            if column in LATER_COLUMNS and column not in table.column_names:
-                table = table.append_column(column, pa.nulls(table.num_rows, pa.type_for_alias(kind)))
-        return table.select(list(COLUMNS[name])).cast(schema)
+        table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts)
+        for field in schema:
+            if field.name in LATER_COLUMNS and field.name not in table.column_names:
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise RequestError("RUN", f"{file} is damaged: {first}", "restore it, or measure again") from error

@@ -65,7 +65,7 @@ def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         start_ns, end_ns = bounds[launch]
         for uuid, samples in mine.groupby("device", sort=False, observed=True):
             rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return _table(rows, COLUMNS)
 
 
 def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterator[tuple[Any, pd.DataFrame]]:
@@ -124,7 +124,7 @@ def per_launch(
         )
     columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
     columns += ["energy_per_1000_images_j", "mean_power_w", "peak_power_w", "max_temperature_c", "throttle", "verdict"]
-    return pd.DataFrame(rows, columns=columns)
+    return _table(rows, columns)
 
 
 def per_scenario(
@@ -169,7 +169,13 @@ def per_scenario(
                 theirs.groupby("launch")[f"{link}_mib_s"].agg(lambda one: one.sum(skipna=False))
             )
         rows.append(row)
-    return pd.DataFrame(rows, columns=SCENARIO_COLUMNS)
+    return _table(rows, SCENARIO_COLUMNS)
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    """The rows as a table. A figure that is null in all of them is a null number, and no object."""
+    figures = [name for name in columns if name.endswith(("_s", "_j", "_w", "_percent", "_mhz", "_c"))]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
 
 
 def _positive(values: "pd.Series[float]") -> Estimate:
@@ -191,7 +197,7 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
     if named:
         ordered = ordered[[*needed, "energy_mj"]].copy()
         packages = ordered[ordered["device"].isin(named)]
-        groups = packages.groupby(["launch", "device"])
+        groups = packages.groupby(["launch", "device"], observed=True)
         rise_w = groups["energy_mj"].diff() / 1e3 / (groups["t_ns"].diff() / 1e9)
         ordered.loc[packages.index, "power_w"] = rise_w.where(rise_w >= 0)
     return ordered.loc[ordered["power_w"].notna(), needed].reset_index(drop=True)
@@ -208,7 +214,7 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     told = {one: throttle.verdict(int(one)) for one in bits.dropna().unique()}
     held = device.loc[bits.isin([one for one, verdict in told.items() if verdict != "ok"]), "launch"].unique()
     known = device.loc[bits.notna() & device["launch"].isin(held), ["launch", "device", "t_ns", "throttle_reasons"]]
-    for (launch, uuid), samples in known.sort_values("t_ns").groupby(["launch", "device"]):
+    for (launch, uuid), samples in known.sort_values("t_ns").groupby(["launch", "device"], observed=True):
         verdicts = samples["throttle_reasons"].map(told)
         number = (verdicts != verdicts.shift()).cumsum()
         until_ns = samples["t_ns"].shift(-1).fillna(samples["t_ns"].iloc[-1])

@@ -48,7 +48,8 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, process and device: its peak. ``launch, scenario, rank, pid, device, source, peak_mib``."""
     keys = ["launch", "scenario", "rank", "pid", "device", "source"]
     known = memory[memory["used_mib"].notna()]
-    return known.groupby(keys)["used_mib"].max().rename("peak_mib").reset_index()
+    found = known.groupby(keys, observed=True)["used_mib"].max().rename("peak_mib").reset_index()
+    return found.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
 
 def beside_torch(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +123,7 @@ def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFra
     }
     mine = memory[memory["device"] == "cpu"]
     rows = []
-    for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"]):
+    for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"], observed=True):
         reasons = samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"].dropna()
         peaks_mib = [samples[name].max() for name in ("used_mib", "pss_mib")]
         unknown = any(pd.isna(peak) for peak in peaks_mib)
@@ -153,5 +154,5 @@ def largest_launches(document: dict[str, Any], memory: pd.DataFrame) -> dict[str
 
 def boundaries(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, in order of time: ``launch, scenario, start_ns, end_ns`` of its first and last sample."""
-    groups = memory.groupby(["launch", "scenario"])["t_ns"]
+    groups = memory.groupby(["launch", "scenario"], observed=True)["t_ns"]
     return groups.agg(start_ns="min", end_ns="max").reset_index().sort_values("start_ns").reset_index(drop=True)

@@ -59,5 +59,7 @@ def windows(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -
 def unknown(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario with samples that are unknown: ``scenario, reason``, the different reasons joined."""
     missing = memory[memory["used_mib"].isna()]
-    joined = missing.groupby("scenario")["reason"].agg(lambda reasons: "; ".join(dict.fromkeys(reasons.dropna())))
+    joined = missing.groupby("scenario", observed=True)["reason"].agg(
+        lambda reasons: "; ".join(dict.fromkeys(reasons.dropna()))
+    )
     return joined.reset_index()

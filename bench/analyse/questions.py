@@ -189,7 +189,8 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     indices = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}
     for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
         first = peaks[peaks["scenario"] == scenario]
-        held = first[first["launch"] == first["launch"].min()].groupby(["rank", "pid", "device"])["peak_mib"].max()
+        only_first = first[first["launch"] == first["launch"].min()]
+        held = only_first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
         mine = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
         parts.append(_holders(scenario, mine.sort_values(["index", "rank"]).to_dict("records")))
     return question, " ".join(parts)

@@ -379,7 +379,7 @@ def _power_line(stage: Stage, axes: Artist, samples: "pd.DataFrame") -> None:
     import numpy as np
 
     width_ns = stage.range_s * 1e9 / MOST_SAMPLES
-    bins = ((samples["t_ns"] - stage.origin_ns) // width_ns).astype("int64")
+    bins = ((samples["t_ns"].to_numpy() - stage.origin_ns) // width_ns).astype("int64")
     drawn = samples.groupby(bins)[["t_ns", "power_w"]].mean()
     times = stage.seconds(drawn["t_ns"].to_numpy(dtype=float))
     watts = drawn["power_w"].to_numpy(dtype=float)

@@ -214,7 +214,9 @@ def memory(run: Analysed) -> Plot | None:
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
-    caption += about_lines(max(int(line.groupby(memory_timeline.LINE).size().max()) for line in lines.values()))
+    caption += about_lines(
+        max(int(line.groupby(memory_timeline.LINE, observed=True).size().max()) for line in lines.values())
+    )
     rows = [Row(scenario=name, label="", colour="ink") for name in lines]
     return finished(run, figure, "memory", title, caption, rows)
 
@@ -291,7 +293,7 @@ def _shade_windows(axes: Artist, windows: tuple[float, float, float] | None) -> 
 def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
     indices = {gpu["uuid"]: gpu["index"] for gpu in gpus}
-    keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True))
+    keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))
     keys.sort(key=lambda group: (*group[0][:2], indices.get(group[0][2], len(indices))))
     for number, (key, samples) in enumerate(keys):
         rank, pid, gpu = key
