@@ -17,7 +17,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import RequestError
@@ -382,8 +384,10 @@ def read(
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
-    tables = {"steps": _condensed(_rows(path, "steps", document, spooled), condense)} if condense else {}
-    tables |= {name: _frame(_rows(path, name, document, spooled)) for name in COLUMNS if name not in tables}
+    tables = {"steps": _condensed(_rows(path, "steps", document, spooled, labels=True), condense)} if condense else {}
+    for name in COLUMNS:
+        if name not in tables:
+            tables[name] = _frame(_rows(path, name, document, spooled, labels=name in SAMPLED))
     tables |= _with_salvaged(tables, salvaged)
     return Run(path=os.path.abspath(path), document=document, **tables)
 
@@ -431,7 +435,7 @@ def _frame(table: "pa.Table") -> "pd.DataFrame":
 
 
 def _condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
-    """What ``condense`` makes of the launches of a table, in chunks of at least :data:`CHUNK_ROWS` rows."""
+    """What ``condense`` makes of the launches of a table, two chunks of :data:`CHUNK_ROWS` rows and more at a time."""
     import numpy as np
     import pandas as pd
     import pyarrow as pa
@@ -440,15 +444,18 @@ def _condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFra
     if (np.diff(launch) < 0).any():
         order = np.argsort(launch, kind="stable")
         table, launch = table.take(order), launch[order]
-    parts, start = [], 0
-    while start < len(launch):
-        last = launch[min(start + CHUNK_ROWS, len(launch)) - 1]
-        end = int(np.searchsorted(launch, last, "right"))
-        parts.append(condense(table.slice(start, end - start).to_pandas()))
-        start = end
-    del table
+    table = table.unify_dictionaries()
+    starts = [0]
+    while starts[-1] < len(launch):
+        last = launch[min(starts[-1] + CHUNK_ROWS, len(launch)) - 1]
+        starts.append(int(np.searchsorted(launch, last, "right")))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        of_launches = [table.slice(start, end - start) for start, end in pairwise(starts)] or [table]
+        del table
+        whole = pd.concat(pool.map(lambda part: condense(part.to_pandas()), of_launches), ignore_index=True)
+        del of_launches
     pa.default_memory_pool().release_unused()
-    return pd.concat(parts, ignore_index=True) if parts else condense(_table([], COLUMNS["steps"]).to_pandas())
+    return whole.astype({name: whole[name].cat.categories.dtype for name in whole.select_dtypes("category")})
 
 
 def _with_salvaged(
@@ -536,15 +543,15 @@ def _recorded(table: "pa.Table", document: dict[str, Any]) -> "pa.Table":
     return table.filter(pc.is_in(table["launch"], value_set=launches))
 
 
-def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int]) -> "pa.Table":
+def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int], *, labels: bool) -> "pa.Table":
     """A table of a run. Of one that is incomplete, a launch without a record has its samples alone, and those once.
 
-    ``spooled``: the launches whose samples come from what the sampler left.
+    ``spooled``: the launches whose samples come from what the sampler left. ``labels``: as in :func:`_read_table`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = _read_table(path, name, labels=name in SAMPLED)
+    table = _read_table(path, name, labels=labels)
     if document["complete"]:
         return table
     if name not in SAMPLED:

@@ -12,11 +12,15 @@ runs.
 import os
 import tempfile
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.errors import RequestError
 from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
 from bench.store import Run, check_writable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def write(runs: Sequence[Run], out: str) -> list[str]:
@@ -33,18 +37,19 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
 def render(runs: Sequence[Run]) -> dict[str, bytes]:
     """The files of the report by name."""
     analysed = [Analysed.of(run) for run in runs]
-    samples = [figures.begun(run) for run in analysed]
-    summaries = [tables.summary_of(run) for run in analysed]
+    summaries: list[pd.DataFrame] = []
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
-    for number, (run, table) in enumerate(zip(analysed, summaries, strict=True), start=1):
+    for number, run in enumerate(analysed, start=1):
+        samples = figures.begun(run)
+        summaries.append(tables.summary_of(run))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         drawn = []
-        for plot in figures.plots(run, samples[number - 1]):
+        for plot in figures.plots(run, samples):
             names = tuple(f"{prefix}{plot.name}.{kind}" for kind in ("svg", "png"))
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
             drawn.append((plot, names))
-        sections.append(page.section(run, table, drawn, prefix=f"run-{number}"))
+        sections.append(page.section(run, summaries[-1], drawn, prefix=f"run-{number}"))
     beside = {
         "summary.csv": tables.csv(summaries).encode(),
         "summary.md": markdown.render(sections).encode(),

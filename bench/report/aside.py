@@ -7,6 +7,7 @@ doing so (it is killed, it hangs, there is no memory for it), the work is done h
 import ctypes
 import multiprocessing
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
@@ -35,7 +36,8 @@ class Aside(Generic[Drawn]):
         context = multiprocessing.get_context("fork")
         self._receiver, sender = context.Pipe(duplex=False)
         self._process = context.Process(target=_do, args=(work, sender), daemon=True)
-        self._process.start()
+        with suppress(OSError):  # there is no room for a process: ``result`` finds the pipe closed
+            self._process.start()
         sender.close()
 
     def result(self) -> Drawn:
@@ -48,8 +50,9 @@ class Aside(Generic[Drawn]):
             pass  # it died, and said nothing
         finally:
             self._receiver.close()
-            self._process.kill()
-            self._process.join()
+            if self._process.pid is not None:
+                self._process.kill()
+                self._process.join()
         return self._work()
 
 

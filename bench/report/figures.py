@@ -50,22 +50,24 @@ DOTS_PER_SCENARIO = 1000
 
 
 MANY_SAMPLES = 500_000
-"""From so many on, samples are drawn beside the rest, in a process of their own."""
+"""From so many on, what is drawn of the whole run's samples is drawn beside the rest, in a process of its own."""
+
+ORDER = ("trade-off", "losses", "time-spent", "step-times", "phases", "memory-stack", "memory", "power", "elapsed")
+"""In which a reader finds the plots."""
 
 
 def plots(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, where they are begun."""
-    of_steps = _drawn((trade_off, losses, time_spent, step_times, phase_stack), run)
-    return [*of_steps, *(of_samples(run) if samples is None else samples.result()), *_drawn((elapsed,), run)]
+    found = _drawn((trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
+    found += of_samples(run) if samples is None else samples.result()
+    return sorted(found, key=lambda plot: ORDER.index(plot.name))
 
 
 def of_samples(run: Analysed) -> list[Plot]:
-    """The plots of what was sampled: memory and power."""
-    found = []
-    for draw in (memory_stack, memory, power):
-        found += _drawn((draw,), run)
-        give_back()
-    return found
+    """The plots of all samples of the run: about as much work as the others together, where there are many."""
+    found = _drawn((memory_stack,), run)
+    give_back()
+    return found + _drawn((power,), run)
 
 
 def begun(run: Analysed) -> Aside[list[Plot]] | None:

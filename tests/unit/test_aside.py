@@ -1,5 +1,6 @@
 """What is drawn in a second process is what would have been drawn here, also where that process does not tell."""
 
+import errno
 import os
 import signal
 import time
@@ -33,6 +34,14 @@ def test_work_whose_process_does_not_tell_is_done_here(number: signal.Signals, m
     begun = Aside(work)
     assert begun.result() == here
     assert not begun._process.is_alive()
+
+
+def test_work_is_done_here_where_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    assert Aside(lambda: os.getpid()).result() == os.getpid()
 
 
 def test_work_that_fails_there_fails_here_with_its_own_error(capfd: pytest.CaptureFixture[str]) -> None:
