@@ -450,11 +450,11 @@ def _condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFra
         last = launch[min(starts[-1] + CHUNK_ROWS, len(launch)) - 1]
         starts.append(int(np.searchsorted(launch, last, "right")))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        of_launches = [table.slice(start, end - start) for start, end in pairwise(starts)] or [table]
-        del table
-        whole = pd.concat(pool.map(lambda part: condense(part.to_pandas()), of_launches), ignore_index=True)
-        del of_launches
+        slices = [table.slice(start, end - start) for start, end in pairwise(starts)] or [table]
+        parts = list(pool.map(lambda part: condense(part.to_pandas()), slices))
+    del table, slices
     pa.default_memory_pool().release_unused()
+    whole = pd.concat(parts, ignore_index=True)
     return whole.astype({name: whole[name].cat.categories.dtype for name in whole.select_dtypes("category")})
 
 
@@ -570,7 +570,7 @@ def _read_table(path: str, name: str, *, labels: bool = False) -> "pa.Table":
     if not os.path.isfile(file):
         return schema.empty_table()
     try:
-        table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts)
+        table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
         for field in schema:
             if field.name in LATER_COLUMNS and field.name not in table.column_names:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))

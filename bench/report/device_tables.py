@@ -129,7 +129,7 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
     }
     absent = [name for name, values in lacking.items() if values.isna().all()]
     if absent:
-        packages = run.device["device"].astype("str").str.startswith("package-").all()
+        packages = all(str(name).startswith("package-") for name in run.device["device"].unique())
         why = "the kernel counts the energy of a CPU package alone" if packages else "the driver offers none of them"
         notes.append(f"Unknown in all scenarios: {', '.join(absent)}; {why}, or too few samples lie in the window.")
     return notes
