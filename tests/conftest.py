@@ -27,6 +27,7 @@ GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 """The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
 
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]
+Bench = Callable[..., tuple[int, str, str]]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -138,6 +139,19 @@ def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         code = in_this_process(host, monkeypatch, arguments)
         said = capsys.readouterr()
         return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
 
     return run
 

@@ -168,6 +168,13 @@ WHICH = (
     "add up to the peak of all processes together."
 )
 
+PROCESS = (
+    Column(heading="scenario"),
+    Column(heading="launch", number=True),
+    Column(heading="rank", number=True),
+    Column(heading="PID", number=True),
+)
+
 
 def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     mine = ok_rows(run.document, run.memory)
@@ -177,10 +184,7 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     if not found:
         return None
     columns = (
-        Column(heading="scenario"),
-        Column(heading="launch", number=True),
-        Column(heading="rank", number=True),
-        Column(heading="PID", number=True),
+        *PROCESS,
         Column(heading="GPU", number=True),
         Column(heading="the driver's peak MiB", number=True),
         Column(heading="source"),
@@ -245,10 +249,7 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     if not found:
         return None
     columns = (
-        Column(heading="scenario"),
-        Column(heading="launch", number=True),
-        Column(heading="rank", number=True),
-        Column(heading="PID", number=True),
+        *PROCESS,
         Column(heading="RSS peak MiB", number=True),
         Column(heading="the kernel's peak MiB", number=True),
         Column(heading="PSS peak MiB", number=True),

@@ -8,26 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Bench
 from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import DDP, FINITE, GONE, Launch, write_run
 
-from bench.cli import main
 from bench.store import RunWriter
-
-Bench = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None = None, **about: Any) -> Path:

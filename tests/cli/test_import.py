@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Bench
 from standin.runs import DDP, Launch, write_run
 
 from bench import store
 from bench.analyse import between_runs, digest
 from bench.analyse.digest import of_run
-from bench.cli import main
-
-Bench = Callable[..., tuple[int, str, str]]
 
 FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
@@ -30,19 +27,6 @@ FULL = "\n".join(
     ]
 )
 """Three launches of two ranks, their rows in disorder: of launch 0 the slower rank's measured steps take 51, 52, 53."""
-
-
-@pytest.fixture
-def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """The command line in this process and in a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        code = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def pytorch(**changes: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from conftest import CommandLine
+from standin.processes import descendants, nobody_left
 
 from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
 
@@ -175,15 +176,12 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
         if "single:" in line and "ms a step" in line:  # its first launch is over, the second has begun
             break
     time.sleep(1.0)
-    family = _descendants(running.pid)
+    family = descendants(running.pid)
     assert len(family) >= 3, "host, sampler and at least one rank"
     os.kill(running.pid, number)
     running.communicate(timeout=10)
     assert running.returncode == code
-    deadline = time.monotonic() + 5
-    while any(_alive(pid) for pid in family) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_alive(pid) for pid in family)
+    assert nobody_left(family)
     (path,) = tmp_path.iterdir()
     document = json.loads((path / "run.json").read_text())
     assert document["complete"] is False
@@ -195,26 +193,3 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
         assert document["launches"][1]["reason"] == "interrupted"
         kept = document["launches"][1]["failure"]["steps_kept"]
         assert sum(kept.values()) == len(steps[steps["launch"] == 1])
-
-
-def _descendants(pid: int) -> list[int]:
-    """All processes below ``pid``."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(entry.name)] = int(fields[1])
-    found = [pid]
-    for known in found:
-        found += [child for child, parent in parents.items() if parent == known]
-    return found[1:]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

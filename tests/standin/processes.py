@@ -31,24 +31,39 @@ def start(repository: Path, out: Path, *more: str, **options: Any) -> "subproces
     )
 
 
-def family(pid: int) -> dict[int, str]:
-    """All processes below ``pid``, and what each was started as: ``host``, ``rank`` or ``sampler``."""
-    parents = {}
+def children() -> dict[int, list[int]]:
+    """The processes that each process of this machine has started, as far as they are there."""
+    found: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            parents[int(entry.name)] = int(fields[1])
+            found.setdefault(int(fields[1]), []).append(int(entry.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, of any depth."""
+    of = children()
+    found = [pid]
+    for known in found:
+        found += of.get(known, [])
+    return found[1:]
+
+
+def family(pid: int) -> dict[int, str]:
+    """The processes of a run, ``pid``, and what each was started as: ``host``, ``rank`` or ``sampler``."""
+    of = children()
     found: dict[int, str] = {}
-    for child in (child for child, parent in parents.items() if parent == pid):
+    for child in of.get(pid, []):
         try:
             line = Path(f"/proc/{child}/cmdline").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         found[child] = "sampler" if "bench.sample.process" in line else "host"
-        found |= {rank: "rank" for rank, parent in parents.items() if parent == child}
+        found |= dict.fromkeys(of.get(child, []), "rank")
     return found
 
 

@@ -29,20 +29,17 @@ SCENARIO = Scenario(summary="broken", strategy="custom", precision="{level}", ne
 
 
 def setup(job):
-    from dataclasses import replace
-    from torch import nn
     from bench.worker import parallel
     from bench.worker.session import session_for
 
     wrap = parallel.{wrap}
-    {before}
     session = session_for(job, wrap=wrap)
     forward, optimize, calls = session.forward, session.optimize, []
     {fault}
     return session
 """
 
-HONEST = {"level": "O0", "wrap": "distributed_data_parallel", "before": "pass", "fault": "pass"}
+HONEST = {"level": "O0", "wrap": "distributed_data_parallel", "fault": "pass"}
 
 NAN_LATER = """def poisoned(images, labels):
         calls.append(1)
@@ -50,13 +47,11 @@ NAN_LATER = """def poisoned(images, labels):
         return loss * float("nan") if len(calls) == 4 else loss
     session.forward = poisoned"""
 
-STRANGER = """wrap = lambda model, job: nn.parallel.DistributedDataParallel(model, init_sync=False)
-    other = replace(job.workload, seed=job.workload.seed + job.rank)
-    job = replace(job, job=replace(job.job, workload=other))"""
+STRANGER = "[weights.data.mul_(1 + job.rank / 100) for weights in session.model.parameters()]"
 
 BROKEN: dict[str, dict[str, str]] = {
     "forgetful": {"wrap": "single"},
-    "stranger": {"before": STRANGER},
+    "stranger": {"fault": STRANGER},
     "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
     "idle": {"fault": "session.optimize = lambda: None", "level": "O1"},
     "poisoned": {"fault": NAN_LATER},
