@@ -13,10 +13,11 @@ and counter are shared with the other instances. The window is that of the measu
 up to an interval inside of it, so energy is mean power between them times the window.
 """
 
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench import throttle
@@ -237,8 +238,8 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
     energy_j, source, reason = _energy(samples, window_s)
     power = samples["power_w"].dropna()
     mean_power_w = energy_j / window_s if energy_j is not None else (float(power.mean()) if len(power) else None)
-    told = samples["throttle_reasons"].dropna().to_numpy(dtype="int64")
-    bits = int(np.bitwise_or.reduce(told)) if len(told) else None
+    told = [int(bits) for bits in samples["throttle_reasons"].dropna().unique()]
+    bits = functools.reduce(operator.or_, told) if told else None
     return {
         "launch": launch,
         "scenario": samples["scenario"].iloc[0],
