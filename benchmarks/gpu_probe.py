@@ -108,7 +108,11 @@ def one_step(options: argparse.Namespace, device: torch.device) -> dict[str, Any
         train = handwritten.training(handwritten.options_of([*asked, "--batch", str(options.batch)]))
         train(2)
         step_s = min(train(1), train(1))
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # of which torch's own kind for it is one
+        from bench.worker.rank import kind_of
+
+        if kind_of(error) != "oom":
+            raise
         return {"step_s": None, "peak_mib": None, "oom": " ".join(str(error).split())[:300]}
     peak = torch.cuda.max_memory_reserved(device) / MIB if device.type == "cuda" else None
     return {"step_s": step_s, "peak_mib": peak, "oom": None}
