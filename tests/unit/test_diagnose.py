@@ -166,7 +166,7 @@ def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
 
 
 def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> None:
-    """The profiler's list as it is with CUDA: operators with their kernels, the kernels again, ranges of annotations."""
+    """The profiler's list with CUDA: operators with their kernels, the kernels again, and ranges of annotations."""
 
     def event(name: str, kernel_us: int = 0, parent: Any = None, where: Any = DeviceType.CPU) -> Any:
         made = FunctionEvent(0, name, 1, 0, max(kernel_us, 10), use_device="cuda", device_type=where)
