@@ -110,16 +110,16 @@ def steps_that_fit(seconds: float, step_s: float, *, launches: int, start_s: flo
     """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where no eight steps fit.
 
     Ten warm-up steps, since torch DDP takes times of its own in its first ten. ``step_s``: of fp32, which no scenario
-    is much slower than. ``start_s``: of a launch before its first step.
+    is much slower than. ``start_s``: of a launch, and of the reference, before its first step.
     """
-    steps = int((FILLED * seconds - (launches + 2) * start_s) / ((launches + REFERENCE_LAUNCHES) * step_s))
+    steps = int((FILLED * seconds - (launches + 1) * start_s) / ((launches + REFERENCE_LAUNCHES) * step_s))
     return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + FEWEST else None
 
 
 def seconds_for_fewest(step_s: float, *, launches: int, start_s: float) -> float:
     """The least ``seconds`` for which :func:`steps_that_fit` finds any."""
     steps_s = (WARMUP + FEWEST) * (launches + REFERENCE_LAUNCHES) * step_s
-    return ((launches + 2) * start_s + steps_s) / FILLED
+    return ((launches + 1) * start_s + steps_s) / FILLED
 
 
 # From what the parts left behind to checks
