@@ -616,7 +616,7 @@ def circumstances(
 
 def choose(options: argparse.Namespace) -> tuple[tuple[nvml.Gpu, ...], str | None]:
     """The chosen GPUs, and in one line why none can be used. Raises :class:`RequestError` for one that is not there."""
-    here, why = nvml.list_gpus()
+    here, why = machine.visible_gpus()
     if not here:
         why = (why or "the driver lists none").replace(", or use --device cpu", "")
         return (), f"--gpus: no NVIDIA GPU can be used: {why}"

@@ -246,7 +246,8 @@ def _device(job: Job, me: Identity) -> torch.device:
     torch.cuda.set_device(device)
     expected, actual = job.devices[device.index], effective.device_uuid(device)
     if actual != expected:
-        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
+        why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
+        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")
     return device
 
 
