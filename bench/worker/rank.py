@@ -335,7 +335,7 @@ def _is_full() -> bool:
     if not torch.cuda.is_initialized():
         return False
     free, total = torch.cuda.mem_get_info()
-    return free < FULL * total
+    return bool(free < FULL * total)
 
 
 def _is_collateral(error: BaseException) -> bool:
