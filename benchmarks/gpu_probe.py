@@ -15,6 +15,7 @@ batch, so they are counted at two small ones.
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -102,6 +103,7 @@ def one_step(options: argparse.Namespace, device: torch.device) -> dict[str, Any
     """
     import handwritten
 
+    gc.collect()  # sessions that were counted with: hooks tie them to themselves
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
