@@ -76,6 +76,12 @@ WARM_STEPS = 20
 PEACE_S = 6.0
 """For the sampler to sample at its own pace."""
 
+AFTER_S = 6.0
+"""Of a benchmark that compares, after it measured: the end of its launch, its bounds; and to find the GPU free."""
+
+ALONE_S = 5.0
+"""For the overhead around steps that do nothing."""
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 NEEDS_BATCH = ("scenarios", "single", "ddp_o1", "overhead", "sampler")
 """The parts that train at the full batch."""
@@ -196,7 +202,7 @@ class Acceptance:
 
     def before_s(self, launches: int) -> float:
         """Until so many launches of one benchmark, one after the other, are warm."""
-        return self.host_s + launches * (self.launch_s + WARM_STEPS * self.step_s) + 4.0
+        return self.host_s + launches * (self.launch_s + WARM_STEPS * self.step_s)
 
     def block(self, most: int, seconds: float) -> int:
         """The steps of a block of at most so many seconds."""
@@ -212,13 +218,13 @@ class Acceptance:
             + acceptance.seconds_for_fewest(self.step_s, launches=len(DEFAULT), start_s=self.launch_s),
             "single": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
             "ddp_o1": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
-            "overhead": self.before_s(1) + rounds_s * 20 * 6 * self.block(4, 0.25),
+            "overhead": self.before_s(1) + ALONE_S + rounds_s * 20 * 6 * self.block(4, 0.25),
             "sampler": self.before_s(1) + PEACE_S + rounds_s * 20 * 4,
             "batch": self.host_s + 4 * self.launch_s,
         }
         if part.name not in needs:
             return part
-        need_s = needs[part.name] + 5.0  # to find the GPU free, and for what is said at the end
+        need_s = needs[part.name] + AFTER_S
         return replace(part, least_s=need_s, most_s=max(part.most_s, 1.2 * need_s))
 
     def where(self, first_only: bool = False) -> list[str]:
@@ -363,7 +369,7 @@ class Acceptance:
             )
         steps = self.block(5, 0.5)
         command = ["--scenario", scenario, "--pairs", "5", "--steps", str(steps)]
-        command += ["--seconds", self.seconds(limit_s - self.before_s(2), 15 * 4 * steps)]
+        command += ["--seconds", self.seconds(limit_s - self.before_s(2) - AFTER_S, 15 * 4 * steps)]
         self.compare("against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s)
 
     def tests(self, limit_s: float) -> None:
@@ -391,11 +397,11 @@ class Acceptance:
     def overhead(self, limit_s: float) -> None:
         steps = self.block(4, 0.25)
         command = ["--scenario", "ddp", "--pairs", "10", "--steps", str(steps)]
-        command += ["--seconds", self.seconds(limit_s - self.before_s(1), 30 * 6 * steps)]
+        command += ["--seconds", self.seconds(limit_s - self.before_s(1) - ALONE_S - AFTER_S, 30 * 6 * steps)]
         self.compare("overhead", "overhead", [*command, *self.where()], limit_s)
 
     def sampler(self, limit_s: float) -> None:
-        seconds = self.seconds(limit_s - self.before_s(1) - PEACE_S, 40 * 4)
+        seconds = self.seconds(limit_s - self.before_s(1) - PEACE_S - AFTER_S, 40 * 4)
         command = ["--scenario", "ddp", "--pairs", "10", "--peace", f"{PEACE_S:.0f}"]
         command += ["--seconds", seconds, "--budget", seconds]  # one look
         self.compare("sampler_effect", "sampler", [*command, *self.where()], limit_s)

@@ -85,7 +85,8 @@ def look() -> dict[str, Any]:
         ones = torch.ones(64, 64, device=device)
         right = bool(torch.equal(ones @ ones, torch.full_like(ones, 64.0)))
         return found if right else {**found, "problem": "a product of matrices of ones came out wrong"}
-    except (RuntimeError, AssertionError) as error:  # torch's kinds for no driver, an old one, no kernel for this GPU
+    # torch's kinds for no driver, an old one, no kernel for this GPU
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
         return {**found, "problem": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
 
