@@ -1,8 +1,9 @@
 """Which GPUs a process takes for its own."""
 
 import pytest
+from conftest import request_for
 
-from bench import machine, nvml
+from bench import discover, machine, nvml, pipeline
 from bench.errors import RequestError
 
 FOUR = [
@@ -48,3 +49,13 @@ def test_gpus_that_a_scheduler_gave_to_others_are_not_taken(
     if not left:
         with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
             machine.choose_device("cuda")
+
+
+@pytest.mark.parametrize(("scenario", "built", "obstacle"), [("single", None, True), ("dp", "13.0", False)])
+def test_a_torch_without_cuda_is_told_before_the_first_launch(scenario: str, built: str | None, obstacle: bool) -> None:
+    found = discover.load(*discover.resolve(scenario))
+    request = request_for((found,), device="cuda", devices=(FOUR[0].uuid,), replicas=1)
+    host = {"cuda_built": built, "distributed": True, "nccl": True, "apex": {"problems": {}}}
+    told = pipeline._obstacle(found, request, host)
+    assert (told is not None and "built without CUDA; install" in told) == obstacle
+    assert pipeline._obstacle(found, request_for((found,)), host) is None, "the CPU needs none"
