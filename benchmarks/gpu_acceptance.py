@@ -605,7 +605,11 @@ def circumstances(
             f"{first.memory_total_mib or 0:,.0f} MiB, compute capability {first.compute_capability}, "
             f"power limit {first.power_limit_w} W, driver {first.driver}"
         )
-    commit = "unknown: not a git checkout" if git is None else git["commit"] + " with changes" * git["dirty"]
+    commit = "unknown: not a git checkout, and --commit was not given"
+    if git is not None:
+        commit = git["commit"] + " with changes" * git["dirty"]
+    elif options.commit is not None:
+        commit = f"{options.commit} (as told: this is no git checkout)"
     arguments = shlex.join(redact.command_line(sys.argv[1:]))
     return about | {
         "command": f"python3 benchmarks/gpu_acceptance.py {arguments}",
@@ -684,6 +688,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--image-size", type=whole_number, metavar="PX", default=224, help="default: 224")
     parser.add_argument("--budget", type=span, metavar="8m", default=480.0, help="for everything (default: 8m)")
+    parser.add_argument("--commit", metavar="ID", help="what this is a copy of, where it is no git checkout")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU with tiny sizes: no evidence of any GPU")
     return parser.parse_args(arguments)
 

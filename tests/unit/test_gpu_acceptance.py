@@ -635,6 +635,23 @@ def test_a_wrong_request_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("git", "told", "commit"),
+    [
+        ({"commit": "abc", "dirty": False}, ["--commit", "other"], "abc"),
+        ({"commit": "abc", "dirty": True}, [], "abc with changes"),
+        (None, ["--commit", "abc"], "abc (as told: this is no git checkout)"),
+        (None, [], "unknown: not a git checkout, and --commit was not given"),
+    ],
+)
+def test_the_commit_is_gits_or_that_of_whom_the_copy_was_sent(
+    pack: Any, git: dict[str, Any] | None, told: list[str], commit: str
+) -> None:
+    host = {"git": git, "python": "3", "cpu": "c", "cores_usable": 1, "container": None, "utc": "now"}
+    about = pack.circumstances(pack.parse(["--out", "x", *told]), (), {}, pack.TINY, host)
+    assert about["commit"] == commit
+
+
 @pytest.fixture
 def started(pack: Any, tmp_path: Path) -> Any:
     """An acceptance in a folder, with all the time there is."""
