@@ -542,6 +542,22 @@ class Acceptance:
             json.dump(acceptance.document(evidence), file, indent=1, allow_nan=False)
 
 
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """A client of the driver for as long as this lasts: without persistence mode it lets go of a GPU that has none, and
+    takes seconds to wake it for the next process.
+    """
+    try:
+        session = nvml.Nvml()
+    except nvml.NvmlUnavailable:
+        yield
+        return
+    try:
+        yield
+    finally:
+        session.close()
+
+
 def script(name: str) -> str:
     """A file beside this one."""
     return os.path.join(HERE, name)
@@ -723,7 +739,8 @@ def accept(options: argparse.Namespace) -> int:
     host = {**machine.describe(list(gpus)), "utc": machine.utc_now()}
     code = None
     try:
-        pack.work()
+        with kept_awake():
+            pack.work()
     except KeyboardInterrupt:
         pack.checks.append(Check(part="all", what="everything after this", verdict=NOT_DONE, why="interrupted"))
         code = INTERRUPTED
