@@ -15,6 +15,8 @@ RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_"
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 
 def cores() -> int:
     """How many cores this process may use: its affinity, not what the machine has."""
@@ -33,10 +35,32 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
     """
     if asked == "cpu":
         return "cpu", []
-    gpus, why_none = nvml.list_gpus()
+    gpus, why_none = visible_gpus()
     if asked == "cuda" and not gpus:
         raise RequestError("--device", *f"cuda was asked for, but {why_none}".split("; ", 1))
     return ("cuda", gpus) if gpus else ("cpu", [])
+
+
+def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
+    """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process, and why there are none.
+
+    NVML does not know of the variable, and by it a scheduler says which GPUs are whose. As CUDA reads it: indices
+    (here in PCI order) or beginnings of UUIDs, up to the first that names no GPU.
+    """
+    here, why_none = nvml.list_gpus()
+    named = os.environ.get(VISIBLE)
+    if named is None or not here:
+        return here, why_none
+    left: list[nvml.Gpu] = []
+    for name in (part.strip() for part in named.split(",")):
+        match = [
+            gpu for gpu in here if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+        ]
+        if len(match) != 1:
+            break
+        left += match
+    hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
+    return [gpu for gpu in here if gpu in left], why_none if left else hidden
 
 
 def refuse_blocking_launches(device: str) -> None:

@@ -557,6 +557,8 @@ def _obstacle(found: Found, request: Request, host: dict[str, Any] | None = None
     )
     if reason is not None or host is None:
         return reason
+    if request.device == "cuda" and host["cuda_built"] is None:
+        return "this torch was built without CUDA; install a build with CUDA, or use --device cpu"
     if found.scenario.distributed and not host["distributed"]:
         return "this torch was built without torch.distributed; use another build"
     backend = "nccl" if request.device == "cuda" else "gloo"

@@ -31,6 +31,15 @@ RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 
 
 WARMUP = 10
+FEWEST = 8
+"""Steps of a launch in the scenarios' run: to warm up, and at least to measure."""
+
+REFERENCE_LAUNCHES = 8
+"""As many launches' steps as the reference is counted for: it makes two passes over the same steps without TF32."""
+
+FILLED = 0.9
+"""The part of a limit that is planned for."""
+
 MANY = 8
 """How many checks that have no answer for one and the same reason are named."""
 
@@ -101,11 +110,16 @@ def steps_that_fit(seconds: float, step_s: float, *, launches: int, start_s: flo
     """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where no eight steps fit.
 
     Ten warm-up steps, since torch DDP takes times of its own in its first ten. ``step_s``: of fp32, which no scenario
-    is much slower than. ``start_s``: of a launch before its first step. The reference makes two passes over the same
-    steps without TF32, which are counted as eight launches' steps.
+    is much slower than. ``start_s``: of a launch, and of the reference, before its first step.
     """
-    steps = int((0.9 * seconds - (launches + 2) * start_s) / ((launches + 8) * step_s))
-    return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + 8 else None
+    steps = int((FILLED * seconds - (launches + 1) * start_s) / ((launches + REFERENCE_LAUNCHES) * step_s))
+    return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + FEWEST else None
+
+
+def seconds_for_fewest(step_s: float, *, launches: int, start_s: float) -> float:
+    """The least ``seconds`` for which :func:`steps_that_fit` finds any."""
+    steps_s = (WARMUP + FEWEST) * (launches + REFERENCE_LAUNCHES) * step_s
+    return ((launches + 1) * start_s + steps_s) / FILLED
 
 
 # From what the parts left behind to checks

@@ -58,20 +58,42 @@ SETTLE_S = 10.0
 
 SAY_EVERY_S = 15.0
 START_S = 7.0
-"""Of a launch on a GPU before its first step, for planning: context, probe, cuDNN's choices, checksums."""
+"""Of a launch on a GPU before its second step, for planning, and the least of it once the probe has measured one."""
+
+AROUND_S = 5.0
+"""What a launch has besides the building and the first step that the probe measured: fork, context, communicator, the
+probe for memory (in a container), checksums, its end."""
+
+HOST_S = 6.0
+"""Of a worker host until torch is imported, for planning; at least as long as the part that looks at the GPU took."""
+
+HOST_MOST_S = 20.0
+"""But no more than this: what came from a cold disk, or from a cold driver, is there the second time."""
+
+WARM_STEPS = 20
+"""Of the benchmarks that compare, before they measure."""
+
+PEACE_S = 6.0
+"""For the sampler to sample at its own pace."""
+
+AFTER_S = 6.0
+"""Of a benchmark that compares, after it measured: the end of its launch, its bounds; and to find the GPU free."""
+
+ALONE_S = 5.0
+"""For the overhead around steps that do nothing."""
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NEEDS_BATCH = ("scenarios", "single", "ddp_o1", "overhead", "sampler")
 """The parts that train at the full batch."""
 
 PARTS = (
-    Part(name="doctor", title="bench doctor", least_s=5, most_s=60),
-    Part(name="look", title="torch computes on the GPU", least_s=10, most_s=60),
+    Part(name="doctor", title="bench doctor", least_s=5, most_s=90),
+    Part(name="look", title="torch computes on the GPU", least_s=10, most_s=90),
     Part(name="probe", title="what the GPU can do, and what a step asks of it", least_s=20, most_s=80),
     Part(name="scenarios", title="the ten scenarios", least_s=60, most_s=170),
     Part(name="single", title="the step of single against a hand-written script", least_s=40, most_s=60),
     Part(name="ddp_o1", title="the step of ddp_o1 against a hand-written script", least_s=40, most_s=60),
-    Part(name="tests", title="pytest -m gpu", least_s=60, most_s=140),
+    Part(name="tests", title="pytest -m gpu", least_s=60, most_s=180),
     Part(name="overhead", title="the instrumented step against a bare loop", least_s=30, most_s=60),
     Part(name="sampler", title="the step with the sampler at work against asleep", least_s=30, most_s=50),
     Part(name="batch", title="the largest batch of ddp and ddp_o2", least_s=70, most_s=150),
@@ -166,6 +188,44 @@ class Acceptance:
     def step_s(self) -> float:
         """Of fp32 at the batch, as the probe measured it."""
         return float(self.probe["step"]["step_s"]) if self.probe and self.probe["step"]["step_s"] else 0.5
+
+    @property
+    def host_s(self) -> float:
+        """Until a worker host is ready."""
+        return min(max(HOST_S, self.took.get("look", 0.0)), HOST_MOST_S)
+
+    @property
+    def launch_s(self) -> float:
+        """Of a launch before its second step."""
+        first_s = self.probe["step"].get("first_s") if self.probe else None
+        return max(START_S, (first_s or 0.0) + AROUND_S)
+
+    def before_s(self, launches: int) -> float:
+        """Until so many launches of one benchmark, one after the other, are warm."""
+        return self.host_s + launches * (self.launch_s + WARM_STEPS * self.step_s)
+
+    def block(self, most: int, seconds: float) -> int:
+        """The steps of a block of at most so many seconds."""
+        return max(1, min(most, int(seconds / self.step_s)))
+
+    def sized(self, part: Part) -> Part:
+        """The part with the time that it needs at the speed that the probe found: for what its answer rests on."""
+        if not self.on_gpu or self.probe is None:
+            return part
+        rounds_s = 1.3 * self.step_s
+        needs = {
+            "scenarios": self.host_s
+            + acceptance.seconds_for_fewest(self.step_s, launches=len(DEFAULT), start_s=self.launch_s),
+            "single": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
+            "ddp_o1": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
+            "overhead": self.before_s(1) + ALONE_S + rounds_s * 20 * 6 * self.block(4, 0.25),
+            "sampler": self.before_s(1) + PEACE_S + rounds_s * 20 * 4,
+            "batch": self.host_s + 4 * self.launch_s,
+        }
+        if part.name not in needs:
+            return part
+        need_s = needs[part.name] + AFTER_S
+        return replace(part, least_s=need_s, most_s=max(part.most_s, 1.2 * need_s))
 
     def where(self, first_only: bool = False) -> list[str]:
         """The option that names the chosen GPUs."""
@@ -283,10 +343,12 @@ class Acceptance:
     def scenarios(self, limit_s: float) -> None:
         fits: tuple[int, int] | None = (1, 8)
         if self.on_gpu:
-            fits = acceptance.steps_that_fit(limit_s, self.step_s, launches=len(DEFAULT), start_s=START_S)
+            seconds = limit_s - self.host_s
+            fits = acceptance.steps_that_fit(seconds, self.step_s, launches=len(DEFAULT), start_s=self.launch_s)
         if fits is None:
             raise NotDone(
-                f"a step takes {self.step_s:.2f} s, too long for {len(DEFAULT)} scenarios in {limit_s:.0f} s; "
+                f"a launch takes {self.launch_s:.0f} s and a step {self.step_s:.2f} s, too long for {len(DEFAULT)} "
+                f"scenarios in {limit_s:.0f} s; "
                 "give more with --budget"
             )
         apex = ["--apex", self.options.apex] if self.options.apex else []
@@ -305,9 +367,9 @@ class Acceptance:
             raise NotDone(
                 f"both need {2 * peak + 2048:,.0f} MiB at once and {free:,.0f} are free; use a smaller --global-batch"
             )
-        steps = max(1, min(5, int(0.5 / self.step_s)))
+        steps = self.block(5, 0.5)
         command = ["--scenario", scenario, "--pairs", "5", "--steps", str(steps)]
-        command += ["--seconds", self.seconds(limit_s - 28, 15 * 4 * steps)]
+        command += ["--seconds", self.seconds(limit_s - self.before_s(2) - AFTER_S, 15 * 4 * steps)]
         self.compare("against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s)
 
     def tests(self, limit_s: float) -> None:
@@ -333,14 +395,14 @@ class Acceptance:
             self.add(Check(part="tests", what=title("tests"), verdict=FAILED, why=why))
 
     def overhead(self, limit_s: float) -> None:
-        steps = max(1, min(4, int(0.25 / self.step_s)))
+        steps = self.block(4, 0.25)
         command = ["--scenario", "ddp", "--pairs", "10", "--steps", str(steps)]
-        command += ["--seconds", self.seconds(limit_s - 20, 30 * 6 * steps)]
+        command += ["--seconds", self.seconds(limit_s - self.before_s(1) - ALONE_S - AFTER_S, 30 * 6 * steps)]
         self.compare("overhead", "overhead", [*command, *self.where()], limit_s)
 
     def sampler(self, limit_s: float) -> None:
-        seconds = self.seconds(limit_s - 28, 40 * 4)
-        command = ["--scenario", "ddp", "--pairs", "10", "--peace", "6"]
+        seconds = self.seconds(limit_s - self.before_s(1) - PEACE_S - AFTER_S, 40 * 4)
+        command = ["--scenario", "ddp", "--pairs", "10", "--peace", f"{PEACE_S:.0f}"]
         command += ["--seconds", seconds, "--budget", seconds]  # one look
         self.compare("sampler_effect", "sampler", [*command, *self.where()], limit_s)
 
@@ -348,7 +410,7 @@ class Acceptance:
         command = ["-m", "bench", "run", "--find-batch", "--scenario", "ddp,ddp_o2", *self.sizes.options, *self.where()]
         command += [
             "--budget",
-            f"{limit_s - 25 if self.on_gpu else 20:.0f}s",
+            f"{max(1.0, limit_s - self.host_s - 15) if self.on_gpu else 20:.0f}s",
             "--no-parity",
             "--json",
             "--out",
@@ -423,6 +485,7 @@ class Acceptance:
             return
         if not self.on_gpu:
             part = replace(part, most_s=4 * part.most_s)  # a CPU may be slow, and a rehearsal take its time
+        part, later = self.sized(part), [self.sized(one) for one in later]
         limit_s = self.budget.grant(part, later)
         if limit_s is None:
             self.add(acceptance.too_late(part, self.budget.left_s))
@@ -477,6 +540,22 @@ class Acceptance:
             file.write(acceptance.page(evidence))
         with open(os.path.join(self.out, "acceptance.json"), "w", encoding="utf-8") as file:
             json.dump(acceptance.document(evidence), file, indent=1, allow_nan=False)
+
+
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """A client of the driver for as long as this lasts: without persistence mode it lets go of a GPU that has none, and
+    takes seconds to wake it for the next process.
+    """
+    try:
+        session = nvml.Nvml()
+    except nvml.NvmlUnavailable:
+        yield
+        return
+    try:
+        yield
+    finally:
+        session.close()
 
 
 def script(name: str) -> str:
@@ -542,7 +621,11 @@ def circumstances(
             f"{first.memory_total_mib or 0:,.0f} MiB, compute capability {first.compute_capability}, "
             f"power limit {first.power_limit_w} W, driver {first.driver}"
         )
-    commit = "unknown: not a git checkout" if git is None else git["commit"] + " with changes" * git["dirty"]
+    commit = "unknown: not a git checkout, and --commit was not given"
+    if git is not None:
+        commit = git["commit"] + " with changes" * git["dirty"]
+    elif options.commit is not None:
+        commit = f"{options.commit} (as told: this is no git checkout)"
     arguments = shlex.join(redact.command_line(sys.argv[1:]))
     return about | {
         "command": f"python3 benchmarks/gpu_acceptance.py {arguments}",
@@ -559,7 +642,7 @@ def circumstances(
 
 def choose(options: argparse.Namespace) -> tuple[tuple[nvml.Gpu, ...], str | None]:
     """The chosen GPUs, and in one line why none can be used. Raises :class:`RequestError` for one that is not there."""
-    here, why = nvml.list_gpus()
+    here, why = machine.visible_gpus()
     if not here:
         why = (why or "the driver lists none").replace(", or use --device cpu", "")
         return (), f"--gpus: no NVIDIA GPU can be used: {why}"
@@ -621,6 +704,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--image-size", type=whole_number, metavar="PX", default=224, help="default: 224")
     parser.add_argument("--budget", type=span, metavar="8m", default=480.0, help="for everything (default: 8m)")
+    parser.add_argument("--commit", metavar="ID", help="what this is a copy of, where it is no git checkout")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU with tiny sizes: no evidence of any GPU")
     return parser.parse_args(arguments)
 
@@ -655,7 +739,8 @@ def accept(options: argparse.Namespace) -> int:
     host = {**machine.describe(list(gpus)), "utc": machine.utc_now()}
     code = None
     try:
-        pack.work()
+        with kept_awake():
+            pack.work()
     except KeyboardInterrupt:
         pack.checks.append(Check(part="all", what="everything after this", verdict=NOT_DONE, why="interrupted"))
         code = INTERRUPTED

@@ -15,6 +15,7 @@ batch, so they are counted at two small ones.
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -84,7 +85,8 @@ def look() -> dict[str, Any]:
         ones = torch.ones(64, 64, device=device)
         right = bool(torch.equal(ones @ ones, torch.full_like(ones, 64.0)))
         return found if right else {**found, "problem": "a product of matrices of ones came out wrong"}
-    except (RuntimeError, AssertionError) as error:  # torch's kinds for no driver, an old one, no kernel for this GPU
+    # torch's kinds for no driver, an old one, no kernel for this GPU
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
         return {**found, "problem": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
 
 
@@ -97,21 +99,31 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def one_step(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """``step_s``: the faster of two steps in fp32 once warm; ``oom``: the line that torch raised, or None."""
+    """``step_s``: the faster of two steps in fp32 once warm; ``first_s``: all that came before the second, of which
+    cuDNN's choice of algorithms is most on a GPU; ``oom``: the line that torch raised, or None.
+    """
     import handwritten
 
+    gc.collect()  # sessions that were counted with: hooks tie them to themselves
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     asked = ["--device", device.type, "--model", options.model, "--image-size", str(options.image_size)]
+    start = time.perf_counter()
     try:
         train = handwritten.training(handwritten.options_of([*asked, "--batch", str(options.batch)]))
-        train(2)
+        train(1)
+        first_s = time.perf_counter() - start
+        train(1)
         step_s = min(train(1), train(1))
-    except torch.OutOfMemoryError as error:
-        return {"step_s": None, "peak_mib": None, "oom": " ".join(str(error).split())[:300]}
+    except RuntimeError as error:  # of which torch's own kind for it is one
+        from bench.worker.rank import kind_of
+
+        if kind_of(error) != "oom":
+            raise
+        return {"step_s": None, "first_s": None, "peak_mib": None, "oom": " ".join(str(error).split())[:300]}
     peak = torch.cuda.max_memory_reserved(device) / MIB if device.type == "cuda" else None
-    return {"step_s": step_s, "peak_mib": peak, "oom": None}
+    return {"step_s": step_s, "first_s": first_s, "peak_mib": peak, "oom": None}
 
 
 def measured_rates(device: torch.device) -> dict[str, Any]:

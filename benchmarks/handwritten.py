@@ -43,8 +43,11 @@ def training(options: argparse.Namespace) -> Callable[[int], float]:
         torch.set_num_threads(options.threads)
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
-    model: nn.Module = torchvision.models.get_model(options.model, weights=None).to(device)
+    residual = {"zero_init_residual": True} if "resne" in options.model else {}  # Goyal et al. 2017, section 5.1
+    model: nn.Module = torchvision.models.get_model(options.model, weights=None, **residual).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
+    for parameter in model.parameters():  # torch leaves them uninitialised where the scaler skips the first step
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     if options.ddp:
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -10,13 +10,14 @@ Three looks, one after the other, because each disturbs what it looks at:
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.records import PHASES
@@ -221,12 +222,22 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
     if trace:
         os.makedirs(os.path.dirname(trace), exist_ok=True)
         profiler.export_chrome_trace(trace)
-    spent = dict.fromkeys((*CATEGORIES, "other"), 0.0)
-    for event in profiler.events():
-        self_us = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
-        if event.name not in PHASES:
-            spent[category(event)] += self_us / 1e3 / PROFILED_STEPS
+    spent = {name: self_ms / PROFILED_STEPS for name, self_ms in spent_ms(profiler.events(), device.type).items()}
     return {"steps": PROFILED_STEPS, "step_ms": wall_ms / PROFILED_STEPS, "categories": spent, "trace": trace or None}
+
+
+def spent_ms(events: Iterable[Any], device: str) -> dict[str, float]:
+    """Self times by category. On a GPU those of the kernels, each of which belongs to the operator that launched it.
+
+    The profiler lists each kernel besides as an event of the device, and on the device a range around those of every
+    annotation: both are in the operators' figures already (``torch.autograd.profiler_util.FunctionEvent``).
+    """
+    spent = dict.fromkeys((*CATEGORIES, "other"), 0.0)
+    for event in events:
+        if event.name not in PHASES and event.device_type == DeviceType.CPU:
+            self_us = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+            spent[category(event)] += self_us / 1e3
+    return spent
 
 
 def _phase(event: Any) -> str | None:
@@ -240,6 +251,8 @@ def category(event: Any) -> str:
     """What an event of the profiler is spent on: that of the nearest known name, itself first, then its parents."""
     if event.name == COPY_OF_MANY:
         return "casts" if _phase(event) == "optimizer" else "bucket copies"
+    if _phase(event) == "data":
+        return "input"  # a copy to the device is a _to_copy, as a cast is
     while event is not None:
         found = _CATEGORY_OF.get(event.name)
         if found is not None:

@@ -30,14 +30,13 @@ def sketch(tensors: Sequence[Tensor | None]) -> list[float]:
     CountSketch of Charikar, Chen and Farach-Colton, 2002; its second moment as in Alon, Matias and Szegedy, 1996).
     None stands for a tensor of zeros. Needs memory for a few copies of the largest tensor.
     """
-    total = torch.zeros(SKETCH_SIZE, dtype=torch.float64)
+    sums = torch.zeros(2 * SKETCH_SIZE, dtype=torch.float64)  # of each number what goes into it negated, and what as is
     for position, tensor in enumerate(tensors):
         if tensor is None:
             continue
         elements = tensor.detach().reshape(-1).float().cpu()
         generator = torch.Generator().manual_seed(position)
         draws = torch.randint(2 * SKETCH_SIZE, (len(elements),), generator=generator, dtype=torch.int32)
-        signed = (elements * ((draws & 1) * 2 - 1)).double()
-        total += torch.bincount(draws >> 1, weights=signed, minlength=SKETCH_SIZE)
-    values: list[float] = total.tolist()
+        sums += torch.bincount(draws, weights=elements.double(), minlength=2 * SKETCH_SIZE)
+    values: list[float] = (sums[1::2] - sums[::2]).tolist()
     return values

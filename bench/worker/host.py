@@ -1,9 +1,10 @@
 """The worker host: imports torch and torchvision once, then forks the ranks of each launch.
 
-It touches no device and starts no thread, so that every fork is pristine; it asserts the latter. It sleeps in
-``select`` while ranks run, ends a launch whose first rank fails or whose ranks make no progress, and relays what they
-say. With ``--fresh`` it imports nothing and starts new interpreters instead. It is told what to do, and answers, over
-an inherited socket; it dies with its parent, and its ranks die with it.
+It touches no device and starts no thread, so that every fork is pristine; where what it imports starts one all the
+same, it goes on as with ``--fresh``. It sleeps in ``select`` while ranks run, ends a launch whose first rank fails or
+whose ranks make no progress, and relays what they say. With ``--fresh`` it imports nothing and starts new interpreters
+instead. It is told what to do, and answers, over an inherited socket; it dies with its parent, and its ranks die with
+it.
 """
 
 import json
@@ -147,9 +148,9 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     for name in BLAS_THREADS:
         del os.environ[name]
     threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        channel.send(event="failed", reason=f"the worker host has {threads} threads where forking needs exactly 1")
-        return 1
+    if threads != 1 and not fresh:  # a library of this interpreter started some: every fork would be a gamble
+        print(f"the worker host has {threads} threads where forking needs exactly 1: as with --fresh", file=sys.stderr)
+        fresh = True
     adopt_orphans()
     channel.send(event="ready", pid=os.getpid(), ready_s=time.monotonic() - started, **description)
     while not channel.closed:
@@ -451,9 +452,14 @@ def _reap(launch: Launch) -> None:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since the machine was started."""
-    with open("/proc/vmstat", encoding="ascii") as file:
-        counts = dict(line.split() for line in file)
+    """How many processes the kernel has killed for want of memory since the machine was started; 0 where it is not told
+    (some sandboxes have no such file).
+    """
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            counts = dict(line.split() for line in file)
+    except OSError:
+        return 0
     return int(counts.get("oom_kill", 0))
 
 

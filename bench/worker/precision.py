@@ -36,6 +36,7 @@ class LossScaling:
             self.scaler = torch.amp.GradScaler(job.device.type)
             self.skipped = torch.zeros((), device=job.device)
             optimizer.register_step_pre_hook(self._count)
+            begin_momentum_at_zero(optimizer)
 
     def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         assert self.skipped is not None
@@ -136,6 +137,7 @@ class ApexSession(Session):
         optimizer = super().prepare()
         self.executed = 0
         self.calls = 0
+        self.scale = 1.0
         optimizer.register_step_post_hook(self._count)
         self.model, optimizer = amp.initialize(self.model, optimizer, opt_level=self.job.job.precision, verbosity=0)
         self.scaler = amp._amp_state.loss_scalers[0]
@@ -148,6 +150,7 @@ class ApexSession(Session):
         self.optimizer.zero_grad()  # apex's own for O2, which takes no argument
 
     def backward(self, loss: Tensor) -> None:
+        self.scale = float(self.scaler.loss_scale())
         with self.amp.scale_loss(loss, self.optimizer) as scaled:
             scaled.backward()
 
@@ -156,11 +159,26 @@ class ApexSession(Session):
         self.optimizer.step()
 
     def gradients(self) -> list[Tensor | None]:
-        # Where there are master weights, apex puts them in the places of the half ones.
-        return [parameter.grad for group in self.optimizer.param_groups for parameter in group["params"]]
+        # Apex drops the gradients of master weights when the step is done; those of the half ones are still scaled.
+        return [
+            p.grad.float() / self.scale if p.grad is not None and p.dtype is torch.float16 else p.grad
+            for p in self.model.parameters()
+        ]
 
     def skipped_steps(self) -> Tensor | None:
         return torch.tensor(float(self.calls - self.executed))
+
+
+def begin_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter of an SGD with momentum its buffer now, of zeros, which is what a first step makes of none.
+
+    torch's fused step makes the buffers uninitialised, for its kernel to fill, and a kernel that is told to skip the
+    step fills nothing: where the first loss scale is too high, what lay in that memory would be the momentum of the
+    second step (``torch/optim/sgd.py``, ``_fused_sgd``, torch 2.6 to 2.15).
+    """
+    for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
+        for parameter in group["params"] if group["momentum"] else ():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:

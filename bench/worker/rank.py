@@ -35,6 +35,12 @@ Report = Callable[..., Callable[[int], None]]
 STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
+OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "status_alloc_failed")
+"""What errors that are not torch's own kind say: of the host's allocators; of CUDA, which torch and NCCL pass on (a
+context, pinned memory, a communicator); of cuBLAS and cuDNN, for what they take beside torch's allocator."""
+NO_ENGINE, FULL = "unable to find an engine", 0.05
+"""What cuDNN's choice of algorithms says where none of them got its workspace; by the part of the device that is free
+it is told from one that has no algorithm for what was asked."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 
@@ -240,7 +246,8 @@ def _device(job: Job, me: Identity) -> torch.device:
     torch.cuda.set_device(device)
     expected, actual = job.devices[device.index], effective.device_uuid(device)
     if actual != expected:
-        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
+        why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
+        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")
     return device
 
 
@@ -302,8 +309,8 @@ def _allocator(device: torch.device) -> dict[str, float]:
 
 def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:
     """What the supervisor is told of an error; of one for want of memory also whose it was, and how much was held."""
-    kind = _kind(error)
-    about = {"kind": kind, "reason": where + _one_line(error), "collateral": _is_collateral(error)}
+    kind = kind_of(error)
+    about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and _is_collateral(error)}
     if kind != "oom":
         return about
     workload = job.workload
@@ -316,10 +323,19 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     return {**about, "reason": reason, "memory": memory}
 
 
-def _kind(error: BaseException) -> str:
+def kind_of(error: BaseException) -> str:
+    """``oom`` for want of memory, of the host or of the GPU and in whatever words; ``error`` for all else."""
     text = str(error).lower()
-    memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return "oom" if memory or "can't allocate memory" in text or "bad_alloc" in text else "error"
+    memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in text for sign in OUT_OF_MEMORY)
+    return "oom" if memory or (NO_ENGINE in text and _is_full()) else "error"
+
+
+def _is_full() -> bool:
+    """Whether this rank's GPU has next to no memory left."""
+    if not torch.cuda.is_initialized():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return bool(free < FULL * total)
 
 
 def _is_collateral(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -487,18 +488,23 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
 # Numerics, and where the time goes, of a whole run
 
 
-def whole_run(folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any) -> Run:
+def whole_run(
+    host: WorkerHost, folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any
+) -> Run:
     found = tuple(discover.load(*discover.resolve(name)) for name in scenarios)
     small = {"image_size": 64, "global_batch": 16, "warmup": 3, "iters": 12, "impl": "native"}
     request = request_for(found, device="cuda", devices=devices, replicas=len(devices), **(small | changes))
-    finished = pipeline.run(request, found, out=str(folder), console=Console(quiet=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))  # importing torch takes longer than a launch
+        patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
+        finished = pipeline.run(request, found, out=str(folder), console=Console(quiet=True))
     assert finished.failed == 0, finished.document["launches"]
     return store.read(finished.path)
 
 
 @pytest.fixture(scope="module")
-def all_ten(tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
-    return whole_run(tmp_path_factory.mktemp("ten"), discover.DEFAULT, gpus)
+def all_ten(cuda_host: WorkerHost, tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
+    return whole_run(cuda_host, tmp_path_factory.mktemp("ten"), discover.DEFAULT, gpus)
 
 
 @pytest.mark.parametrize("scenario", discover.DEFAULT)
@@ -516,10 +522,10 @@ def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario
 
 
 @pytest.fixture(scope="module")
-def one_gpu(tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
+def one_gpu(cuda_host: WorkerHost, tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
     """At a world size of one, with profiles kept."""
     folder = tmp_path_factory.mktemp("one")
-    return whole_run(folder, ("single", "ddp", "ddp_o1"), gpus[:1], diagnose=True, trace=True, parity=False)
+    return whole_run(cuda_host, folder, ("single", "ddp", "ddp_o1"), gpus[:1], diagnose=True, trace=True, parity=False)
 
 
 def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
@@ -544,10 +550,10 @@ def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
     assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
 
 
-def test_the_parts_of_dataparallel_on_two_gpus(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+def test_the_parts_of_dataparallel_on_two_gpus(cuda_host: WorkerHost, tmp_path: Path, gpus: tuple[str, ...]) -> None:
     if len(gpus) < 2:
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
-    run = whole_run(tmp_path, ("dp",), gpus[:2], diagnose=True)
+    run = whole_run(cuda_host, tmp_path, ("dp",), gpus[:2], diagnose=True)
     (row,) = data_parallel(run.diagnostics).to_dict("records")
     assert all(row[f"{part}_ms"] > 0 for part in ("scatter", "replicate", "parallel_apply", "gather"))
     assert row["parallel_apply_ms"] > row["gather_ms"], "computing takes longer than handing a few numbers over"

@@ -1,6 +1,7 @@
 """What NVML says against ``nvidia-smi`` and against torch, on a real driver: ``python -m pytest -m gpu``."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +25,9 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
 ]
+
+SECONDS = 10.0
+"""How long energy and power are compared: for ten of the seconds that a driver averages power over."""
 
 PROGRAM = """
 import os, sys, time, torch
@@ -87,6 +91,8 @@ def rank(gpu: nvml.Gpu) -> Iterator[Rank]:
 
 
 def smi(uuid: str, query: str, fields: str) -> list[list[str]]:
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("there is no nvidia-smi here to compare with")
     told = subprocess.run(
         ["nvidia-smi", f"--query-{query}={fields}", "--format=csv,noheader,nounits", "-i", uuid],
         capture_output=True,
@@ -152,24 +158,24 @@ def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> 
     assert listed == rank.pid or nested()
 
 
-def test_energy_by_the_counter_agrees_with_power_over_twenty_seconds(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
-    rank.tell("work 30", wait=False)
+def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
+    rank.tell("work 20", wait=False)
     time.sleep(3)
     by_smi: list[float] = []
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here")
     sampler.watch(0, "single", 0, rank.pid, (gpu.uuid,))
     start_ns = time.perf_counter_ns()
-    while time.perf_counter_ns() < start_ns + 20e9:
+    while time.perf_counter_ns() < start_ns + SECONDS * 1e9:
         by_smi.append(float(smi(gpu.uuid, "gpu", "power.draw")[0][0]))
         time.sleep(0.2)
     memory, device = sampler.finish(0)
     cost = sampler.cost
     sampler.stop()
     assert list(memory[0]) == list(MEMORY_COLUMNS)
-    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": start_ns, "step_ms": 20_000.0, "step": 0}])
+    steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": start_ns, "step_ms": SECONDS * 1e3, "step": 0}])
     (row,) = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), steps).to_dict("records")
     assert row["energy_source"] in ("counter", "estimated"), row["energy_reason"]
     assert row["mean_power_w"] == pytest.approx(sum(by_smi) / len(by_smi), rel=0.1)
     assert cost is not None
     for kind in ("memory", "device"):
-        assert cost[kind]["total_ms"] / 20_000 < 0.015, cost
+        assert cost[kind]["total_ms"] / (SECONDS * 1e3) < 0.015, cost

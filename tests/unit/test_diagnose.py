@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import request_for
 from torch import nn
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 from bench import discover, pipeline, store
 from bench.analyse.communication import communication, mean_interval
@@ -161,6 +163,33 @@ def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
         assert set(profile["categories"]) == {*diagnose.CATEGORIES, "other"}
         assert all(value >= 0 for value in profile["categories"].values())
         assert profile["categories"]["convolutions"] > 0 and profile["categories"]["optimizer"] > 0
+
+
+def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> None:
+    """The profiler's list with CUDA: operators with their kernels, the kernels again, and ranges of annotations."""
+
+    def event(name: str, kernel_us: int = 0, parent: Any = None, where: Any = DeviceType.CPU) -> Any:
+        made = FunctionEvent(0, name, 1, 0, max(kernel_us, 10), use_device="cuda", device_type=where)
+        if where == DeviceType.CPU and kernel_us:
+            made.append_kernel(f"kernel of {name}", 0, kernel_us)
+        if parent is not None:
+            parent.append_cpu_child(made)
+            made.set_cpu_parent(parent)
+        return made
+
+    data, convolution, step = event("data"), event("aten::convolution"), event("Optimizer.step#SGD.step")
+    copy, cast = event("aten::_to_copy", parent=data), event("aten::_to_copy")
+    operators = [data, convolution, step, copy, cast]
+    operators.append(event("aten::copy_", 1000, copy))
+    operators.append(event("aten::copy_", 2000, cast))
+    operators.append(event("aten::cudnn_convolution", 5000, convolution))
+    operators.append(event("aten::_fused_sgd_", 3000, step))
+    operators.append(event("aten::relu", 700))
+    kernels = [event(f"kernel {us}", us, where=DeviceType.CUDA) for us in (1000, 2000, 5000, 3000, 700)]
+    ranges = [event("data", 1000, where=DeviceType.CUDA), event("Optimizer.step#SGD.step", 3000, where=DeviceType.CUDA)]
+    spent = diagnose.spent_ms([*operators, *kernels, *ranges], "cuda")
+    expected = {"input": 1.0, "casts": 2.0, "convolutions": 5.0, "optimizer": 3.0, "other": 0.7}
+    assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
 
 
 # DataParallel's parts, with a module that has them

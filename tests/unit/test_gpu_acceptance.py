@@ -100,11 +100,56 @@ def test_all_parts_have_their_least_in_eight_minutes(pack: Any) -> None:
 
 def test_how_many_steps_fit(acceptance: Any) -> None:
     fits = acceptance.steps_that_fit
-    assert fits(170.0, 0.12, launches=10, start_s=6.0) == (10, 27), "(0.9 x 170 - 12 x 6) / (18 x 0.12) = 37 steps"
+    assert fits(170.0, 0.13, launches=10, start_s=6.0) == (10, 27), "(0.9 x 170 - 11 x 6) / (18 x 0.13) = 37 steps"
     assert fits(170.0, 0.01, launches=10, start_s=6.0) == (10, 30)
-    assert fits(170.0, 0.25, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
-    assert fits(170.0, 0.26, launches=10, start_s=6.0) is None
+    assert fits(170.0, 0.26, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
+    assert fits(170.0, 0.27, launches=10, start_s=6.0) is None
     assert fits(60.0, 0.01, launches=10, start_s=6.0) is None, "the launches alone take longer"
+
+
+@given(step_s=st.floats(0.005, 2.0), start_s=st.floats(1.0, 40.0))
+def test_the_least_time_is_that_in_which_the_fewest_steps_fit(acceptance: Any, step_s: float, start_s: float) -> None:
+    least_s = acceptance.seconds_for_fewest(step_s, launches=10, start_s=start_s)
+    assert acceptance.steps_that_fit(least_s + 0.01, step_s, launches=10, start_s=start_s) is not None
+    assert acceptance.steps_that_fit(least_s - 0.01, step_s, launches=10, start_s=start_s) is None
+
+
+@given(step_s=st.floats(0.03, 0.5), first_s=st.floats(0.5, 20.0), look_s=st.floats(3.0, 40.0))
+def test_a_part_is_begun_with_the_time_that_it_needs_or_not_at_all(
+    pack: Any, acceptance: Any, step_s: float, first_s: float, look_s: float
+) -> None:
+    """At whatever speed the probe finds, each part having used all that it was given: half-done ones show nothing."""
+    clock = Clock()
+    made = pack.Acceptance(
+        options=pack.parse(["--out", "x"]),
+        out="x",
+        budget=acceptance.Budget(total_s=480.0, reserve_s=pack.RESERVE_S, clock=clock),
+        sizes=pack.Sizes(device="cuda", model="resnet101", image_size=224, global_batch=128),
+        probe={"step": {"step_s": step_s, "first_s": first_s}},
+        took={"look": look_s},
+    )
+    clock.now += 60.0
+    begun = []
+    for number, part in enumerate(pack.PARTS[3:], start=4):
+        sized = made.sized(part)
+        granted = made.budget.grant(sized, [made.sized(one) for one in pack.PARTS[number:]])
+        if granted is None:
+            continue
+        clock.now += granted
+        begun.append(part.name)
+        left_s = granted - pack.AFTER_S + 1e-6
+        if part.name == "scenarios":
+            left_s -= made.host_s
+            assert acceptance.steps_that_fit(left_s, step_s, launches=10, start_s=made.launch_s) is not None
+        elif part.name in ("single", "ddp_o1"):
+            assert left_s - made.before_s(2) >= 20 * made.block(5, 0.5) * step_s, "five rounds of four blocks"
+        elif part.name == "overhead":
+            assert left_s - made.before_s(1) - pack.ALONE_S >= 120 * made.block(4, 0.25) * step_s, (
+                "twenty rounds of six blocks"
+            )
+        elif part.name == "sampler":
+            assert left_s - made.before_s(1) - pack.PEACE_S >= 80 * step_s, "twenty rounds of four blocks"
+    assert made.launch_s >= first_s and (begun[:1] == ["scenarios"] or made.sized(pack.PARTS[3]).least_s > 410.0)
 
 
 # Verdicts
@@ -493,7 +538,7 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
             "torch": "2.11",
             "cuda": "13.0",
         },
-        "probe": PROBE | {"step": {"step_s": 0.12, "peak_mib": 17000.0, "oom": None}},
+        "probe": PROBE | {"step": {"step_s": 0.12, "first_s": 3.0, "peak_mib": 17000.0, "oom": None}},
         "scenarios": a_run() | {"path": str(tmp_path)},
         "batch": {"batch_search": {"scenarios": {}}},
         **dict.fromkeys(("single", "ddp_o1"), compared(0.999, 1.001, margin=0.01, allowed=None, passed=True)),
@@ -588,6 +633,23 @@ def test_a_wrong_request_is_one_line_and_nothing_is_written(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpu_acceptance: error: ") and said in line and "; " in line
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("git", "told", "commit"),
+    [
+        ({"commit": "abc", "dirty": False}, ["--commit", "other"], "abc"),
+        ({"commit": "abc", "dirty": True}, [], "abc with changes"),
+        (None, ["--commit", "abc"], "abc (as told: this is no git checkout)"),
+        (None, [], "unknown: not a git checkout, and --commit was not given"),
+    ],
+)
+def test_the_commit_is_gits_or_that_of_whom_the_copy_was_sent(
+    pack: Any, git: dict[str, Any] | None, told: list[str], commit: str
+) -> None:
+    host = {"git": git, "python": "3", "cpu": "c", "cores_usable": 1, "container": None, "utc": "now"}
+    about = pack.circumstances(pack.parse(["--out", "x", *told]), (), {}, pack.TINY, host)
+    assert about["commit"] == commit
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch import nn
 from bench import discover
 from bench.plan import launches
 from bench.worker import apex, data, effective, loop
-from bench.worker.precision import HalfSession
+from bench.worker.precision import ApexSession, HalfSession, LossScaling
 from bench.worker.session import RankJob, Session, session_for
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
@@ -100,6 +100,23 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
 
 
+def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the momentum either, which torch's fused step makes uninitialised, for a kernel that then does nothing."""
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **more: empty_like(*given, **more).fill_(float("nan")))
+    job, weights = rank_job("O1", half="fp16"), []
+    for losses in ([float("inf"), 3.0, 2.0], [3.0, 2.0]):
+        weight = nn.Parameter(torch.arange(8.0))
+        scaling = LossScaling(job, job.build_optimizer([weight]))
+        for factor in losses:
+            scaling.optimizer.zero_grad()
+            scaling.backward((weight * factor).sum())
+            scaling.step()
+        assert int(scaling.skipped or 0) == len(losses) - 2
+        weights.append(weight.detach())
+    assert torch.equal(*weights) and not torch.equal(weights[0], torch.arange(8.0))
+
+
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
     """Those of fp32, but for rounding, and not as many times as the loss was scaled."""
@@ -122,6 +139,20 @@ def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
     for old, master, weight in zip(before, session.masters, session.half_weights, strict=True):  # type: ignore[attr-defined]
         assert master.dtype is torch.float32 and not torch.equal(old, master)
         assert torch.equal(weight, master.bfloat16())
+
+
+def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones() -> None:
+    """As apex 25.05 leaves them: fp32 masters in the optimizer without a gradient, half weights with a scaled one."""
+    session = ApexSession.__new__(ApexSession)
+    half = nn.Parameter(torch.ones(3, dtype=torch.float16))
+    half.grad = torch.tensor([1024.0, 2048.0, float("inf")], dtype=torch.float16)
+    norm = nn.Parameter(torch.ones(2))
+    norm.grad = torch.tensor([0.5, 0.25])  # unscaled in its place
+    session.model = nn.ParameterList([half, norm])
+    session.optimizer = torch.optim.SGD([half.detach().float(), norm], lr=0.1)
+    session.scale = 1024.0
+    found = [None if gradient is None else gradient.tolist() for gradient in session.gradients()]
+    assert found == [[1.0, 2.0, float("inf")], [0.5, 0.25]]
 
 
 def test_o3_trains_and_its_loss_is_fp32() -> None:

@@ -1,18 +1,26 @@
 """Launching: what a rank finds, how each kind of failure is told, and that nothing is left behind."""
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from conftest import Executed, request_for
 
 from bench import discover
+from bench.channel import Channel
 from bench.launch.local import WorkerHost
 from bench.plan import launches
 from bench.records import job_to_json
+from bench.worker import host as supervisor
+from bench.worker import rank as one_rank
+
+FOUND = discover.load(*discover.resolve("ddp"))
 
 FAILING = """
     from bench.scenario import Scenario
@@ -61,6 +69,32 @@ def test_the_first_failure_is_named_and_every_rank_is_gone(
     assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
 
 
+@pytest.mark.parametrize(
+    ("error", "free_gib", "kind"),
+    [
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), 40, "oom"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), 40, "oom"),
+        (
+            dist.DistBackendError("NCCL error: unhandled cuda error. Last error: Cuda failure 2 'out of memory'"),
+            1,
+            "oom",
+        ),
+        (RuntimeError("FIND was unable to find an engine to execute this computation"), 1, "oom"),
+        (RuntimeError("FIND was unable to find an engine to execute this computation"), 40, "error"),
+        (dist.DistBackendError("NCCL error: remote process exited or there was a network error"), 1, "error"),
+    ],
+)
+def test_want_of_memory_is_known_in_all_its_forms(
+    error: Exception, free_gib: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
+    told = one_rank._about(error, planned.job, one_rank.Identity(rank=0, local_rank=0, world_size=2))
+    assert (told["kind"], told["collateral"]) == (kind, kind == "error" and isinstance(error, dist.DistBackendError))
+
+
 def test_a_rank_that_makes_no_progress_is_ended(execute: Callable[..., Executed]) -> None:
     source = FAILING.format(fault="pass").replace(
         "return session_for(job, wrap=distributed_data_parallel)",
@@ -86,6 +120,32 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
     assert done.outcome.status == "ok", done.outcome.reason
     threads = len(os.listdir(f"/proc/{host.process.pid}/task"))
     assert threads == 1, "every fork of a host with threads is a gamble"
+
+
+@pytest.mark.parametrize(("threads", "fresh"), [(1, False), (3, True)])
+def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that starts some when it is imported costs seconds a launch, and not the run."""
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    started = []
+    monkeypatch.setattr(supervisor, "_describe", lambda apex_path: {})
+    monkeypatch.setattr(supervisor, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(supervisor.os, "listdir", lambda path: [str(number) for number in range(threads)])
+    monkeypatch.setattr(supervisor, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
+    monkeypatch.setattr(supervisor, "_supervise", lambda launch, control: None)
+    ours.send(event="launch", job=job_to_json(planned.job))
+    ours.socket.shutdown(socket.SHUT_WR)
+    assert supervisor.serve(theirs, fresh=False, apex_path=None) == 0
+    assert ours.wait_for("ready")["pid"] == os.getpid()
+    assert started == [fresh]
+
+
+def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*given: object, **more: object) -> None:
+        raise FileNotFoundError("/proc/vmstat")
+
+    monkeypatch.setattr("builtins.open", absent)
+    assert supervisor._oom_kills() == 0
 
 
 @pytest.mark.slow

@@ -1,0 +1,61 @@
+"""Which GPUs a process takes for its own."""
+
+import pytest
+from conftest import request_for
+
+from bench import discover, machine, nvml, pipeline
+from bench.errors import RequestError
+
+FOUR = [
+    nvml.Gpu(
+        index=index,
+        uuid=f"GPU-{letter * 8}-0000-0000-0000-000000000000",
+        name="GPU",
+        pci_bus_id=str(index),
+        memory_total_mib=80000.0,
+        compute_capability="9.0",
+        power_limit_w=500.0,
+        driver="500.1",
+    )
+    for index, letter in enumerate("abcd")
+]
+
+
+@pytest.mark.parametrize(
+    ("variable", "left"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2", [2]),
+        ("3, 1", [1, 3]),
+        (f"GPU-{'b' * 8},GPU-{'d' * 4}", [1, 3]),
+        ("1,7,2", [1]),
+        ("0,GPU-,2", [0]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_gpus_that_a_scheduler_gave_to_others_are_not_taken(
+    variable: str | None, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CUDA reads the variable: up to the first entry that names no GPU, or more than one."""
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(machine.VISIBLE, variable)
+    device, gpus = machine.choose_device("auto")
+    assert (device, [gpu.index for gpu in gpus]) == ("cuda" if left else "cpu", left)
+    assert machine.choose_gpus(None, gpus) == tuple(FOUR[index].uuid for index in left)
+    if not left:
+        with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
+            machine.choose_device("cuda")
+
+
+@pytest.mark.parametrize(("scenario", "built", "obstacle"), [("single", None, True), ("dp", "13.0", False)])
+def test_a_torch_without_cuda_is_told_before_the_first_launch(scenario: str, built: str | None, obstacle: bool) -> None:
+    found = discover.load(*discover.resolve(scenario))
+    request = request_for((found,), device="cuda", devices=(FOUR[0].uuid,), replicas=1)
+    host = {"cuda_built": built, "distributed": True, "nccl": True, "apex": {"problems": {}}}
+    told = pipeline._obstacle(found, request, host)
+    assert (told is not None and "built without CUDA; install" in told) == obstacle
+    assert pipeline._obstacle(found, request_for((found,)), host) is None, "the CPU needs none"
