@@ -297,7 +297,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
     return Finding(
         code="coarse numerics",
         severity="warning",
-        text=f"{verdict['reason']}: a unit that rounding switches is enough for that in a small model; so is an error",
+        text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
         remedy="look at its losses beside the reference's in the report, or give it larger images or batches",
     )
 

@@ -4,6 +4,7 @@ Drawn object by object on matplotlib's Agg and SVG canvases: nothing here needs 
 files. Colours come from :data:`THEME`, so that a page can give the inline SVG those of a dark one (:func:`inline`).
 """
 
+import html
 import io
 import math
 import re
@@ -121,11 +122,15 @@ def colour_of(launch: dict[str, Any]) -> str:
     return strategy if strategy in ("single", "dp") else f"{strategy}-{launch['precision'].lower()}"
 
 
-def inline(svg: str, prefix: str) -> str:
-    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables."""
+def inline(svg: str, prefix: str, title: str) -> str:
+    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables.
+
+    ``title``: what a screen reader says of it; the caption and the tables say the rest.
+    """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
-    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 role="img">', body, count=1)
+    opening = f'role="img" aria-label="{html.escape(title)}">'
+    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {opening}", body, count=1)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
     names = {light: name for name, (light, _) in THEME.items()}

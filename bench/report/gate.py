@@ -114,13 +114,13 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
 
 
-def as_text(outcome: Outcome) -> str:
-    """For a terminal: the outcome, what to do, the table, and the warnings."""
+def as_text(outcome: Outcome, width: int | None = None) -> str:
+    """For a terminal: the outcome, what to do, the table, and the warnings. ``width``: see :func:`align`."""
     table = table_of(outcome.rows, outcome)
     rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"))]
+        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"), width=width)]
     lines += _reasons(outcome)
     lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
     return "\n".join([*lines, *(f"note: {text}" for text in table.notes)])

@@ -80,7 +80,8 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         for plot in plots(track, prefix):
             names = (f"{plot.name}.svg", f"{plot.name}.png")
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-            figures.append(Figure(title=plot.title, caption=plot.caption, svg=inline(plot.svg, plot.name), files=names))
+            svg = inline(plot.svg, plot.name, plot.title)
+            figures.append(Figure(title=plot.title, caption=plot.caption, svg=svg, files=names))
         sections.append(_section(track, tuple(figures)))
     text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
     return put({PAGE: text.encode(), **files}, out)
@@ -291,8 +292,11 @@ def _single(tracks: Sequence[Track]) -> Table | None:
     return Table(columns=columns, rows=rows)
 
 
-def as_text(tracks: Sequence[Track]) -> str:
-    """For a terminal: a table for each track, its latest shifts, and what the words mean."""
+def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
+    """For a terminal: a table for each track, its latest shifts, and what the words mean.
+
+    ``width``: see :func:`align`.
+    """
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
@@ -300,7 +304,7 @@ def as_text(tracks: Sequence[Track]) -> str:
             plain(f"{track.work} · {track.place}"),
             plain(span(track)),
             "",
-            _aligned(summary_table(track, brief=True)),
+            _aligned(summary_table(track, brief=True), width),
             "",
         ]
         for event in track.events[:LISTED]:
@@ -322,9 +326,9 @@ def as_text(tracks: Sequence[Track]) -> str:
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 
-def _aligned(table: Table) -> str:
+def _aligned(table: Table, width: int | None) -> str:
     rows = [[column.heading for column in table.columns], *([plain(cell.text) for cell in row] for row in table.rows)]
-    return align(rows, left=("scenario", "first", "last"))
+    return align(rows, left=("scenario", "first", "last"), width=width)
 
 
 def _few(names: Sequence[str]) -> str:

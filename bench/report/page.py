@@ -73,7 +73,10 @@ def section(
     """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
     figures = {
         plot.name: Figure(
-            title=plot.title, caption=plot.caption, svg=inline(plot.svg, f"{prefix}-{plot.name}"), files=files
+            title=plot.title,
+            caption=plot.caption,
+            svg=inline(plot.svg, f"{prefix}-{plot.name}", plot.title),
+            files=files,
         )
         for plot, files in drawn
     }

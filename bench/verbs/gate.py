@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench import nights
-from bench.console import count
+from bench.console import columns, count, tell
 from bench.errors import RequestError
 from bench.store import find, write_atomically
 from bench.verbs import thresholds
@@ -78,7 +78,8 @@ def main(arguments: list[str]) -> int:
     for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
         if file is not None:
             write_atomically(os.path.abspath(file), text(outcome).encode())
-    print(gate.as_text(outcome), file=sys.stderr if options.json else sys.stdout)
+    to = sys.stderr if options.json else sys.stdout
+    tell(gate.as_text(outcome, columns(to)), file=to)
     if options.json:
         print_json(gate.for_programs(outcome))
     return outcome.exit_code

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from bench import nights
+from bench.console import columns, tell
 from bench.errors import OK, RequestError
 from bench.store import check_writable
 from bench.verbs import thresholds
@@ -68,10 +69,9 @@ def main(arguments: list[str]) -> int:
     left_out = [(one.path, one.why) for one in found.left_out]
     files = report.write(tracks, left_out, options.out)
     to = sys.stderr if options.json else sys.stdout
-    print(report.as_text(tracks), file=to)
-    print("\n".join(["", f"Page: {os.path.relpath(files[0])} (open it in a browser)"]), file=to)
+    tell(report.as_text(tracks, columns(to)), "", f"Page: {os.path.relpath(files[0])} (open it in a browser)", file=to)
     for line in _left_out(found.left_out):
-        print(plain(line), file=sys.stderr)
+        tell(plain(line), file=sys.stderr)
     if options.json:
         document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
         print_json({**document, **report.for_programs(tracks, left_out)})

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 
+from bench.console import tell
 from bench.errors import OK, RequestError
 from bench.verbs.options import Parser, print_json, whole_number
 
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> int:
         *([f"Left out: {'; '.join(found.left_out)}"] if found.left_out else []),
         f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
     ]
-    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
+    tell(*lines, file=sys.stderr if options.json else sys.stdout)
     if options.json:
         about = {"run": run.id, "path": run.path, "imported": run.document["imported"]}
         print_json({**about, "workload": run.document["workload"], "launches": launches, "measured_steps": steps})

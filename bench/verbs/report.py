@@ -4,6 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from bench.console import tell
 from bench.errors import OK, RequestError
 from bench.store import find
 from bench.verbs.options import Parser, print_json
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     from bench import report
 
     files = report.write(runs, options.out)
-    print(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
+    tell(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print_json({"page": files[0], "files": files, **_for_programs(runs)})
     return OK
