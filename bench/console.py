@@ -214,6 +214,22 @@ def tell(*lines: str, file: TextIO) -> None:
     print(text if width is None else fold(text, width), file=file, flush=True)
 
 
+@contextmanager
+def passing(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done within this context, and wipe it out after; no thread, so forks may follow.
+
+    Elsewhere nothing is said.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def fold(text: str, width: int) -> str:
     """Lines of at most ``width`` columns, broken between words, and indented where a line goes on.
 
@@ -312,13 +328,13 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     heading, rule, *lines = _aligned([row[:-1] for row in rows], left)
     if _width([heading, rule, *lines]) <= width:
         pairs = zip([heading, *lines], rows, strict=True)
-        first, *others = [f"{line}\n  {row[-1]}" for line, row in pairs]
-        return "\n".join([first, rule, *others])
-    tables = []
-    first, columns = 1, len(rows[0])
-    while first < columns:
+        head, *others = [f"{line}\n  {row[-1]}" for line, row in pairs]
+        return "\n".join([head, rule, *others])
+    tables: list[str] = []
+    first, end = 1, len(rows[0])
+    while first < end:
         last = first + 1
-        while last < columns and _width(_aligned(_part(rows, first, last + 1), left)) <= width:
+        while last < end and _width(_aligned(_part(rows, first, last + 1), left)) <= width:
             last += 1
         tables.append("\n".join(_aligned(_part(rows, first, last), left)))
         first = last

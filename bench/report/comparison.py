@@ -231,11 +231,14 @@ def _difference(row: Row, compared: Compared) -> str:
 def _not_comparable(compared: Compared) -> Iterator[str]:
     """Whole scenarios with why, and then single metrics that only one side knows."""
     silent = _silent(compared)
+    found: dict[tuple[str, str | None], list[str]] = {}
     for row in compared.rows:
         if row.figure is None and row.metric == STEP_TIME.name:
-            yield f"{row.scenario}: {NOT_COMPARABLE}: {row.reason}"
+            found.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
         elif row.figure is not None and row.reason is not None and row.metric not in silent:
-            yield f"{row.scenario}: {TITLES[row.metric]} {NOT_COMPARABLE}: {row.reason}"
+            found.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
+    for (what, reason), names in found.items():
+        yield f"{', '.join(names)}: {what}: {reason}"
 
 
 def _value(row: Row, value: float | str | None) -> str:

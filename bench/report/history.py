@@ -99,7 +99,7 @@ def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
     return Section(
         title=track.work,
         place=track.place,
-        answer=answer(track),
+        answer=" ".join(filter(None, (answer(track), last_night(track)))),
         summary=summary_table(track),
         still=tuple(still(track)),
         events=events_table(track) if track.events else None,
@@ -139,6 +139,21 @@ def answer(track: Track) -> str:
         f"{span(track)}: figures shifted {times}, {'the last time ' if count > 1 else ''}on {last.after.date}: "
         f"{'; '.join(what_shifted(last))}. {why_in_words(last)}."
     )
+
+
+def last_night(track: Track) -> str:
+    """What the gate stops the last night for, and whether a person accepted it; empty where it stops it for nothing."""
+    last = len(track.nights) - 1
+    by_metric: dict[str, list[str]] = {}
+    for trend in track.trends:
+        if last in trend.regressed:
+            by_metric.setdefault(NAMES[trend.metric], []).append(trend.scenario)
+    if not by_metric:
+        return ""
+    night = track.nights[last]
+    why = "; ".join(f"{name} of {', '.join(scenarios)}" for name, scenarios in by_metric.items())
+    accepted = "" if night.accepted is None else f" A person accepted it: {night.accepted}."
+    return f"The gate stops the last night, {night.date}, for {why}.{accepted}"
 
 
 def what_shifted(event: Event) -> list[str]:
@@ -303,6 +318,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
         lines += [
             plain(f"{track.work} · {track.place}"),
             plain(span(track)),
+            *([plain(last_night(track))] if last_night(track) else []),
             "",
             _aligned(summary_table(track, brief=True), width),
             "",

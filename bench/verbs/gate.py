@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench import nights
-from bench.console import columns, count, tell
+from bench.console import columns, count, passing, tell
 from bench.errors import RequestError
 from bench.store import find, write_atomically
 from bench.verbs import thresholds
@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     for option in ("junit", "markdown"):
         _check_file(f"--{option}", getattr(options, option))
-    outcome = _judged(options, thresholds.rule_from(options))
+    rule = thresholds.rule_from(options)
+    with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
+        outcome = _judged(options, rule)
     from bench.report import gate
 
     for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):

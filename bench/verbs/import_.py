@@ -63,7 +63,13 @@ def main(arguments: list[str]) -> int:
     launches = len(found.launches)
     steps = sum(len(launch.steps_ms[0]) - launch.warmup for launch in found.launches)
     scenarios = ", ".join(run.document["request"]["scenarios"])
-    unknown = [name for name, value in run.document["workload"].items() if value is None and name != "hash"]
+    from bench.analyse.comparable import WORDS
+
+    unknown = [
+        WORDS.get(name, name.replace("_", " "))
+        for name, value in run.document["workload"].items()
+        if value is None and name != "hash"
+    ]
     lines = [
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
