@@ -202,7 +202,7 @@ COMMAND = "python -m bench "
 def columns(stream: TextIO) -> int | None:
     """How wide the terminal is that ``stream`` writes to; None for a file or a pipe, whose lines are not folded."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
+        return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
     except (OSError, ValueError):  # it was closed, or does not tell
         return None
 
