@@ -121,6 +121,7 @@ class RunProgress:
                 TextColumn("{task.fields[detail]}"),
                 TimeElapsedColumn(),
                 console=RichConsole(file=self.console.stream),
+                transient=True,
             )
             self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
             self._bar.start()

@@ -54,7 +54,7 @@ def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     rows = grouped(found, scenarios(run.document)).to_dict("records")
     return [
         *(f"{about}: {text}" for about, text in advice(run.document, table)),
-        *(f"{row['severity']}: {row['code']} in {row['scenarios']}; {row['remedy']}" for row in rows),
+        *(f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}" for row in rows),
     ]
 
 

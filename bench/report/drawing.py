@@ -402,8 +402,6 @@ def handle(kind: str, colour: str) -> Artist:
     ink, own, paper = light("ink"), light(colour), light("paper")
     if kind == "box":
         return Patch(facecolor=own, alpha=0.35)
-    if kind == "line":
-        return Line2D([], [], color=own, linewidth=0.9, linestyle=(0, (2, 2)))
     if kind == "line-full":
         return Line2D([], [], color=own, linewidth=1.8)
     if kind == "box-full":
@@ -417,6 +415,7 @@ def handle(kind: str, colour: str) -> Artist:
         "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
         "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
         "triangle": {"marker": "^", "markersize": 4, "color": ink, "markerfacecolor": "none", "markeredgewidth": 0.8},
+        "plus": {"marker": "+", "markersize": 6, "color": own, "markeredgewidth": 0.9},
         "diamond": {"marker": "D", "markersize": 4.6, "color": ink, "markerfacecolor": paper, "markeredgewidth": 1.1},
     }
     return Line2D([], [], linestyle="none", **marks[kind])

@@ -176,7 +176,10 @@ def as_junit(outcome: Outcome) -> str:
         if kind is not None:
             tag, counted = kind
             counts[counted] += 1
-            ElementTree.SubElement(case, tag, message=text)
+            told = ElementTree.SubElement(case, tag, message=text)
+            if tag != "skipped":
+                told.set("type", row.verdict)
+                told.text = text  # some readers of JUnit show the one, some the other
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict}: {text}"
     for name, number in {"tests": len(outcome.rows), **counts}.items():
         suite.set(name, str(number))

@@ -245,6 +245,7 @@ def test_junit_has_a_case_for_each_scenario_and_metric(gate: Gate, history: Path
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "3", "3")
     failure = cases["bench.gate.ddp", "step time"].find("failure")
     assert failure is not None and "+4.9 %" in str(failure.get("message"))
+    assert (failure.get("type"), failure.text) == ("regressed", failure.get("message"))
     error = cases["bench.gate.dp", "peak memory"].find("error")
     assert error is not None and "<script>" in str(error.get("message")) and "\x1b" not in str(error.get("message"))
     assert cases['bench.gate.<new> & "quoted"', "numerics"].find("skipped") is not None

@@ -432,7 +432,7 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest
     assert main(["report", *folders]) == 0
     said = capsys.readouterr().out
     assert "  - Left out: ddp_o2 (diverged); dp (unsupported)." in said
-    assert said.count("invalid: diverged in ddp_o2; ") == 1
+    assert said.count("invalid: diverged in ddp_o2 (") == 1
     assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 8 plots" in said
     assert main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
