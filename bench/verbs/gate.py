@@ -230,7 +230,7 @@ def _in_words(base: "Base", folder: str) -> str:
         return folder
     if fewest != most:
         return f"the last accepted nights in {folder} ({fewest} to {most})"
-    return f"the last {count(most, 'accepted night')} in {folder}"
+    return f"the last {'accepted night' if most == 1 else f'{most} accepted nights'} in {folder}"
 
 
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:
