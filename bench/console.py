@@ -208,11 +208,28 @@ def columns(stream: TextIO) -> int | None:
         return None
 
 
+GRAVE = re.compile(
+    r"^(?:bench: error:|Regressed:|Missing or not comparable:|[ -]*invalid:|✗)|(?<=  )(?:regressed|slower|worse)$",
+    re.MULTILINE,
+)
+"""What stands out on a terminal: how a line begins that tells of harm, and such a verdict at the end of a row."""
+
+NOTED = re.compile(r"^(?:[ -]*warning:|Inconclusive:|!)", re.MULTILINE)
+"""What stands out a little."""
+
+
 def tell(*lines: str, file: TextIO) -> None:
-    """Print text for people: on a terminal folded at words, elsewhere as it is."""
+    """Print text for people: on a terminal folded at words and with what is grave in red, elsewhere as it is.
+
+    There are no colours under ``NO_COLOR`` (no-color.org) and on a dumb terminal.
+    """
     width = columns(file)
     text = "\n".join(lines)
-    print(text if width is None else fold(text, width), file=file, flush=True)
+    if width is not None:
+        text = fold(text, width)
+        if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            text = NOTED.sub("\033[1m\\g<0>\033[0m", GRAVE.sub("\033[1;31m\\g<0>\033[0m", text))
+    print(text, file=file, flush=True)
 
 
 @contextmanager
@@ -234,8 +251,8 @@ def passing(what: str) -> Iterator[None]:
 def fold(text: str, width: int) -> str:
     """Lines of at most ``width`` columns, broken between words, and indented where a line goes on.
 
-    Rows of a table stay as they are (two gaps of two blanks and more), and a command is on a line of its own and whole,
-    so that it can be copied.
+    Rows of a table stay as they are (more than two gaps of two blanks and more), and a command is on a line of its own
+    and whole, so that it can be copied.
     """
     return "\n".join(folded for line in text.splitlines() for folded in _folded(line, max(width, 20)))
 
@@ -244,10 +261,10 @@ def _folded(line: str, width: int) -> list[str]:
     import textwrap
 
     gaps = [match.end() for match in re.finditer(r"(?<=\S) {2,}(?=\S)", line)]
-    if len(line) <= width or len(gaps) > 1:
+    if len(line) <= width or len(gaps) > 2:
         return [line]
     mark = re.match(r" *(- |[✗!·±] |so: |do: )?", line)
-    inner = gaps[0] if gaps else (mark.end() if mark else 0)
+    inner = gaps[-1] if gaps else (mark.end() if mark else 0)
     hang = " " * (inner if inner else 2)
     said, colon, command = line.partition(f": {COMMAND}")
     if not colon and COMMAND in line:

@@ -107,6 +107,23 @@ def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
     assert len(said) == lines and max(map(len, said)) <= (width or 200)
 
 
+@pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_what_is_grave_stands_out_on_a_terminal_that_has_colours(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TERM": "xterm"} | settings).items():
+        monkeypatch.setenv(name, value)
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with open(child, "w", encoding="utf-8") as terminal:
+        tell("ddp  1.0  ok", "dp   2.0  regressed", "warning: a", "not regressed", file=terminal)
+        said = os.read(parent, 10_000).decode().splitlines()
+    os.close(parent)
+    red, bold, end = ("", "", "") if settings else ("\033[1;31m", "\033[1m", "\033[0m")
+    assert said == ["ddp  1.0  ok", f"dp   2.0  {red}regressed{end}", f"{bold}warning:{end} a", "not regressed"]
+
+
 # Help
 
 
