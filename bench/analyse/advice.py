@@ -76,7 +76,7 @@ def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Adv
         return []
     best = rows[found["fastest"]]
     lines = [(f"Fastest{where}", f"{_figures(best)}.{_reserve(best)}")]
-    title = f"Least memory within {1 - LEAN_ENOUGH:.0%} of its speed"
+    title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed"
     if found["leanest"] is None:
         lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
     elif found["leanest"] == found["fastest"]:
@@ -84,9 +84,9 @@ def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Adv
     else:
         lean = rows[found["leanest"]]
         slower = 1 - lean["throughput_img_s"] / best["throughput_img_s"]
-        text = f"{_figures(lean)}: {slower:.1%} slower"
+        text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
         if not _unknown(best["peak_total_mib"]):
-            text += f", with {1 - lean['peak_total_mib'] / best['peak_total_mib']:.0%} less memory"
+            text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
         lines.append((title, f"{text}.{_reserve(lean)}"))
     return lines
 

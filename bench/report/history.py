@@ -45,7 +45,7 @@ NOTES = (
     f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
     "the later half over the earlier",
     f"latest: the last night over the median of the {RECENT} before it",
-    f"a shift: a level that differs from the one before it by {AT_LEAST:.0%} or more, beyond chance, and lasts "
+    f"a shift: a level that differs from the one before it by {100 * AT_LEAST:.0f} % or more, beyond chance, and lasts "
     f"{MIN_NIGHTS} nights or more",
 )
 
@@ -112,7 +112,8 @@ def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
 def still(track: Track) -> list[str]:
     """A sentence for each figure that never moved, of no scenario: there is nothing to draw."""
     return [
-        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {FLAT:.1%} from the others."
+        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {100 * FLAT:.1f} % from "
+        "the others."
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
     ]
