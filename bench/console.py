@@ -269,9 +269,9 @@ def _folded(line: str, width: int) -> list[str]:
     said, colon, command = line.partition(f": {COMMAND}")
     if not colon and COMMAND in line:
         return [line]
-    folded = textwrap.wrap(
-        said + colon[:1], width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-    )
+    whole = re.sub(r"(?<=\d) %", "\u00a0%", said + colon[:1])  # a line does not end between a number and its unit
+    wrapped = textwrap.wrap(whole, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    folded = [part.replace("\u00a0%", " %") for part in wrapped]
     return [*folded, f"{hang}{COMMAND}{command}"] if colon else folded
 
 

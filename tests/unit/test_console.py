@@ -52,6 +52,10 @@ def test_a_command_stays_whole_on_a_line_of_its_own() -> None:
     assert fold(f"see what {command} does", 40) == f"see what {command} does"
 
 
+def test_no_line_ends_between_a_number_and_its_per_cent() -> None:
+    assert fold("one two three four 15 % five", 22).splitlines() == ["one two three four", "  15 % five"]
+
+
 def test_rows_of_a_table_stay_as_they_are() -> None:
     row = "ddp       step time (ms)       199.8  198.6  +0.6 %"
     assert fold(row, 30) == row
