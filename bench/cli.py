@@ -8,8 +8,9 @@ import sys
 HELP = """\
 usage: python -m bench VERB [OPTIONS]
 
-Measure one training step of ResNet-101 under DataParallel, torch DDP, apex DDP and AMP levels O1-O3, on the GPUs you
-choose or on the CPU: every step of every rank, the memory of every process, tables and plots.
+Measure one training step of ResNet-101 under DataParallel, torch DDP, apex DDP
+and AMP levels O1-O3, on the GPUs you choose or on the CPU: every step of every
+rank, the memory of every process, tables and plots.
 
 verbs:
   list      every scenario, what it is, and whether it can run here
@@ -24,17 +25,19 @@ verbs:
   import    make a run of a measurement by others, to compare with
 
 Start with:
-  python -m bench run                               the whole comparison, in a few minutes
-  python -m bench report                            the page for the latest run, in reports/index.html
+  python -m bench run                        all ten scenarios, in a few minutes
+  python -m bench report                     its page, in reports/index.html
 
 And then:
-  python -m bench run --scenario ddp,ddp_o2         some scenarios
-  python -m bench run --gpus 0,1,3                  on chosen GPUs (index in PCI order, or UUID)
-  python -m bench run --profile standard            repeated launches: figures to act on
-  python -m bench VERB --help                       what a verb takes
+  python -m bench run --scenario ddp,ddp_o2  some scenarios
+  python -m bench run --gpus 0,1,3           chosen GPUs (PCI order, or UUIDs)
+  python -m bench run --profile standard     several launches: figures to act on
+  python -m bench VERB --help                what a verb takes
+  python -m bench --version
 
-Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is wrong; 130 interrupted;
-10 regressed; 11 inconclusive; 12 missing or not comparable.
+Exit codes: 0 done; 1 a launch failed or bench itself did; 2 the request is
+wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
+130 interrupted.
 """
 
 VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
@@ -84,7 +87,12 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
 
 def _say(line: str) -> None:
     try:
-        print(line, file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            from bench.console import tell
+
+            tell(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = None  # the terminal was closed; the exit code is all that is left to say
 

@@ -1,5 +1,7 @@
 """What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
 
+import os
+import re
 import statistics
 import sys
 import time
@@ -51,7 +53,7 @@ class Console:
     def line(self, text: str) -> None:
         """One line for people."""
         if not self.quiet:
-            print(text, file=self.stream, flush=True)
+            tell(text, file=self.stream)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -119,6 +121,7 @@ class RunProgress:
                 TextColumn("{task.fields[detail]}"),
                 TimeElapsedColumn(),
                 console=RichConsole(file=self.console.stream),
+                transient=True,
             )
             self._task = self._bar.add_task("", total=self.launches, launch="", scenario="", detail="")
             self._bar.start()
@@ -193,6 +196,85 @@ class RunProgress:
             self.console.line(f"[{launch}] {self._scenario}: {detail}")
 
 
+COMMAND = "python -m bench "
+"""What begins a command that people copy: it stays on one line, however long."""
+
+
+def columns(stream: TextIO) -> int | None:
+    """How wide the terminal is that ``stream`` writes to; None for a file or a pipe, whose lines are not folded."""
+    try:
+        return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
+    except (OSError, ValueError):  # it was closed, or does not tell
+        return None
+
+
+GRAVE = re.compile(
+    r"^(?:bench: error:|Regressed:|Missing or not comparable:|[ -]*invalid:|✗)|(?<=  )(?:regressed|slower|worse)$",
+    re.MULTILINE,
+)
+"""What stands out on a terminal: how a line begins that tells of harm, and such a verdict at the end of a row."""
+
+NOTED = re.compile(r"^(?:[ -]*warning:|Inconclusive:|!)", re.MULTILINE)
+"""What stands out a little."""
+
+
+def tell(*lines: str, file: TextIO) -> None:
+    """Print text for people: on a terminal folded at words and with what is grave in red, elsewhere as it is.
+
+    There are no colours under ``NO_COLOR`` (no-color.org) and on a dumb terminal.
+    """
+    width = columns(file)
+    text = "\n".join(lines)
+    if width is not None:
+        text = fold(text, width)
+        if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+            text = NOTED.sub("\033[1m\\g<0>\033[0m", GRAVE.sub("\033[1;31m\\g<0>\033[0m", text))
+    print(text, file=file, flush=True)
+
+
+@contextmanager
+def passing(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done within this context, and wipe it out after; no thread, so forks may follow.
+
+    Elsewhere nothing is said.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def fold(text: str, width: int) -> str:
+    """Lines of at most ``width`` columns, broken between words, and indented where a line goes on.
+
+    Rows of a table stay as they are (more than two gaps of two blanks and more), and a command is on a line of its own
+    and whole, so that it can be copied.
+    """
+    return "\n".join(folded for line in text.splitlines() for folded in _folded(line, max(width, 20)))
+
+
+def _folded(line: str, width: int) -> list[str]:
+    import textwrap
+
+    gaps = [match.end() for match in re.finditer(r"(?<=\S) {2,}(?=\S)", line)]
+    if len(line) <= width or len(gaps) > 2:
+        return [line]
+    mark = re.match(r" *(- |[✗!·±] |so: |do: )?", line)
+    inner = gaps[-1] if gaps else (mark.end() if mark else 0)
+    hang = " " * (inner if inner else 2)
+    said, colon, command = line.partition(f": {COMMAND}")
+    if not colon and COMMAND in line:
+        return [line]
+    whole = re.sub(r"(?<=\d) %", "\u00a0%", said + colon[:1])  # a line does not end between a number and its unit
+    wrapped = textwrap.wrap(whole, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    folded = [part.replace("\u00a0%", " %") for part in wrapped]
+    return [*folded, f"{hang}{COMMAND}{command}"] if colon else folded
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """``1 launch``, ``3 launches``."""
     return f"{number} {one if number == 1 else many or one + 's'}"
@@ -226,8 +308,10 @@ SHORT = {"within half precision": "half"}
 """What is too long for a table."""
 
 
-def summary_table(table: "pd.DataFrame") -> str:
+def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
     """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below.
+
+    ``width``: see :func:`align`.
 
     Behind a figure stands how far the farther end of its 95 % interval over launches is: ``26.6 ±1.3%``. Where there is
     no interval the figure stands alone, and a line below says why.
@@ -244,13 +328,48 @@ def summary_table(table: "pd.DataFrame") -> str:
         values = [SHORT.get(record[name], record[name]) for record in records]
         texts = [form.format(value) if pd.notna(value) else "-" for value in values]
         columns.append([heading, *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
-    text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"))
+    text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
     reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
     return "\n".join([text, *about_intervals(table), *reasons])
 
 
-def align(rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
-    """Rows of cells as lines of columns; the first row is the heading, columns named in ``left`` are left-aligned."""
+def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None = None) -> str:
+    """Rows of cells as lines of columns; the first row is the heading, columns named in ``left`` are left-aligned.
+
+    ``width``: that of the terminal, None where there is none. Of a table that is wider, the last cell of each row
+    stands on a line of its own below the others; of one that is wider all the same, the columns that have no room
+    follow in a second table, and so on, each beginning with the first column.
+    """
+    whole = _aligned(rows, left)
+    if width is None or _width(whole) <= width:
+        return "\n".join(whole)
+    heading, rule, *lines = _aligned([row[:-1] for row in rows], left)
+    if _width([heading, rule, *lines]) <= width:
+        pairs = zip([heading, *lines], rows, strict=True)
+        head, *others = [f"{line}\n  {row[-1]}" for line, row in pairs]
+        return "\n".join([head, rule, *others])
+    tables: list[str] = []
+    first, end = 1, len(rows[0])
+    while first < end:
+        last = first + 1
+        while last < end and _width(_aligned(_part(rows, first, last + 1), left)) <= width:
+            last += 1
+        tables.append("\n".join(_aligned(_part(rows, first, last), left)))
+        first = last
+    return "\n\n".join(tables)
+
+
+def _part(rows: Sequence[Sequence[str]], first: int, last: int) -> list[list[str]]:
+    """The first column, and those from ``first`` up to before ``last``."""
+    return [[row[0], *row[first:last]] for row in rows]
+
+
+def _width(lines: Sequence[str]) -> int:
+    return max(map(len, lines))
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[str]) -> list[str]:
+    """The heading, a rule below it, and the other rows."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -260,4 +379,4 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    return lines

@@ -49,6 +49,9 @@ DOCUMENT = {
 }
 """What a run.json must have, and of which kind, before anything in it is used."""
 
+LETTERS = 4
+"""Of the name of a run, with which it may be called: fewer are a slip."""
+
 DIGEST = "digest.json"
 """What comparisons over many runs read of a finished run instead of its tables."""
 
@@ -338,25 +341,35 @@ def _deepest_existing(path: str) -> str:
 
 
 def find(run: str, out: str) -> str:
-    """The folder of a run given as a folder, a run id under ``out``, or ``latest``.
+    """The folder of a run given as a folder, a run id under ``out``, the first or last letters of one, or ``latest``.
 
-    ``latest`` is the latest that was measured here: what was imported is named by who wants it. Raises
-    :class:`RequestError` where there is none.
+    Letters are enough where they are :data:`LETTERS` or more and no other run under ``out`` has them. ``latest`` is the
+    latest that was measured here: what was imported is named by who wants it. Raises :class:`RequestError` where there
+    is none.
     """
     if run == "latest":
-        runs = sorted(
-            entry.name
-            for entry in (os.scandir(out) if os.path.isdir(out) else ())
-            if os.path.isfile(os.path.join(entry.path, "run.json"))
-        )
+        runs = _ids(out)
         if not runs:
-            raise RequestError("RUN", f"there is no run in {out}", "make one with 'python -m bench run'")
+            remedy = "make one with 'python -m bench run', or give the folder of one"
+            raise RequestError("RUN", f"there is no run in {out}", remedy)
         measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
             return candidate.rstrip(os.sep) or os.sep
+    meant = [name for name in _ids(out) if name.startswith(run) or name.endswith(run)] if len(run) >= LETTERS else []
+    if len(meant) == 1:
+        return os.path.join(out, meant[0])
+    if meant:
+        which = f"{', '.join(meant[:3])}{' and others' if len(meant) > 3 else ''}"
+        raise RequestError("RUN", f"{len(meant)} runs in {out} are called {run!r}: {which}", "give more letters")
     raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+
+
+def _ids(out: str) -> list[str]:
+    """The names of all run folders in ``out``, the oldest first."""
+    entries = os.scandir(out) if os.path.isdir(out) else ()
+    return sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
 
 
 def _is_imported(path: str) -> bool:

@@ -40,7 +40,9 @@ def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
     if found["parallel"] is not None:
         lines += _choice(found["parallel"], rows, f" on {document['workload']['replicas']} replicas")
     if found["not_told_apart"]:
-        lines.append(("Perhaps as fast", f"{listed(found['not_told_apart'])}, for all that these launches can tell."))
+        every = len(found["not_told_apart"]) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
+        names = "any other" if every else listed(found["not_told_apart"])
+        lines.append(("Perhaps as fast", f"{names}, for all that these launches can tell."))
     if found["left_out"]:
         lines.append(("Left out", _left_out(found["left_out"])))
     return lines
@@ -52,7 +54,7 @@ def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     rows = grouped(found, scenarios(run.document)).to_dict("records")
     return [
         *(f"{about}: {text}" for about, text in advice(run.document, table)),
-        *(f"{row['severity']}: {row['code']} in {row['scenarios']}; {row['remedy']}" for row in rows),
+        *(f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}" for row in rows),
     ]
 
 
@@ -74,18 +76,17 @@ def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Adv
         return []
     best = rows[found["fastest"]]
     lines = [(f"Fastest{where}", f"{_figures(best)}.{_reserve(best)}")]
-    title = f"Leanest within {1 - LEAN_ENOUGH:.0%} of it"
+    title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed"
     if found["leanest"] is None:
         lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
     elif found["leanest"] == found["fastest"]:
-        others = "no other of those that are as fast is known to need less"
-        lines.append((title, f"{best['scenario']} itself: {others}."))
+        lines.append((title, f"{best['scenario']} itself: none that is as fast is known to need less."))
     else:
         lean = rows[found["leanest"]]
         slower = 1 - lean["throughput_img_s"] / best["throughput_img_s"]
-        text = f"{_figures(lean)}: {slower:.1%} slower"
+        text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
         if not _unknown(best["peak_total_mib"]):
-            text += f", with {1 - lean['peak_total_mib'] / best['peak_total_mib']:.0%} less memory"
+            text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
         lines.append((title, f"{text}.{_reserve(lean)}"))
     return lines
 

@@ -259,8 +259,9 @@ def _compared(pairs: Sequence[_Pair]) -> tuple[Row, ...]:
     tested = [row.p if row.metric != THROUGHPUT.name else None for row in rows]
     adjusted = holm(tested)
     times = {row.scenario: p for row, p in zip(rows, adjusted, strict=True) if row.metric == STEP_TIME.name}
+    for_throughput = {row.scenario: times[row.scenario] for row in rows if row.metric == THROUGHPUT.name and row.ratio}
     return tuple(
-        _judged(replace(row, p_holm=times[row.scenario] if row.metric == THROUGHPUT.name else p))
+        _judged(replace(row, p_holm=for_throughput.get(row.scenario) if row.metric == THROUGHPUT.name else p))
         for row, p in zip(rows, adjusted, strict=True)
     )
 

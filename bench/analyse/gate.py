@@ -403,7 +403,7 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ro
         verdict = UNCERTAIN
     else:
         verdict = BETTER if ratio.high < 1.0 / (1.0 + threshold) else OK
-    why = f"beyond {threshold:.1%}, and that may be chance" if verdict == UNCERTAIN else None
+    why = f"beyond {100 * threshold:.1f} %, and that may be chance" if verdict == UNCERTAIN else None
     return _row(metric, verdict, pair, difference=difference, bound=bound, why=why)
 
 

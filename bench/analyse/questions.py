@@ -90,7 +90,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
     apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
     whole = sum(apart.values())
-    shares = ", ".join(f"{phase} {value:+.1f} ms ({value / whole:.0%})" for phase, value in apart.items())
+    shares = ", ".join(f"{phase} {value:+.1f} ms ({100 * value / whole:.0f} %)" for phase, value in apart.items())
     text = f"Its step takes {more:.1f} ms longer. By phase (medians, whose sum is {whole:.1f} ms): {shares}."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
@@ -147,9 +147,9 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if len(known):
         (row, *_) = known.to_dict("records")
         text += (
-            f" By itself the gradient of one replica is {row['gradient_alone']:.0%} away from the average; after the "
-            f"all-reduce that of every rank of {row['scenario']} is {row['gradient_error']:.1g} away from what one "
-            "process computes that has all the images."
+            f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
+            f"after the all-reduce that of every rank of {row['scenario']} is {row['gradient_error']:.1g} away from "
+            "what one process computes that has all the images."
         )
     if alike:
         checksum = alike[0]["ranks"][0]["final_sha256"][:12]

@@ -135,7 +135,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             code="unsteady",
             severity="warning",
-            text=f"its last third is {abs(drift):.1%} {'slower' if drift > 0 else 'faster'} than its first",
+            text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
             remedy=f"raise --warmup (it was {request['warmup']}), and keep other work and heat away",
         )
     middle = figure["iqr_ms"] / figure["median_ms"]
@@ -143,21 +143,22 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             code="spread",
             severity="warning",
-            text=f"the middle half of its steps spans {middle:.0%} of their median",
+            text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
             remedy=f"keep other work away and raise --iters (it was {request['iters']})",
         )
     if figure["skew"] > SKEW:
         yield Finding(
             code="skew",
             severity="warning",
-            text=f"its ranks are {figure['skew']:.0%} apart; rank {figure['slowest_rank']:.0f} is slowest most often",
+            text=f"its ranks are {100 * figure['skew']:.0f} % apart; "
+            f"rank {figure['slowest_rank']:.0f} is slowest most often",
             remedy="see which phase of that rank is longer, and what else uses its device or cores",
         )
     if figure["data_share"] > INPUT_BOUND:
         yield Finding(
             code="input-bound",
             severity="warning",
-            text=f"{figure['data_share']:.0%} of its step is waiting for data",
+            text=f"{100 * figure['data_share']:.0f} % of its step is waiting for data",
             remedy="speed the input up before comparing ways to train: they all wait for it",
         )
 
@@ -169,7 +170,7 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
         yield Finding(
             code="phases",
             severity="invalid",
-            text=f"its steps and the wall time differ by {checks['conservation_error']:.1%}",
+            text=f"its steps and the wall time differ by {100 * checks['conservation_error']:.1f} %",
             remedy="measure again; if it stays, report it: a part of the time is not accounted for",
         )
     if checks.get("skipped_steps"):
@@ -276,7 +277,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
         yield Finding(
             code="spread",
             severity="warning",
-            text=f"the medians of its launches are {apart:.0%} apart",
+            text=f"the medians of its launches are {100 * apart:.0f} % apart",
             remedy="keep other work away, then add launches (--until-precision 2%)",
         )
     wanted = document["precision"]
@@ -297,7 +298,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
     return Finding(
         code="coarse numerics",
         severity="warning",
-        text=f"{verdict['reason']}: a unit that rounding switches is enough for that in a small model; so is an error",
+        text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
         remedy="look at its losses beside the reference's in the report, or give it larger images or batches",
     )
 

@@ -28,10 +28,11 @@ def _host(host: dict[str, Any]) -> list[str]:
     cores = f"{host['cores_usable']} of {host['cores_online']} cores{quota}"
     governor = f"governor {_told(host['governor'])}, load {host['load_1min']:.1f}"
     memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free"
+    shared = "not told" if host["shm_mib"] is None else f"{host['shm_mib'] / 1024:,.1f} GiB"
     return [
         f"Host     {host['host']}: {host['os']}, {container}{namespace}",
         f"CPU      {host['cpu']}, {cores}, {governor}",
-        f"Memory   {memory}, /dev/shm {_told(host['shm_mib'])} MiB, NUMA nodes {_told(host['numa_nodes'])}",
+        f"Memory   {memory}, /dev/shm {shared}, NUMA nodes {_told(host['numa_nodes'])}",
     ]
 
 

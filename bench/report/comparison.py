@@ -102,14 +102,17 @@ def in_words(compared: Compared) -> list[str]:
     return [plain(line) for line in (*lines, *_not_comparable(compared))]
 
 
-def as_text(compared: Compared) -> str:
-    """For a terminal: what is compared, the table, what was found, and what to keep in mind."""
+def as_text(compared: Compared, width: int | None = None) -> str:
+    """For a terminal: what is compared, the table, what was found, and what to keep in mind.
+
+    ``width``: see :func:`align`.
+    """
     table = _table(compared)
     rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     before = ""
     for row in rows[1:]:
         row[0], before = ("" if row[0] == before else row[0]), row[0]
-    lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict")), ""]
+    lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict"), width=width), ""]
     lines += in_words(compared)
     lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -228,11 +231,14 @@ def _difference(row: Row, compared: Compared) -> str:
 def _not_comparable(compared: Compared) -> Iterator[str]:
     """Whole scenarios with why, and then single metrics that only one side knows."""
     silent = _silent(compared)
+    found: dict[tuple[str, str | None], list[str]] = {}
     for row in compared.rows:
         if row.figure is None and row.metric == STEP_TIME.name:
-            yield f"{row.scenario}: {NOT_COMPARABLE}: {row.reason}"
+            found.setdefault((NOT_COMPARABLE, row.reason), []).append(row.scenario)
         elif row.figure is not None and row.reason is not None and row.metric not in silent:
-            yield f"{row.scenario}: {TITLES[row.metric]} {NOT_COMPARABLE}: {row.reason}"
+            found.setdefault((f"{TITLES[row.metric]} {NOT_COMPARABLE}", row.reason), []).append(row.scenario)
+    for (what, reason), names in found.items():
+        yield f"{', '.join(names)}: {what}: {reason}"
 
 
 def _value(row: Row, value: float | str | None) -> str:

@@ -4,6 +4,7 @@ Drawn object by object on matplotlib's Agg and SVG canvases: nothing here needs 
 files. Colours come from :data:`THEME`, so that a page can give the inline SVG those of a dark one (:func:`inline`).
 """
 
+import html
 import io
 import math
 import re
@@ -121,11 +122,15 @@ def colour_of(launch: dict[str, Any]) -> str:
     return strategy if strategy in ("single", "dp") else f"{strategy}-{launch['precision'].lower()}"
 
 
-def inline(svg: str, prefix: str) -> str:
-    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables."""
+def inline(svg: str, prefix: str, title: str) -> str:
+    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables.
+
+    ``title``: what a screen reader says of it; the caption and the tables say the rest.
+    """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
-    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 role="img">', body, count=1)
+    opening = f'role="img" aria-label="{html.escape(title)}">'
+    body = re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: f"<svg {found[1]} {opening}", body, count=1)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", body)
     names = {light: name for name, (light, _) in THEME.items()}
@@ -397,8 +402,6 @@ def handle(kind: str, colour: str) -> Artist:
     ink, own, paper = light("ink"), light(colour), light("paper")
     if kind == "box":
         return Patch(facecolor=own, alpha=0.35)
-    if kind == "line":
-        return Line2D([], [], color=own, linewidth=0.9, linestyle=(0, (2, 2)))
     if kind == "line-full":
         return Line2D([], [], color=own, linewidth=1.8)
     if kind == "box-full":
@@ -412,6 +415,7 @@ def handle(kind: str, colour: str) -> Artist:
         "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
         "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
         "triangle": {"marker": "^", "markersize": 4, "color": ink, "markerfacecolor": "none", "markeredgewidth": 0.8},
+        "plus": {"marker": "+", "markersize": 6, "color": own, "markeredgewidth": 0.9},
         "diamond": {"marker": "D", "markersize": 4.6, "color": ink, "markerfacecolor": paper, "markeredgewidth": 1.1},
     }
     return Line2D([], [], linestyle="none", **marks[kind])

@@ -130,7 +130,7 @@ def step_times(run: Analysed) -> Plot | None:
     legend_row(figure, [(handle(kind, "ddp-o1"), text) for kind, text in keys])
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if launches["repeat"].max() > 0:
-        caption += " ±: half-width of the 95 % interval over launches."
+        caption += " ±: from the figure to the farther end of its 95 % interval over launches."
     return finished(run, figure, "step-times", title, caption, rows)
 
 
@@ -147,6 +147,7 @@ def phase_stack(run: Analysed) -> Plot | None:
     title = "Phases of a step by scenario"
     figure = sheet(run, title, height_in=rows_height_in(len(rows)))
     axes = row_axes(figure, rows, right_in=0.35)
+    farthest = longest
     for position, row in enumerate(rows):
         start = 0.0
         for phase in PHASES:
@@ -158,6 +159,7 @@ def phase_stack(run: Analysed) -> Plot | None:
             start += width
             low, high = bars.get((row.scenario, phase), (0.0, 0.0))
             if high - low > 0:
+                farthest = max(farthest, start - width + high)
                 axes.plot(
                     [start - width + low, start - width + high],
                     [position + 0.19 * (-1) ** PHASES.index(phase)] * 2,
@@ -166,7 +168,7 @@ def phase_stack(run: Analysed) -> Plot | None:
                 axes.lines[-1].set(color=light("ink"), solid_capstyle="butt")
         axes.plot([middle[row.scenario]["median_ms"]], [position], marker="D", markersize=4.6, linestyle="none")
         axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
-    axes.set_xlim(0, longest * 1.03)
+    axes.set_xlim(0, min(farthest, 1.5 * longest) * 1.03)
     axes.set_xlabel("median of each phase (ms)")
     names = {"backward": "backward incl. communication"}
     keys = [(handle("box-full", phase), names.get(phase, phase)) for phase in PHASES]

@@ -48,6 +48,9 @@ TONES = {
 NAMED = 5
 """How many of a kind a sentence names before it counts the others."""
 
+LONG = 12
+"""Rows of a table that a usual terminal shows with what stands above it."""
+
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
 
@@ -114,16 +117,22 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
 
 
-def as_text(outcome: Outcome) -> str:
-    """For a terminal: the outcome, what to do, the table, and the warnings."""
+def as_text(outcome: Outcome, width: int | None = None) -> str:
+    """For a terminal: the outcome, what to do, the table, and the warnings. ``width``: see :func:`align`.
+
+    On a terminal, from which a long table has moved the outcome away, it stands below once more.
+    """
     table = table_of(outcome.rows, outcome)
     rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"))]
+        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"), width=width)]
     lines += _reasons(outcome)
     lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
-    return "\n".join([*lines, *(f"note: {text}" for text in table.notes)])
+    lines += [f"note: {text}" for text in table.notes]
+    if width is not None and len(outcome.rows) > LONG:
+        lines += ["", sentence(outcome)]
+    return "\n".join(lines)
 
 
 def as_markdown(outcome: Outcome) -> str:
@@ -167,7 +176,10 @@ def as_junit(outcome: Outcome) -> str:
         if kind is not None:
             tag, counted = kind
             counts[counted] += 1
-            ElementTree.SubElement(case, tag, message=text)
+            told = ElementTree.SubElement(case, tag, message=text)
+            if tag != "skipped":
+                told.set("type", row.verdict)
+                told.text = text  # some readers of JUnit show the one, some the other
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict}: {text}"
     for name, number in {"tests": len(outcome.rows), **counts}.items():
         suite.set(name, str(number))
@@ -294,7 +306,10 @@ def _value(value: float | str | None) -> str:
 
 
 def _change(ratio: float | None) -> str:
-    return UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
+    if ratio is None:
+        return UNKNOWN
+    text = f"{100 * (ratio - 1):+,.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def _junit_kind(verdict: str) -> tuple[str, str] | None:

@@ -45,7 +45,7 @@ NOTES = (
     f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
     "the later half over the earlier",
     f"latest: the last night over the median of the {RECENT} before it",
-    f"a shift: a level that differs from the one before it by {AT_LEAST:.0%} or more, beyond chance, and lasts "
+    f"a shift: a level that differs from the one before it by {100 * AT_LEAST:.0f} % or more, beyond chance, and lasts "
     f"{MIN_NIGHTS} nights or more",
 )
 
@@ -80,7 +80,8 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         for plot in plots(track, prefix):
             names = (f"{plot.name}.svg", f"{plot.name}.png")
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-            figures.append(Figure(title=plot.title, caption=plot.caption, svg=inline(plot.svg, plot.name), files=names))
+            svg = inline(plot.svg, plot.name, plot.title)
+            figures.append(Figure(title=plot.title, caption=plot.caption, svg=svg, files=names))
         sections.append(_section(track, tuple(figures)))
     text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
     return put({PAGE: text.encode(), **files}, out)
@@ -98,7 +99,7 @@ def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
     return Section(
         title=track.work,
         place=track.place,
-        answer=answer(track),
+        answer=" ".join(filter(None, (answer(track), last_night(track)))),
         summary=summary_table(track),
         still=tuple(still(track)),
         events=events_table(track) if track.events else None,
@@ -111,7 +112,8 @@ def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
 def still(track: Track) -> list[str]:
     """A sentence for each figure that never moved, of no scenario: there is nothing to draw."""
     return [
-        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {FLAT:.1%} from the others."
+        f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {100 * FLAT:.1f} % from "
+        "the others."
         for metric in METRICS
         if track.of(metric) and not moving(track, metric)
     ]
@@ -138,6 +140,21 @@ def answer(track: Track) -> str:
         f"{span(track)}: figures shifted {times}, {'the last time ' if count > 1 else ''}on {last.after.date}: "
         f"{'; '.join(what_shifted(last))}. {why_in_words(last)}."
     )
+
+
+def last_night(track: Track) -> str:
+    """What the gate stops the last night for, and whether a person accepted it; empty where it stops it for nothing."""
+    last = len(track.nights) - 1
+    by_metric: dict[str, list[str]] = {}
+    for trend in track.trends:
+        if last in trend.regressed:
+            by_metric.setdefault(NAMES[trend.metric], []).append(trend.scenario)
+    if not by_metric:
+        return ""
+    night = track.nights[last]
+    why = "; ".join(f"{name} of {', '.join(scenarios)}" for name, scenarios in by_metric.items())
+    accepted = "" if night.accepted is None else f" A person accepted it: {night.accepted}."
+    return f"The gate stops the last night, {night.date}, for {why}.{accepted}"
 
 
 def what_shifted(event: Event) -> list[str]:
@@ -291,16 +308,20 @@ def _single(tracks: Sequence[Track]) -> Table | None:
     return Table(columns=columns, rows=rows)
 
 
-def as_text(tracks: Sequence[Track]) -> str:
-    """For a terminal: a table for each track, its latest shifts, and what the words mean."""
+def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
+    """For a terminal: a table for each track, its latest shifts, and what the words mean.
+
+    ``width``: see :func:`align`.
+    """
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
         lines += [
             plain(f"{track.work} · {track.place}"),
             plain(span(track)),
+            *([plain(last_night(track))] if last_night(track) else []),
             "",
-            _aligned(summary_table(track, brief=True)),
+            _aligned(summary_table(track, brief=True), width),
             "",
         ]
         for event in track.events[:LISTED]:
@@ -322,9 +343,9 @@ def as_text(tracks: Sequence[Track]) -> str:
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 
-def _aligned(table: Table) -> str:
+def _aligned(table: Table, width: int | None) -> str:
     rows = [[column.heading for column in table.columns], *([plain(cell.text) for cell in row] for row in table.rows)]
-    return align(rows, left=("scenario", "first", "last"))
+    return align(rows, left=("scenario", "first", "last"), width=width)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     still = [trend for trend in track.of(metric) if is_flat(trend)]
     if still:
         names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
-        caption += f" Not drawn, since all nights are within {FLAT:.1%} of each other: {names} {words.unit}."
+        caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
     return drawn(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
 
 

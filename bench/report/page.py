@@ -1,6 +1,7 @@
 """The page: one HTML file with everything in it, which needs no network and opens from a disk."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,7 +74,10 @@ def section(
     """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
     figures = {
         plot.name: Figure(
-            title=plot.title, caption=plot.caption, svg=inline(plot.svg, f"{prefix}-{plot.name}"), files=files
+            title=plot.title,
+            caption=plot.caption,
+            svg=inline(plot.svg, f"{prefix}-{plot.name}", plot.title),
+            files=files,
         )
         for plot, files in drawn
     }
@@ -120,10 +124,16 @@ def render_page(template: str, **values: Any) -> str:
         loader=FileSystemLoader(os.path.dirname(__file__)),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_together,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(theme=THEME, **values)
+
+
+def _together(value: Any) -> Any:
+    """Text in which no line ends between a number and its per cent; what is marked up already stays as it is."""
+    return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value
 
 
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:

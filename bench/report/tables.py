@@ -141,7 +141,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
                 *((_figure(row, "energy_per_1000_images_j", ",.0f"),) if with_energy else ()),
                 _verdict(row["validity"], row["findings"]),
                 _verdict(row["parity"], ""),
-                Cell(text=row["what_ran"] or UNKNOWN),
+                Cell(text=row["what_ran"] or UNKNOWN, wrap=True),
                 Cell(text=f"{row['launches_ok']}/{row['launches']}"),
                 Cell(text=str(row["status"])),
             )
@@ -155,7 +155,7 @@ def _verdict(verdict: Any, why: Any) -> Cell:
     """A verdict in its colour, with what it rests on below it."""
     if _unknown(verdict):
         return Cell(text=UNKNOWN)
-    return Cell(text=verdict, small="" if _unknown(why) else why, tone=TONES[verdict])
+    return Cell(text=verdict, small="" if _unknown(why) else why, tone=TONES[verdict], wrap=True)
 
 
 def _figure(row: dict[Any, Any], name: str, form: str) -> Cell:
@@ -252,7 +252,7 @@ def _detail_cells(ran: dict[str, Any]) -> list[str]:
     versions = (f"{name} {version}" for name, version in ran["versions"].items() if version is not None)
     return [
         ran["wrapper"],
-        ran["parallel_impl"],
+        ran["parallel_impl"] or "none",
         ran["precision_impl"],
         _dtypes(ran["parameter_dtypes"]),
         _dtypes(ran["gradient_dtypes"]),

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME_SIZE, NOTE_SIZE = 8.5, 7.0
+MARKS = 40
+"""Marks along a line, at most."""
+
 SPENT = {
     "convolutions": "convolutions",
     "batch norm": "batch-norm",
@@ -219,10 +222,11 @@ def losses(run: Analysed) -> Plot | None:
         widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
         band = held[held["scenario"] == widest]
         band = band.iloc[:: -(-len(band) // STRETCHES)]
-        upper.plot(band["step"], band["reference"], color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
+        upper.plot(band["step"], band["reference"], color=light("ink"), linestyle="none", marker="+", markersize=5)
+        upper.lines[-1].set(markeredgewidth=0.9, markevery=-(-len(band) // MARKS), zorder=4)  # dots are those of single
         edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
         upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
-        keys.append((handle("line", "ink"), f"reference for {short(widest)}"))
+        keys.append((handle("plus", "ink"), f"reference for {short(widest)}"))
         keys.append((handle("box", "muted"), "how far it may be from that"))
         with_bound = set(held["scenario"].unique())
         lower = axes_at(figure, 0.78, bottom_in, width_in, lower_in)

@@ -290,7 +290,7 @@ def spent_table(run: Run) -> Table | None:
 
 
 def _share(value: float, whole: float) -> str:
-    return f"{value / whole:.1%}" if whole > 0 and value / whole >= 0.0005 else ""
+    return f"{100 * value / whole:.1f} %" if whole > 0 and value / whole >= 0.0005 else ""
 
 
 def traces(run: Run) -> list[str]:
@@ -334,7 +334,7 @@ def statistics_table(run: Analysed) -> Table | None:
                     for name in ("median_ms", "mean_ms", "p95_ms", "p99_ms")
                 ),
                 Cell(text=number(100 * float((mine["iqr_ms"] / mine["median_ms"]).max()), ".1f")),
-                Cell(text=str(out), small=f"{out / steps:.1%}" if out else ""),
+                Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else ""),
                 Cell(text=UNKNOWN if drift is None else number(100 * drift, "+.1f")),
                 Cell(text=number(100 * mine["skew"].max(), ".1f")),
                 Cell(text=number(100 * mine["data_share"].max(), ".1f")),

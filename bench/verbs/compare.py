@@ -4,6 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from bench.console import columns, tell
 from bench.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
 from bench.store import check_writable, find, write_atomically
 from bench.verbs.options import Parser, print_json
@@ -62,7 +63,8 @@ def main(arguments: list[str]) -> int:
     from bench.report import comparison
 
     files = _written(compared, options)
-    print(comparison.as_text(compared), file=sys.stderr if options.json else sys.stdout)
+    to = sys.stderr if options.json else sys.stdout
+    tell(comparison.as_text(compared, columns(to)), file=to)
     if files:
         print("\n" + "\n".join(f"Wrote {os.path.relpath(file)}" for file in files), file=sys.stderr)
     if options.json:

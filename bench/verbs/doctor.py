@@ -1,5 +1,7 @@
 """``python -m bench doctor``: what this machine can measure, and what would spoil it."""
 
+import sys
+
 from bench.errors import OK
 from bench.verbs.options import Parser, check_apex, print_json
 
@@ -26,7 +28,8 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print_json(report)
         return OK
+    from bench.console import tell
     from bench.doctor.page import page
 
-    print(page(report))
+    tell(page(report), file=sys.stdout)
     return OK

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench import nights
-from bench.console import count
+from bench.console import columns, count, passing, tell
 from bench.errors import RequestError
 from bench.store import find, write_atomically
 from bench.verbs import thresholds
@@ -72,13 +72,16 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     for option in ("junit", "markdown"):
         _check_file(f"--{option}", getattr(options, option))
-    outcome = _judged(options, thresholds.rule_from(options))
+    rule = thresholds.rule_from(options)
+    with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
+        outcome = _judged(options, rule)
     from bench.report import gate
 
     for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
         if file is not None:
             write_atomically(os.path.abspath(file), text(outcome).encode())
-    print(gate.as_text(outcome), file=sys.stderr if options.json else sys.stdout)
+    to = sys.stderr if options.json else sys.stdout
+    tell(gate.as_text(outcome, columns(to)), file=to)
     if options.json:
         print_json(gate.for_programs(outcome))
     return outcome.exit_code
@@ -227,7 +230,7 @@ def _in_words(base: "Base", folder: str) -> str:
         return folder
     if fewest != most:
         return f"the last accepted nights in {folder} ({fewest} to {most})"
-    return f"the last {count(most, 'accepted night')} in {folder}"
+    return f"the last {'accepted night' if most == 1 else f'{most} accepted nights'} in {folder}"
 
 
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from bench import nights
+from bench.console import columns, count, passing, tell
 from bench.errors import OK, RequestError
 from bench.store import check_writable
 from bench.verbs import thresholds
@@ -54,24 +55,27 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
     rule, wanted = thresholds.rule_from(options), _names(options.scenario)
     check_writable(options.out)
-    found = _found(options.folder or options.results or "results", "DIR" if options.results is None else "--results")
+    folder = options.folder or options.results or "results"
+    with passing(f"reading the nights in {folder}"):
+        found = _found(folder, "DIR" if options.results is None else "--results")
     digests = [night.digest for night in found.nights]
 
     from bench.analyse import history
 
     _check_names(wanted, history.scenarios_of(digests))
     accepted = {run: one.reason for run, one in found.accepted.items()}
-    tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
+    with passing(f"looking for shifts in {count(len(digests), 'night')}"):
+        tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
     from bench.report import history as report
     from bench.report.drawing import plain
 
     left_out = [(one.path, one.why) for one in found.left_out]
-    files = report.write(tracks, left_out, options.out)
+    with passing("drawing the plots and writing the page"):
+        files = report.write(tracks, left_out, options.out)
     to = sys.stderr if options.json else sys.stdout
-    print(report.as_text(tracks), file=to)
-    print("\n".join(["", f"Page: {os.path.relpath(files[0])} (open it in a browser)"]), file=to)
+    tell(report.as_text(tracks, columns(to)), "", f"Page: {os.path.relpath(files[0])} (open it in a browser)", file=to)
     for line in _left_out(found.left_out):
-        print(plain(line), file=sys.stderr)
+        tell(plain(line), file=sys.stderr)
     if options.json:
         document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
         print_json({**document, **report.for_programs(tracks, left_out)})

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 
+from bench.console import tell
 from bench.errors import OK, RequestError
 from bench.verbs.options import Parser, print_json, whole_number
 
@@ -62,14 +63,20 @@ def main(arguments: list[str]) -> int:
     launches = len(found.launches)
     steps = sum(len(launch.steps_ms[0]) - launch.warmup for launch in found.launches)
     scenarios = ", ".join(run.document["request"]["scenarios"])
-    unknown = [name for name, value in run.document["workload"].items() if value is None and name != "hash"]
+    from bench.analyse.comparable import WORDS
+
+    unknown = [
+        WORDS.get(name, name.replace("_", " "))
+        for name, value in run.document["workload"].items()
+        if value is None and name != "hash"
+    ]
     lines = [
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",
         *([f"Left out: {'; '.join(found.left_out)}"] if found.left_out else []),
         f"Next: python -m bench compare {run.path if options.out != 'results' else run.id} latest",
     ]
-    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
+    tell(*lines, file=sys.stderr if options.json else sys.stdout)
     if options.json:
         about = {"run": run.id, "path": run.path, "imported": run.document["imported"]}
         print_json({**about, "workload": run.document["workload"], "launches": launches, "measured_steps": steps})

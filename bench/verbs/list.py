@@ -1,5 +1,7 @@
 """``python -m bench list``: every scenario, what it is in a line, and whether it can run here."""
 
+import sys
+
 from bench import discover, machine
 from bench.errors import RequestError
 from bench.verbs.options import Parser, check_apex, print_json
@@ -52,10 +54,16 @@ def main(arguments: list[str]) -> int:
     where = (
         "GPU " + ", ".join(str(gpu.index) for gpu in gpus) if device == "cuda" else f"the CPU ({machine.cores()} cores)"
     )
-    print(f"On {where}:\n")
+    lines = [f"On {where}:", ""]
     for row in scenarios:
-        print(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
+        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
         if row["reason"]:
-            print(f"  {'':<{width}}       {row['reason']}")
-    print("\nRun one: python -m bench run --scenario ddp_o2; all of the comparison: python -m bench run")
+            lines.append(f"  {'':<{width}}       {row['reason']}")
+    lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
+    if sys.stdout.isatty():
+        from bench.console import tell
+
+        tell(*lines, file=sys.stdout)
+    else:
+        print("\n".join(lines))
     return 0

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from typing import NoReturn
 
@@ -15,6 +16,33 @@ class WrongOption(BenchError):
     exit_code = 2
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose text is as it was written where it has room, and else folded like the options below it."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if max(map(len, text.splitlines()), default=0) <= width:
+            return super()._fill_text(text, width, indent)
+        from bench.console import fold
+
+        lines: list[str] = []
+        for line in text.splitlines():
+            example = re.match(r"( +python -m bench .*?) {2,}(\S.*)", line)
+            goes_on = lines and lines[-1] and line and (line[0] != " " != lines[-1][0] or line.startswith(" " * 8))
+            if example and len(line) > width:
+                lines += [example[1], f"      {example[2]}"]
+            elif goes_on:
+                lines[-1] += f" {line.strip()}"
+            else:
+                lines.append(line)
+        return "\n".join(fold(line, width) if line[:1] == " " else _paragraph(line, width) for line in lines)
+
+
+def _paragraph(text: str, width: int) -> str:
+    import textwrap
+
+    return textwrap.fill(text, width, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the remedy, raised and not printed."""
 
@@ -23,12 +51,19 @@ class Parser(argparse.ArgumentParser):
             prog=f"python -m bench {verb}",
             description=description,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message with where to read on."""
+        """Raise the message with where to read on, and for an option that there is not with the closest that is."""
+        unknown, _, names = message.partition(": ")
+        if unknown == "unrecognized arguments" and names.startswith("-"):
+            from difflib import get_close_matches
+
+            known = [name for action in self._actions for name in action.option_strings]
+            close = get_close_matches(names.split()[0].partition("=")[0], known, n=1)
+            message += f"; did you mean {close[0]}?" if close else ""
         raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 

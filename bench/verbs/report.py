@@ -4,6 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from bench.console import count, passing, tell
 from bench.errors import OK, RequestError
 from bench.store import find
 from bench.verbs.options import Parser, print_json
@@ -35,7 +36,8 @@ def main(arguments: list[str]) -> int:
     folders = [find(name, options.results) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
 
-    runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
+    with passing(f"reading {count(len(folders), 'run')}"):
+        runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
     for run in runs:
         if run.document["batch_search"]:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
@@ -48,8 +50,9 @@ def main(arguments: list[str]) -> int:
             )
     from bench import report
 
-    files = report.write(runs, options.out)
-    print(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
+    with passing("drawing the plots and writing the page"):
+        files = report.write(runs, options.out)
+    tell(_what_to_look_at(runs, files), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print_json({"page": files[0], "files": files, **_for_programs(runs)})
     return OK

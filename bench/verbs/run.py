@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
 from bench import discover, foreign, machine, resume
-from bench.console import Console, align, count, duration, summary_table
+from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from bench.pipeline import Finished
 
 DEFAULT_BUDGET_S = 1200.0
+DEFAULT_MODEL = "resnet101"
+DEFAULT_OUT = "results"
+DEFAULT_RANKS = 2
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -31,6 +35,12 @@ examples:
   python -m bench run --profile standard --label 'new NCCL'  repeated launches, with a note for the report
   python -m bench run --scenario ./mine.py                   a scenario of your own
   python -m bench run --resume latest                        what is missing of a run or failed in it
+
+Profiles, as launches of each scenario x (warm-up + measured steps):
+{profiles}
+
+Exit codes: 0 all launches were done; 1 a launch failed, and the others are in the run; 2 the request is wrong, and
+nothing was run; 130 interrupted, and what was done is in the run.
 """
 
 
@@ -65,8 +75,8 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
         over = f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"
         rows.append((name, *texts, over + "; the budget was spent" * (found["stopped_by"] == "budget")))
     people = sys.stderr if options.json else sys.stdout
-    print("", align(rows, left=("scenario", "the next one")), "", sep="\n", file=people)
-    print(f"Run folder: {os.path.relpath(finished.path)}", file=people)
+    table = align(rows, left=("scenario", "the next one"), width=columns(people))
+    tell("", table, "", f"Run folder: {_place(finished.path)}", file=people)
     if options.json:
         print_json({"path": finished.path, **finished.document})
     return FAILED if finished.failed else OK
@@ -85,7 +95,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     from bench import pipeline
 
     if document["complete"] and not resume.anything_missing(document, request):
-        print(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
+        tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
         finished = pipeline.Finished(path=path, document=document)
     else:
         finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resume=path)
@@ -102,7 +112,7 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
     people = sys.stderr if as_json else sys.stdout
     verdicts = [*in_lines(done, table), *_how_precise(done.document["precision"])]
     next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
-    print("", summary_table(table), "", *verdicts, "", next_steps, sep="\n", file=people)
+    tell("", summary_table(table, columns(people)), "", *verdicts, "", next_steps, file=people)
     if as_json:
         rows = json.loads(table.to_json(orient="records"))
         print_json({"path": finished.path, **finished.document, "summary": rows})
@@ -110,7 +120,7 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
 
 
 def _parser() -> Parser:
-    parser = Parser("run", DESCRIPTION, EPILOG)
+    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "--scenario",
@@ -120,7 +130,9 @@ def _parser() -> Parser:
     )
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
-    what.add_argument("--model", default="resnet101", help="a classification model of torchvision (default: resnet101)")
+    what.add_argument(
+        "--model", default=DEFAULT_MODEL, help=f"a classification model of torchvision (default: {DEFAULT_MODEL})"
+    )
     what.add_argument(
         "--image-size", type=whole_number, metavar="PX", help="square images (default: 224; on the CPU 64)"
     )
@@ -135,7 +147,7 @@ def _parser() -> Parser:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any"
     )
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
-    where.add_argument("--nproc", type=whole_number, metavar="N", help="ranks on the CPU (default: 2)")
+    where.add_argument("--nproc", type=whole_number, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="stand in line while another run has the GPUs or the CPU")
@@ -143,7 +155,7 @@ def _parser() -> Parser:
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
     much.add_argument(
-        "--profile", choices=profiles, default="quick", help="launches, warm-up and steps (default: quick)"
+        "--profile", choices=profiles, default="quick", help="launches, warm-up and steps, see below (default: quick)"
     )
     much.add_argument(
         "--warmup", type=whole_number, metavar="N", help="warm-up steps: kept, and left out of every statistic"
@@ -192,11 +204,23 @@ def _parser() -> Parser:
         help="hold losses and gradients against an fp32 reference (default: yes)",
     )
     result = parser.add_argument_group("result")
-    result.add_argument("--out", default="results", metavar="DIR", help="where the run folder goes (default: results)")
+    result.add_argument(
+        "--out", default=DEFAULT_OUT, metavar="DIR", help=f"where the run folder goes (default: {DEFAULT_OUT})"
+    )
     result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
     result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
     result.add_argument("--json", action="store_true", help="one JSON document on standard output")
     return parser
+
+
+def _profiles() -> str:
+    """A line for each profile: how much is measured on GPUs and on the CPU."""
+    lines = []
+    for name in dict.fromkeys(name for name, _ in PROFILES):
+        gpu, cpu = (PROFILES[name, device] for device in ("cuda", "cpu"))
+        on_gpus, on_cpu = (f"{one.launches} x ({one.warmup} + {one.iters})" for one in (gpu, cpu))
+        lines.append(f"  {name:<10} GPU {on_gpus:<16} CPU {on_cpu}")
+    return "\n".join(lines)
 
 
 def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
@@ -223,7 +247,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
     foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
-    replicas = len(devices) if device == "cuda" else options.nproc or 2
+    replicas = len(devices) if device == "cuda" else options.nproc or DEFAULT_RANKS
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it limits --until-precision and --find-batch, neither of which is asked for"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
@@ -276,22 +300,52 @@ def _how_precise(precision: dict[str, Any] | None) -> list[str]:
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
     """What to do with the run, given what it was."""
-    lines = [f"Run folder: {os.path.relpath(path)}"]
+    lines = [f"Run folder: {_place(path)}"]
     if failed:
-        lines.append(
-            f"{count(failed, 'launch', 'launches')} failed: what was printed is in {os.path.relpath(path)}/logs"
-        )
-    lines.append(f"Next: python -m bench report {os.path.basename(path)}")
+        lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {_place(path)}/logs")
+    folder, name = os.path.split(os.path.abspath(path))
+    usual = folder == os.path.abspath(DEFAULT_OUT)
+    lines.append(f"Next: python -m bench report {name if usual else shlex.quote(_place(path))}")
     if request.launches < FEWEST_LAUNCHES:
-        again = f"python -m bench run --profile standard{_same_scenarios(scenarios)}"
-        lines.append(f"One launch says nothing about chance; for figures to act on: {again}")
+        out = () if usual else ("--out", _place(folder))
+        again = shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
+        lines.append(f"{_so_few(request.launches)}; for figures to act on: python -m bench run {again}")
     return "\n".join(lines)
 
 
-def _same_scenarios(scenarios: tuple[Found, ...]) -> str:
-    """The option that asks for them again: by name, or by path where the name alone would not be found."""
-    if tuple(found.name for found in scenarios) == discover.DEFAULT:
-        return ""
-    known = discover.names()
-    asked = [found.name if found.name in known else os.path.relpath(found.file) for found in scenarios]
-    return f" --scenario {','.join(asked)}"
+def _place(path: str) -> str:
+    """A path as one would give it: from here where it lies below, else in full."""
+    near = os.path.relpath(path)
+    return os.path.abspath(path) if near.startswith(os.pardir) else near
+
+
+def _so_few(launches: int) -> str:
+    return "One launch says nothing about chance" if launches == 1 else f"{launches} launches say little about chance"
+
+
+def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
+    """The options that ask for the same work in the same place again, without those that have their usual values."""
+    options = []
+    if tuple(found.name for found in scenarios) != discover.DEFAULT:
+        known = discover.names()  # by path where the name alone would not be found
+        names = [found.name if found.name in known else _place(found.file) for found in scenarios]
+        options += ["--scenario", ",".join(names)]
+    device, gpus = machine.choose_device("auto")
+    every = tuple(gpu.uuid for gpu in gpus)
+    of_gpus = request.device == "cuda" and request.devices != every
+    usual_batch = global_batch(None, None, request.device, scenarios, request.replicas)
+    said = {
+        "--impl": (request.impl, "auto"),
+        "--apex": (request.apex_path, None),
+        "--model": (request.model, DEFAULT_MODEL),
+        "--image-size": (request.image_size, DEFAULT_IMAGE_SIZE[request.device]),
+        "--global-batch": (request.global_batch, usual_batch),
+        "--seed": (request.seed, 0),
+        "--device": (request.device, device),
+        "--gpus": (",".join(request.devices) if of_gpus else None, None),
+        "--nproc": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
+        "--python": (request.python, None),
+    }
+    for option, (value, usual) in said.items():
+        options += [option, str(value)] if value != usual else []
+    return [*options, *(["--fresh"] if request.fresh else [])]

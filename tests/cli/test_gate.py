@@ -13,7 +13,10 @@ from standin import gated
 from standin.runs import HOSTILE
 
 from bench import nights, store
+from bench.analyse import gate as judging
+from bench.analyse.gate import Outcome, Rule
 from bench.cli import main
+from bench.report import gate as report
 
 NAMES = ("ddp", "dp", "ddp_o2")
 
@@ -91,6 +94,23 @@ def test_a_slowdown_is_named_first_with_what_to_do(gate: Gate, history: Path) ->
     assert said.rows("regressed") == {("ddp", "step_time")} and len(said.rows("ok")) == 8
     assert said.document["base"] == sorted(one.name for one in history.iterdir() if one != path)
     assert said.document["sentence"] == first and first in said.err, "people's text goes beside it"
+
+
+def test_on_a_terminal_the_outcome_stands_below_a_long_table_once_more(history: Path) -> None:
+    new = nights.read_one(str(tonight(history, 1.05)))
+    measured = judging.measured(new.id, new.digest)
+    few, many = (
+        Outcome(run=new.id, rows=tuple(rows), rule=Rule(), against="nights", folder="nights")
+        for rows in (judging.judge(measured, {}, Rule()), judging.judge(measured, {}, Rule()) * 2)
+    )
+    for outcome, again in ((few, 1), (many, 2)):
+        assert report.as_text(outcome, 120).count(report.sentence(outcome)) == again
+        assert report.as_text(outcome).count(report.sentence(outcome)) == 1
+    assert report.as_text(many, 120).endswith(report.sentence(many))
+
+
+def test_a_change_of_nothing_has_no_sign() -> None:
+    assert [report._change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]
 
 
 def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history: Path, tmp_path: Path) -> None:
@@ -225,6 +245,7 @@ def test_junit_has_a_case_for_each_scenario_and_metric(gate: Gate, history: Path
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "3", "3")
     failure = cases["bench.gate.ddp", "step time"].find("failure")
     assert failure is not None and "+4.9 %" in str(failure.get("message"))
+    assert (failure.get("type"), failure.text) == ("regressed", failure.get("message"))
     error = cases["bench.gate.dp", "peak memory"].find("error")
     assert error is not None and "<script>" in str(error.get("message")) and "\x1b" not in str(error.get("message"))
     assert cases['bench.gate.<new> & "quoted"', "numerics"].find("skipped") is not None

@@ -338,3 +338,15 @@ def test_a_change_in_percent(ratio: float, said: str) -> None:
 
 def test_no_night_is_no_track() -> None:
     assert tracks([]) == []
+
+
+def test_what_the_gate_stops_the_last_night_for_is_said_on_the_terminal_and_on_the_page(
+    tmp_path: Path, say: Say
+) -> None:
+    paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
+    _, out, _ = say(tmp_path / "nights", "--out", tmp_path / "out")
+    last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"
+    assert f"{last} step time of ddp.\n" in out
+    assert f"{last} step time of ddp." in (tmp_path / "out" / "history.html").read_text()
+    _, out, _ = say(tmp_path / "nights", "--scenario", "dp", "--out", tmp_path / "out")
+    assert "The gate stops" not in out

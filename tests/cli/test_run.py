@@ -58,10 +58,11 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any]
 
 
 def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any], str, Path]) -> None:
-    document, shown, _ = comparison
+    document, shown, path = comparison
+    assert path.name == document["run"]
     assert "DataParallel, pass-through · fp32" in shown
     assert "native flat-bucket · gloo ×2 · native O2 bf16" in shown
-    assert f"python -m bench report {document['run']}" in shown
+    assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
     assert "--profile standard" in shown, "one launch says nothing about chance"
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
 

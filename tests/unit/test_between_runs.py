@@ -158,6 +158,19 @@ def test_a_scenario_that_is_missing_failed_or_another_is_not_comparable(base: Di
     assert {row.verdict for (name, _), row in found.items() if name != "ddp"} == {NOT_COMPARABLE}
 
 
+def test_scenarios_that_lack_the_same_share_a_line(base: Digest, new: Digest) -> None:
+    new["scenarios"] += [scenario(name, launches(30, 5)) for name in ("ddp_o1", "ddp_o2")]
+    assert in_words(between_runs.runs(base, new))[-1] == "ddp_o1, ddp_o2: not comparable: it is missing in the base run"
+
+
+def test_what_is_not_comparable_has_no_p(base: Digest, new: Digest) -> None:
+    for one in new["scenarios"][0]["launches"]:
+        one["throughput_img_s"] = None
+    found = rows(between_runs.runs(base, new))
+    assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_holm) == (NOT_COMPARABLE, None)
+    assert found["ddp", "step_time"].p_holm is not None
+
+
 def test_only_the_named_scenarios_are_compared_and_adjusted_for(base: Digest, new: Digest) -> None:
     few = between_runs.runs(base, new, ["ddp"])
     assert {row.scenario for row in few.rows} == {"ddp"}

@@ -69,7 +69,7 @@ def refusal(call: Callable[[], object]) -> RequestError:
 
 
 def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> None:
-    assert list(discover.names()) == list(PUBLISHED)
+    assert list(discover.names())[: len(PUBLISHED)] == list(PUBLISHED)  # one that is added comes after them
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -96,7 +96,8 @@ def test_a_name_that_is_close_to_none_gets_them_all() -> None:
 
 def test_a_scenario_of_an_installed_package_is_found_after_the_built_in_ones(install: Install) -> None:
     site = install({"hierarchical": "their_module"}, {"their_module.py": GOOD})
-    assert list(discover.names()) == [*PUBLISHED, "hierarchical"]
+    names = list(discover.names())
+    assert names[: len(PUBLISHED)] == list(PUBLISHED) and names[-1] == "hierarchical"
     assert discover.resolve("hierarchical") == ("hierarchical", str(site / "their_module.py"))
     assert "their_module" not in sys.modules
     assert discover.load(*discover.resolve("hierarchical")).scenario.summary == "mine"

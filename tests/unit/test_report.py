@@ -617,3 +617,16 @@ def test_labels_keep_their_order_and_distance(positions: list[float], gap: float
     assert all(-1e-6 <= value <= 100 + 1e-6 for value in placed)
     if all(abs(a - b) >= gap for i, a in enumerate(positions) for b in positions[:i]):
         assert placed == pytest.approx(positions)
+
+
+def test_every_link_within_a_page_has_its_place_and_every_plot_a_name(mixed: Written) -> None:
+    page = mixed.text("index.html")
+    ids = re.findall(r' id="([^"]+)"', page)
+    links = re.findall(r'<a href="#([^"]+)"', page)
+    assert len(links) > 5 and set(links) <= set(ids) and len(set(ids)) == len(ids)
+    drawn = re.findall(r"<svg [^>]*>", page)
+    assert drawn and all(re.search(r'role="img" aria-label="[^"]+"', opening) for opening in drawn)
+
+
+def test_nothing_on_a_page_is_called_none(mixed: Written) -> None:
+    assert re.findall(r">\s*None\s*<", mixed.text("index.html")) == []

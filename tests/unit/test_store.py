@@ -348,3 +348,31 @@ def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "further")
     assert refusal(lambda: check_writable(str(tmp_path / place))).option == "--out"
+
+
+# What a run may be called
+
+
+@pytest.mark.parametrize(
+    ("called", "found"),
+    [("0ee71bdf", 0), ("20260101", 0), ("20260102T000000Z-b8a7af4f", 1), ("latest", 2), ("0a0a", 2)],
+)
+def test_letters_that_only_one_run_has_are_enough(called: str, found: int, tmp_path: Path) -> None:
+    names = ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    assert find(called, str(tmp_path)) == str(tmp_path / names[found])
+
+
+@pytest.mark.parametrize(
+    ("called", "problem"),
+    [("20260102", "2 runs in {0} are called '20260102'"), ("2026", "3 runs in"), ("bdf", "no run")],
+)
+def test_letters_of_several_runs_or_too_few_are_refused(called: str, problem: str, tmp_path: Path) -> None:
+    for name in ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(RequestError) as refused:
+        find(called, str(tmp_path / "."))
+    assert problem.format(tmp_path / ".") in refused.value.problem

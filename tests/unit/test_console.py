@@ -1,0 +1,204 @@
+"""What people see on a terminal: lines folded at words, tables that give way, and commands that do what they say."""
+
+import fcntl
+import io
+import os
+import pty
+import shlex
+import struct
+import termios
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import discover
+from bench.cli import HELP, VERBS, main
+from bench.console import align, columns, fold, passing, tell
+from bench.verbs import run as verb
+
+ROWS = [["scenario", "img/s", "step ms", "what ran"], ["ddp", "10.0", "100.0", "torch DDP · gloo ×2 · fp32"]]
+
+words = st.lists(st.text("abcdef-÷±,;", min_size=1, max_size=12), min_size=1, max_size=40)
+
+
+# fold
+
+
+@given(words=words, width=st.integers(20, 120))
+def test_a_folded_sentence_has_the_same_words_and_no_line_that_is_too_long(words: list[str], width: int) -> None:
+    folded = fold(" ".join(words), width)
+    assert folded.split() == " ".join(words).split()
+    assert max(map(len, folded.splitlines())) <= width
+
+
+def test_lines_go_on_below_their_text() -> None:
+    assert fold("  - one two three four five six seven", 24).splitlines() == [
+        "  - one two three four",
+        "    five six seven",
+    ]
+    assert fold("CPU      one two three four", 20).splitlines() == ["CPU      one two", "         three four"]
+    assert fold("warning: one two three four", 20).splitlines() == ["warning: one two", "  three four"]
+
+
+def test_a_command_stays_whole_on_a_line_of_its_own() -> None:
+    command = "python -m bench accept 20210202T013000Z-3257a80a --reason 'WHY' --history n"
+    assert fold(f"  - if it is meant to be so: {command}", 40).splitlines() == [
+        "  - if it is meant to be so:",
+        f"    {command}",
+    ]
+    assert fold(f"see what {command} does", 40) == f"see what {command} does"
+
+
+def test_no_line_ends_between_a_number_and_its_per_cent() -> None:
+    assert fold("one two three four 15 % five", 22).splitlines() == ["one two three four", "  15 % five"]
+
+
+def test_rows_of_a_table_stay_as_they_are() -> None:
+    row = "ddp       step time (ms)       199.8  198.6  +0.6 %"
+    assert fold(row, 30) == row
+
+
+# align
+
+
+def test_a_table_with_room_is_the_same_with_and_without_a_terminal() -> None:
+    assert align(ROWS, ("scenario", "what ran"), 60) == align(ROWS, ("scenario", "what ran"))
+
+
+def test_the_last_cells_of_a_wide_table_stand_below_the_others() -> None:
+    assert align(ROWS, ("scenario", "what ran"), 40).splitlines() == [
+        "scenario  img/s  step ms",
+        "  what ran",
+        "--------  -----  -------",
+        "ddp        10.0    100.0",
+        "  torch DDP · gloo ×2 · fp32",
+    ]
+
+
+def test_a_table_that_is_wider_all_the_same_goes_on_in_another() -> None:
+    first, second, third = align(ROWS, ("scenario", "what ran"), 20).split("\n\n")
+    assert first.splitlines() == ["scenario  img/s", "--------  -----", "ddp        10.0"]
+    assert second.splitlines()[0] == "scenario  step ms" and third.splitlines()[0].split() == [
+        "scenario",
+        "what",
+        "ran",
+    ]
+
+
+# tell
+
+
+def test_a_file_gets_lines_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    tell("a " * 100, "b", file=stream)
+    assert stream.getvalue() == "a " * 100 + "\nb\n" and columns(stream) is None
+    with passing("reading"):
+        assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("width", "lines"), [(0, 1), (80, 3)], ids=["that does not tell its width", "of 80 columns"])
+def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if width else 0, width, 0, 0))
+    with open(child, "w", encoding="utf-8") as terminal:
+        assert columns(terminal) == (width or None)
+        tell(" ".join(["word"] * 40), file=terminal)
+        said = os.read(parent, 10_000).decode().splitlines()
+    os.close(parent)
+    assert len(said) == lines and max(map(len, said)) <= (width or 200)
+
+
+@pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_what_is_grave_stands_out_on_a_terminal_that_has_colours(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TERM": "xterm"} | settings).items():
+        monkeypatch.setenv(name, value)
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with open(child, "w", encoding="utf-8") as terminal:
+        tell("ddp  1.0  ok", "dp   2.0  regressed", "warning: a", "not regressed", file=terminal)
+        said = os.read(parent, 10_000).decode().splitlines()
+    os.close(parent)
+    red, bold, end = ("", "", "") if settings else ("\033[1;31m", "\033[1m", "\033[0m")
+    assert said == ["ddp  1.0  ok", f"dp   2.0  {red}regressed{end}", f"{bold}warning:{end} a", "not regressed"]
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_help_has_room_on_a_terminal_of_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {}
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        said[width] = capsys.readouterr().out
+    assert said[80].split("options:")[0].split("\n\n", 1)[1].split() == (
+        said[200].split("options:")[0].split("\n\n", 1)[1].split()
+    ), "nothing is lost"
+    long = [line for line in said[80].splitlines() if len(line) > 80 and "python -m bench" not in line]
+    assert long == []
+
+
+def test_the_first_help_has_room_too() -> None:
+    assert [line for line in HELP.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("--gpu", "--gpus"), ("--launch=3", "--launches"), ("--xyzzy", "")])
+def test_an_option_that_there_is_not_is_answered_with_the_closest(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", typed]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and typed in line
+    assert (f"did you mean {meant}?" in line) if meant else "did you mean" not in line
+
+
+# What to do next
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "--scenario single,ddp --model resnet18 --image-size 32",
+        "--scenario ddp_o2 --nproc 4 --batch-per-rank 3 --seed 5 --impl native --fresh",
+        "--global-batch 16 --label 'not to be kept' --iters 3",
+    ],
+)
+def test_the_next_run_that_is_named_measures_the_same_work(asked: str, tmp_path: Path) -> None:
+    parser = verb._parser()
+    options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
+    scenarios = verb._scenarios(options.scenario)
+    request = verb._request(options, scenarios)
+    text = verb._next_steps(request, scenarios, str(tmp_path / "a folder" / "20260101T000000Z-00000000"), 0)
+    words = shlex.split(text.splitlines()[-1].split("python -m bench run ")[1])
+    again = parser.parse_args(words)
+    assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
+    found = verb._request(again, verb._scenarios(again.scenario))
+    same = ("launches", "warmup", "iters", "profile", "diagnose", "label")
+    assert replace(found, **{name: getattr(request, name) for name in same}) == request
+
+
+@pytest.mark.parametrize("folder", ["results", "elsewhere"])
+def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.store import find
+
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / folder / "20260101T000000Z-00000000"
+    path.mkdir(parents=True)
+    (path / "run.json").write_text("{}")
+    scenarios = (discover.load(*discover.resolve("ddp")),)
+    request = verb._request(verb._parser().parse_args(["--device", "cpu", "--launches", "3"]), scenarios)
+    line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
+    (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
+    assert os.path.samefile(find(name, "results"), path)
