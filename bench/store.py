@@ -316,6 +316,8 @@ def _count_rows(path: str) -> int:
 
 def check_writable(out: str) -> None:
     """Refuse an output folder that cannot be made or written, before anything runs."""
+    if not out:
+        raise RequestError("--out", "it is empty", "give a folder")
     folder = os.path.abspath(out)
     try:
         existing = _deepest_existing(folder)
@@ -325,6 +327,32 @@ def check_writable(out: str) -> None:
             pass
     except OSError as error:
         raise RequestError("--out", f"{folder} cannot be written: {error.strerror}", "give another folder") from error
+
+
+def check_file(option: str, file: str) -> None:
+    """Refuse a file that :func:`write_atomically` could not put in its place, or that is no file to be replaced.
+
+    What is there is replaced by a new file of its name: a device or a pipe (``/dev/null``, ``/dev/stdout``) would be
+    gone afterwards. Raises :class:`RequestError` in the name of ``option``.
+    """
+    remedy = "give a file in a folder that exists and can be written"
+    path = os.path.abspath(file)
+    folder = os.path.dirname(path)
+    if not file or os.path.isdir(path) or not os.path.isdir(folder):
+        raise RequestError(option, f"{file or repr(file)} cannot be a file", remedy)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", remedy)
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass  # which is as it should be
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", remedy) from error
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be written: {error.strerror}", remedy) from error
 
 
 def _deepest_existing(path: str) -> str:
@@ -337,12 +365,14 @@ def _deepest_existing(path: str) -> str:
             path = os.path.dirname(path)
 
 
-def find(run: str, out: str) -> str:
+def find(run: str, out: str, option: str = "RUN") -> str:
     """The folder of a run given as a folder, a run id under ``out``, or ``latest``.
 
     ``latest`` is the latest that was measured here: what was imported is named by who wants it. Raises
-    :class:`RequestError` where there is none.
+    :class:`RequestError` in the name of ``option`` where there is none.
     """
+    if not run:
+        raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
     if run == "latest":
         runs = sorted(
             entry.name
@@ -350,13 +380,13 @@ def find(run: str, out: str) -> str:
             if os.path.isfile(os.path.join(entry.path, "run.json"))
         )
         if not runs:
-            raise RequestError("RUN", f"there is no run in {out}", "make one with 'python -m bench run'")
+            raise RequestError(option, f"there is no run in {out}", "make one with 'python -m bench run'")
         measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
             return candidate.rstrip(os.sep) or os.sep
-    raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+    raise RequestError(option, f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
 
 
 def _is_imported(path: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bench import nights
 from bench.console import count
 from bench.errors import RequestError
-from bench.store import find, write_atomically
+from bench.store import check_file, find, write_atomically
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
 
@@ -71,7 +71,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     for option in ("junit", "markdown"):
-        _check_file(f"--{option}", getattr(options, option))
+        if (file := getattr(options, option)) is not None:
+            check_file(f"--{option}", file)
     outcome = _judged(options, thresholds.rule_from(options))
     from bench.report import gate
 
@@ -84,16 +85,11 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
-def _check_file(option: str, file: str | None) -> None:
-    if file is not None and (os.path.isdir(file) or not os.path.isdir(os.path.dirname(os.path.abspath(file)))):
-        raise RequestError(option, f"{file} cannot be a file", "give a file in a folder that exists")
-
-
 def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
     only = _names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
-        return _against_one(new, nights.read_one(find(options.baseline, options.results)), rule, only)
+        return _against_one(new, nights.read_one(find(options.baseline, options.results, "--baseline")), rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
@@ -108,7 +104,7 @@ def _names(given: str | None) -> list[str] | None:
 
 def _found(options: "argparse.Namespace") -> str:
     """The folder of the run: among the results, or else in the history by its id."""
-    if options.run != "latest" and options.history is not None:
+    if options.run not in ("", "latest") and options.history is not None:
         inside: str = os.path.join(options.history, options.run)
         if not os.path.isdir(os.path.join(options.results, options.run)) and os.path.isdir(inside):
             return inside

@@ -79,7 +79,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[0]
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
-    path = find(options.resume, options.out)
+    path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True)
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     from bench import pipeline

@@ -1,6 +1,7 @@
 """bench gate on nights that were made up: exit codes, what it says and writes, and what it refuses."""
 
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -315,7 +316,7 @@ def refused(said: Said, *words: str) -> None:
         (("latest", "--history", "{history}"), ("RUN: there is no run in results",)),
         (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
         (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
-        (("{new}", "--baseline", "absent"), ("there is no run 'absent'",)),
+        (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
         (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
         (("{incomplete}", "--history", "{history}"), ("is incomplete",)),
         (("{new}", "--baseline", "{incomplete}"), ("is incomplete",)),
@@ -328,6 +329,11 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--history", "{history}", "--scenario", ","), ("--scenario:", "empty name")),
         (("{new}", "--history", "{history}", "--junit", "absent/x"), ("--junit: absent/x cannot be a file",)),
         (("{new}", "--history", "{history}", "--markdown", "."), ("--markdown: . cannot be a file",)),
+        (("{new}", "--history", "{history}", "--junit", ""), ("--junit: '' cannot be a file",)),
+        (("{new}", "--history", "{history}", "--markdown", "/proc/x"), ("--markdown: /proc/x cannot be written",)),
+        (("{new}", "--history", "{history}", "--junit", "x" * 300), ("--junit:", "File name too long")),
+        (("", "--history", "{history}"), ("RUN: it is empty",)),
+        (("{new}", "--baseline", ""), ("--baseline: it is empty",)),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -338,3 +344,15 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     given = [text.format(new=new, history=history, incomplete=incomplete) for text in arguments]
     refused(gate(*given), *words)
     assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(gate: Gate, history: Path, tmp_path: Path, option: str) -> None:
+    """A file is put in its place by renaming, which would take a device away from the whole machine if root asks."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for target in (pipe, link):
+        refused(gate(tonight(history, day=10), "--history", history, option, target), f"{option}: {target} is a device")
+        shutil.rmtree(history / gated.digest(10, [])["run"])
+    assert pipe.is_fifo() and link.is_symlink()
