@@ -70,6 +70,9 @@ EMPTY: dict[str, Any] = {
 }
 """What a run has that was not asked for it, and what one of an older schema is given when it is read."""
 
+READ_IN_PART = "read what is there with --allow-incomplete"
+"""The remedy for an incomplete run, of the verbs that have this option."""
+
 SEALED_SINCE = 3
 """The schema version from which on run.json has a checksum of its own."""
 
@@ -374,11 +377,11 @@ def find(run: str, out: str, option: str = "RUN") -> str:
     if not run:
         raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
     if run == "latest":
-        runs = sorted(
-            entry.name
-            for entry in (os.scandir(out) if os.path.isdir(out) else ())
-            if os.path.isfile(os.path.join(entry.path, "run.json"))
-        )
+        try:
+            entries = list(os.scandir(out)) if os.path.isdir(out) else []
+        except OSError as error:
+            raise unreadable(option, out, error) from error
+        runs = sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
         if not runs:
             raise RequestError(option, f"there is no run in {out}", "make one with 'python -m bench run'")
         measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
@@ -422,15 +425,24 @@ def read(
     return Run(path=os.path.abspath(path), document=document, **tables)
 
 
-def verified(path: str, *, allow_incomplete: bool) -> dict[str, Any]:
-    """The document of a run whose files are as it says."""
+def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART) -> dict[str, Any]:
+    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one."""
+    try:
+        return _verified(path, allow_incomplete, remedy)
+    except OSError as error:
+        raise unreadable("RUN", path, error) from error
+
+
+def unreadable(option: str, path: str, error: OSError) -> RequestError:
+    """The refusal of a file or a folder, at or below ``path``, that is there and may not, or cannot, be read."""
+    problem = f"{error.filename or path} cannot be read: {error.strerror}"
+    return RequestError(option, problem, "mend that, or give another one")
+
+
+def _verified(path: str, allow_incomplete: bool, remedy: str) -> dict[str, Any]:
     document = _read_document(path)
     if not document["complete"] and not allow_incomplete:
-        raise RequestError(
-            "RUN",
-            f"{path} is incomplete: it was interrupted, or is still being written",
-            "read what is there with --allow-incomplete",
-        )
+        raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
     for name, seal in document["files"].items():
         file = os.path.join(path, name)
         if not os.path.isfile(file):

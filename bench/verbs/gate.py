@@ -2,11 +2,12 @@
 
 import os
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from bench import nights
 from bench.console import count
-from bench.errors import RequestError
+from bench.errors import NotComparable, RequestError
 from bench.store import check_file, find, write_atomically
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
@@ -48,8 +49,9 @@ Thresholds, in pyproject.toml or another TOML file (--config); options go before
   early-threshold = "3%"
 
 Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
-or a figure is missing, failed or not comparable; 11 nothing of that, and something could not be decided: no base, too
-few launches, uncertain; 2 the request is wrong, or this run is damaged or incomplete.
+or a figure is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
+could not be decided: no base, too few launches, uncertain; 2 the request is wrong, or this run is damaged or
+incomplete.
 """
 
 LISTED = 10
@@ -117,7 +119,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
     tonight = gate.measured(new.id, new.digest, only)
-    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)])
+    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)], new)
     why = comparable.obstacles(old.digest, new.digest)
     known = {} if why else gate.measured(old.id, old.digest, only)
     base = {name: (one,) for name, one in known.items() if one.why is None}
@@ -150,7 +152,7 @@ def _against_history(
     alike = [night for night in before if comparable.key(night.digest) == series]
     tonight = gate.measured(new.id, new.digest, only)
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
-    _check_names(only, [*tonight, *base])
+    _check_names(only, [*tonight, *base], new)
     rows = gate.judge(tonight, base, rule)
     why = comparable.obstacles(before[-1].digest, new.digest) if before and not alike else []
     if before and not alike:
@@ -208,12 +210,14 @@ def _unsound(candidates: list[nights.Night]) -> "list[nights.LeftOut]":
     return found
 
 
-def _check_names(only: list[str] | None, known: list[str]) -> None:
+def _check_names(only: list[str] | None, known: list[str], new: nights.Night) -> None:
+    """Refuse a scenario that is asked for and is nowhere: what is missing never passes."""
+    here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
         if name not in known:
-            raise RequestError(
-                "--scenario", f"there is no scenario {name!r} in NEW or in its base", "give one that was measured"
-            )
+            close = get_close_matches(name, here, n=1, cutoff=0.4)
+            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(here)}"
+            raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
 
 
 def _in_words(base: "Base", folder: str) -> str:
