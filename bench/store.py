@@ -249,6 +249,11 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
     return pa.schema([(name, text if kind == "string" else pa.type_for_alias(kind)) for name, kind in columns.items()])
 
 
+def utf8(text: str) -> bytes:
+    """Text in UTF-8; bytes that were none, in what came from outside (a label, the name of a host), are escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one and nothing else."""
     folder = os.path.dirname(path)

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.store import check_file, check_writable, find, write_atomically
+from bench.store import check_file, check_writable, find, utf8, write_atomically
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
     from bench.report import comparison
 
     targets: dict[str, bytes] = {}
-    text = comparison.as_markdown(compared).encode()
+    text = utf8(comparison.as_markdown(compared))
     if options.plot or options.out is not None:
         folder = options.out or "reports"
         plot = comparison.forest(compared)

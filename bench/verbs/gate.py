@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench import nights
 from bench.console import count
 from bench.errors import NotComparable, RequestError
-from bench.store import check_file, find, write_atomically
+from bench.store import check_file, find, utf8, write_atomically
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
 
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 
     for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
         if file is not None:
-            write_atomically(os.path.abspath(file), text(outcome).encode())
+            write_atomically(os.path.abspath(file), utf8(text(outcome)))
     print(gate.as_text(outcome), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print_json(gate.for_programs(outcome))

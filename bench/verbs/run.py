@@ -229,6 +229,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
+    if options.python == "":
+        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(

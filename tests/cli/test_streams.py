@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from standin import gated
+from standin.runs import DDP, write_run
 
 from bench.cli import main
 
@@ -70,6 +71,34 @@ def test_what_no_verb_foresaw_is_one_line(
     assert code == 1 and said.err.count("\n") == 1 and said.err.startswith("bench: error: ")
     assert "No space left on device" in said.err
     assert json.loads(said.out)["exit_code"] == 1
+
+
+def test_a_label_with_a_byte_that_is_no_text_can_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
+    monkeypatch.chdir(tmp_path)
+    runs = [write_run(tmp_path / "results", [DDP], label="night \udcff", host="h\udcff") for _ in range(2)]
+    first, second = map(str, runs)
+    asked = [
+        ["report", first],
+        ["history"],
+        ["compare", first, second, "--markdown", "reports/compare.md"],
+        ["gate", second, "--baseline", first, "--markdown", "reports/gate.md", "--junit", "reports/gate.xml"],
+    ]
+    for arguments in asked:
+        assert main(arguments) in (0, 11), capsys.readouterr().err
+    page = (tmp_path / "reports" / "index.html").read_text("utf-8")
+    assert "night \\udcff" in page
+    assert (tmp_path / "reports" / "history.html").read_text("utf-8")
+    assert "(night)" in (tmp_path / "reports" / "compare.md").read_text("utf-8")
+
+
+def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> None:
+    """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot."""
+    run = write_run(tmp_path / "results", [DDP])
+    done = shell(f"bench report {run}", tmp_path, HOME="/proc")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
