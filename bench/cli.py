@@ -3,6 +3,7 @@
 ``--help`` and ``list`` answer at once because nothing heavy is imported for them: keep this module's imports empty.
 """
 
+import os
 import sys
 
 HELP = """\
@@ -45,7 +46,27 @@ VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
+    _mend_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _answer(arguments)
+    except BrokenPipeError:
+        code = 1  # the reader of our output left; nobody is there to tell
+    except OSError as error:  # what no verb foresaw: a disk that is full, a folder that is gone
+        code = _unforeseen(error, as_json="--json" in arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence(sys.stdout)  # the reader has what it wanted ('| head -1'), and the answer is the same
+    except OSError as error:
+        _silence(sys.stdout)
+        if code != 1:
+            _say(f"bench: error: standard output cannot be written: {error.strerror}")
+        return 1
+    return code
+
+
+def _answer(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
@@ -54,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"bench {__version__}")
         return 0
-    from bench.errors import INTERRUPTED, BenchError
+    from bench.errors import INTERRUPTED, OK, BenchError
 
     try:
         code: int = _verb(arguments[0])(arguments[1:])
@@ -69,9 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("bench: interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left; nobody is there to tell
-        return 1
+    except SystemExit as stop:  # argparse, after --help
+        return stop.code if isinstance(stop.code, int) else OK
 
 
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
@@ -79,10 +99,52 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
     if name not in VERBS:
         from bench.errors import RequestError
 
-        raise RequestError(name, "there is no such verb", f"choose from {', '.join(VERBS)} ('bench --help')")
+        if name.startswith("-"):
+            raise RequestError(name, "the verb comes first", "write 'bench VERB [OPTIONS]' ('bench --help')")
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, VERBS, n=1)
+        remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(VERBS)}"
+        raise RequestError(name or "''", "there is no such verb", f"{remedy} ('bench --help')")
     from importlib import import_module
 
     return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module
+
+
+def _unforeseen(error: OSError, *, as_json: bool) -> int:
+    line = " ".join(f"{error.filename}: {error.strerror}".split() if error.filename else str(error).split())
+    _say(f"bench: error: {line}")
+    if as_json:
+        try:
+            _print_json({"error": line, "exit_code": 1})
+        except OSError:
+            return 1  # it was the output that failed
+    return 1
+
+
+def _mend_streams() -> None:
+    """Streams that take whatever is printed: an encoding without ± or – shows an escape, and a closed one nothing.
+
+    A standard stream that was closed before the start has its number taken by /dev/null, before a pipe to a rank is.
+    """
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and (stream.errors == "strict" or stream.encoding.lower() != "utf-8"):
+            reconfigure(errors="backslashreplace")
+
+
+def _silence(stream: object) -> None:
+    """Nothing more comes of this stream, nor of what is left in its buffer when Python ends."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())  # type: ignore[attr-defined]  # naming the type would import typing
+    os.close(descriptor)
 
 
 def _say(line: str) -> None:

@@ -94,7 +94,7 @@ def resolve(request: str) -> tuple[str, str]:
         return request, known[request]
     from difflib import get_close_matches
 
-    close = get_close_matches(request, known, n=3, cutoff=0.4)
+    close = get_close_matches(request.lower(), known, n=3, cutoff=0.4)
     remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
     raise RequestError("--scenario", f"there is no scenario {request!r}", f"{remedy} ('bench list' shows all)")
 

@@ -89,14 +89,18 @@ def read(folder: str, option: str = "--history") -> Nights:
     folder = _history(folder, option)
     nights: list[Night] = []
     left_out: list[LeftOut] = []
-    for path in _run_folders(folder):
+    try:
+        folders, accepting = list(_run_folders(folder)), list(_acceptance_files(os.path.join(folder, ACCEPTED)))
+    except OSError as error:
+        raise store.unreadable(option, folder, error) from error
+    for path in folders:
         try:
             nights.append(Night(path=path, digest=_digest(path)))
         except RequestError as error:
             left_out.append(LeftOut(path=path, why=error.problem))
         except OSError as error:
             left_out.append(LeftOut(path=path, why=f"{error.filename or path}: {error.strerror}"))
-    accepted, stale = _acceptances(folder)
+    accepted, stale = _acceptances(folder, accepting)
     return Nights(
         folder=folder,
         nights=sorted(nights, key=lambda night: night.when),
@@ -107,14 +111,19 @@ def read(folder: str, option: str = "--history") -> Nights:
 
 def read_one(path: str) -> Night:
     """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.store.read`."""
-    night = Night(path=os.path.abspath(path), digest=_digest(path))
-    verify(night)
-    return night
+    _whole(path)
+    return Night(path=os.path.abspath(path), digest=_digest(path))
 
 
 def verify(night: Night) -> None:
     """Verify all of a run: run.json by its own seal, and every file. Raises as :func:`bench.store.read`."""
-    store.verified(night.path, allow_incomplete=False)
+    _whole(night.path)
+
+
+def _whole(path: str) -> None:
+    """Refuse a run that is not finished and sound: a part of it passes no gate and is no base."""
+    finish = f"finish it with 'python -m bench run --resume {path}', or give another one"
+    store.verified(path, allow_incomplete=False, remedy=finish)
 
 
 def accept(folder: str, path: str, reason: str, utc: str) -> str:
@@ -124,7 +133,7 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     Replaces what was said of the run before. Raises :class:`RequestError` where the run is not sound.
     """
     folder = _history(folder, "--history")
-    store.verified(path, allow_incomplete=False)
+    _whole(path)
     name = os.path.basename(os.path.abspath(path))
     said = {"run": name, "reason": reason, "utc": utc, "sha256": store.sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
@@ -199,15 +208,18 @@ def _version() -> int:
     return VERSION
 
 
-def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
+def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptance], list[LeftOut]]:
     """What was accepted and is still there as it was, and what is said of runs that are not."""
     accepted, stale = {}, []
-    for path in _acceptance_files(os.path.join(folder, ACCEPTED)):
+    for path in files:
         try:
             with open(path, encoding="utf-8") as file:
                 one = Acceptance(**json.load(file))
         except (ValueError, TypeError, RecursionError):
             stale.append(LeftOut(path=path, why=f"{path} is damaged; accept the run again"))
+            continue
+        except OSError as error:
+            stale.append(LeftOut(path=path, why=f"{path} cannot be read: {error.strerror}"))
             continue
         document = os.path.join(folder, one.run, "run.json")
         if not os.path.isfile(document):

@@ -73,6 +73,9 @@ EMPTY: dict[str, Any] = {
 }
 """What a run has that was not asked for it, and what one of an older schema is given when it is read."""
 
+READ_IN_PART = "read what is there with --allow-incomplete"
+"""The remedy for an incomplete run, of the verbs that have this option."""
+
 SEALED_SINCE = 3
 """The schema version from which on run.json has a checksum of its own."""
 
@@ -249,6 +252,11 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
     return pa.schema([(name, text if kind == "string" else pa.type_for_alias(kind)) for name, kind in columns.items()])
 
 
+def utf8(text: str) -> bytes:
+    """Text in UTF-8; bytes that were none, in what came from outside (a label, the name of a host), are escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one and nothing else."""
     folder = os.path.dirname(path)
@@ -319,6 +327,8 @@ def _count_rows(path: str) -> int:
 
 def check_writable(out: str) -> None:
     """Refuse an output folder that cannot be made or written, before anything runs."""
+    if not out:
+        raise RequestError("--out", "it is empty", "give a folder")
     folder = os.path.abspath(out)
     try:
         existing = _deepest_existing(folder)
@@ -328,6 +338,32 @@ def check_writable(out: str) -> None:
             pass
     except OSError as error:
         raise RequestError("--out", f"{folder} cannot be written: {error.strerror}", "give another folder") from error
+
+
+def check_file(option: str, file: str) -> None:
+    """Refuse a file that :func:`write_atomically` could not put in its place, or that is no file to be replaced.
+
+    What is there is replaced by a new file of its name: a device or a pipe (``/dev/null``, ``/dev/stdout``) would be
+    gone afterwards. Raises :class:`RequestError` in the name of ``option``.
+    """
+    remedy = "give a file in a folder that exists and can be written"
+    path = os.path.abspath(file)
+    folder = os.path.dirname(path)
+    if not file or os.path.isdir(path) or not os.path.isdir(folder):
+        raise RequestError(option, f"{file or repr(file)} cannot be a file", remedy)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", remedy)
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass  # which is as it should be
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", remedy) from error
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be written: {error.strerror}", remedy) from error
 
 
 def _deepest_existing(path: str) -> str:
@@ -340,35 +376,41 @@ def _deepest_existing(path: str) -> str:
             path = os.path.dirname(path)
 
 
-def find(run: str, out: str) -> str:
+def find(run: str, out: str, option: str = "RUN") -> str:
     """The folder of a run given as a folder, a run id under ``out``, the first or last letters of one, or ``latest``.
 
     Letters are enough where they are :data:`LETTERS` or more and no other run under ``out`` has them. ``latest`` is the
-    latest that was measured here: what was imported is named by who wants it. Raises :class:`RequestError` where there
-    is none.
+    latest that was measured here: what was imported is named by who wants it. Raises :class:`RequestError` in the name
+    of ``option`` where there is none.
     """
+    if not run:
+        raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
     if run == "latest":
-        runs = _ids(out)
+        runs = _ids(out, option)
         if not runs:
             remedy = "make one with 'python -m bench run', or give the folder of one"
-            raise RequestError("RUN", f"there is no run in {out}", remedy)
+            raise RequestError(option, f"there is no run in {out}", remedy)
         measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
             return candidate.rstrip(os.sep) or os.sep
-    meant = [name for name in _ids(out) if name.startswith(run) or name.endswith(run)] if len(run) >= LETTERS else []
+    ids = _ids(out, option) if len(run) >= LETTERS else []
+    meant = [name for name in ids if name.startswith(run) or name.endswith(run)]
     if len(meant) == 1:
         return os.path.join(out, meant[0])
     if meant:
         which = f"{', '.join(meant[:3])}{' and others' if len(meant) > 3 else ''}"
-        raise RequestError("RUN", f"{len(meant)} runs in {out} are called {run!r}: {which}", "give more letters")
-    raise RequestError("RUN", f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+        raise RequestError(option, f"{len(meant)} runs in {out} are called {run!r}: {which}", "give more letters")
+    raise RequestError(option, f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
 
 
-def _ids(out: str) -> list[str]:
-    """The names of all run folders in ``out``, the oldest first."""
-    entries = os.scandir(out) if os.path.isdir(out) else ()
+def _ids(out: str, option: str) -> list[str]:
+    """The names of all run folders in ``out``, the oldest first. Raises :class:`RequestError` where it is not told."""
+    try:
+        entries = list(os.scandir(out)) if os.path.isdir(out) else []
+    except OSError as error:
+        raise unreadable(option, out, error) from error
     return sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
 
 
@@ -405,15 +447,24 @@ def read(
     return Run(path=os.path.abspath(path), document=document, **tables)
 
 
-def verified(path: str, *, allow_incomplete: bool) -> dict[str, Any]:
-    """The document of a run whose files are as it says."""
+def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART) -> dict[str, Any]:
+    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one."""
+    try:
+        return _verified(path, allow_incomplete, remedy)
+    except OSError as error:
+        raise unreadable("RUN", path, error) from error
+
+
+def unreadable(option: str, path: str, error: OSError) -> RequestError:
+    """The refusal of a file or a folder, at or below ``path``, that is there and may not, or cannot, be read."""
+    problem = f"{error.filename or path} cannot be read: {error.strerror}"
+    return RequestError(option, problem, "mend that, or give another one")
+
+
+def _verified(path: str, allow_incomplete: bool, remedy: str) -> dict[str, Any]:
     document = _read_document(path)
     if not document["complete"] and not allow_incomplete:
-        raise RequestError(
-            "RUN",
-            f"{path} is incomplete: it was interrupted, or is still being written",
-            "read what is there with --allow-incomplete",
-        )
+        raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
     for name, seal in document["files"].items():
         file = os.path.join(path, name)
         if not os.path.isfile(file):

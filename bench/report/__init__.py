@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bench.analyse.analysed import Analysed
 from bench.errors import RequestError
 from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
-from bench.store import Run, check_writable
+from bench.store import Run, check_writable, utf8
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,18 +51,18 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
             drawn.append((plot, names))
         sections.append(page.section(run, summaries[-1], drawn, prefix=f"run-{number}"))
     beside = {
-        "summary.csv": tables.csv(summaries).encode(),
-        "summary.md": markdown.render(sections).encode(),
+        "summary.csv": utf8(tables.csv(summaries)),
+        "summary.md": utf8(markdown.render(sections)),
         **_more_tables(analysed),
     }
-    return {"index.html": page.render(sections, list(beside)).encode(), **beside, **files}
+    return {"index.html": utf8(page.render(sections, list(beside))), **beside, **files}
 
 
 def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
     """The tables behind the verdicts and those of devices as CSV, those that have a row."""
     by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run)} for run in runs]
     filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
-    return {f"{name}.csv": tables.csv(found).encode() for name, found in filled.items() if found}
+    return {f"{name}.csv": utf8(tables.csv(found)) for name, found in filled.items() if found}
 
 
 def _refuse_twice(ids: list[str]) -> None:

@@ -6,6 +6,7 @@ files. Colours come from :data:`THEME`, so that a page can give the inline SVG t
 
 import html
 import io
+import logging
 import math
 import re
 import textwrap
@@ -20,6 +21,9 @@ from bench.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+"""It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
 
 Artist = Any
 """A figure, axes or text of matplotlib, which comes without types."""

@@ -19,7 +19,7 @@ from bench.report.drawing import inline, plain
 from bench.report.history_figures import FLAT, WORDS, moving, percent, plots, value
 from bench.report.page import Figure
 from bench.report.tables import UNKNOWN, Cell, Column, Table
-from bench.store import check_writable
+from bench.store import check_writable, utf8
 
 PAGE = "history.html"
 TEMPLATE = "history.html.j2"
@@ -84,7 +84,7 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
             figures.append(Figure(title=plot.title, caption=plot.caption, svg=svg, files=names))
         sections.append(_section(track, tuple(figures)))
     text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
-    return put({PAGE: text.encode(), **files}, out)
+    return put({PAGE: utf8(text), **files}, out)
 
 
 def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:

@@ -33,6 +33,8 @@ def main(arguments: list[str]) -> int:
     reason = " ".join(options.reason.split())
     if not reason:
         raise RequestError("--reason", "it is empty", "say why this run is as it should be")
+    if options.history == "":
+        raise RequestError("--history", "it is empty", "give the folder of the nights, or leave it out")
     path = os.path.abspath(find(options.run, options.history or options.results))
     history = options.history or os.path.dirname(path)
     if os.path.realpath(os.path.dirname(path)) != os.path.realpath(history):

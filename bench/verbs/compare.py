@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
 from bench.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.store import check_writable, find, write_atomically
+from bench.store import check_file, check_writable, find, utf8, write_atomically
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -87,13 +87,9 @@ def _check(options: "argparse.Namespace") -> None:
     if options.scenario is not None and not all(_names(options)):
         raise RequestError("--scenario", f"{options.scenario!r} has an empty name", "separate names by one comma each")
     if options.markdown is not None:
-        folder = os.path.dirname(os.path.abspath(options.markdown))
-        if not os.path.isdir(folder) or os.path.isdir(options.markdown):
-            raise RequestError(
-                "--markdown", f"{options.markdown} cannot be a file", "give a file in a folder that exists"
-            )
+        check_file("--markdown", options.markdown)
     if options.out is not None or options.plot:
-        check_writable(options.out or "reports")
+        check_writable("reports" if options.out is None else options.out)
 
 
 def _names(options: "argparse.Namespace") -> list[str]:
@@ -139,7 +135,7 @@ def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
     from bench.report import comparison
 
     targets: dict[str, bytes] = {}
-    text = comparison.as_markdown(compared).encode()
+    text = utf8(comparison.as_markdown(compared))
     if options.plot or options.out is not None:
         folder = options.out or "reports"
         plot = comparison.forest(compared)

@@ -2,12 +2,13 @@
 
 import os
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from bench import nights
 from bench.console import columns, count, passing, tell
-from bench.errors import RequestError
-from bench.store import find, write_atomically
+from bench.errors import NotComparable, RequestError
+from bench.store import check_file, find, utf8, write_atomically
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
 
@@ -48,8 +49,9 @@ Thresholds, in pyproject.toml or another TOML file (--config); options go before
   early-threshold = "3%"
 
 Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
-or a figure is missing, failed or not comparable; 11 nothing of that, and something could not be decided: no base, too
-few launches, uncertain; 2 the request is wrong, or this run is damaged or incomplete.
+or a figure is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
+could not be decided: no base, too few launches, uncertain; 2 the request is wrong, or this run is damaged or
+incomplete.
 """
 
 LISTED = 10
@@ -71,7 +73,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     for option in ("junit", "markdown"):
-        _check_file(f"--{option}", getattr(options, option))
+        if (file := getattr(options, option)) is not None:
+            check_file(f"--{option}", file)
     rule = thresholds.rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
         outcome = _judged(options, rule)
@@ -79,7 +82,7 @@ def main(arguments: list[str]) -> int:
 
     for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
         if file is not None:
-            write_atomically(os.path.abspath(file), text(outcome).encode())
+            write_atomically(os.path.abspath(file), utf8(text(outcome)))
     to = sys.stderr if options.json else sys.stdout
     tell(gate.as_text(outcome, columns(to)), file=to)
     if options.json:
@@ -87,16 +90,11 @@ def main(arguments: list[str]) -> int:
     return outcome.exit_code
 
 
-def _check_file(option: str, file: str | None) -> None:
-    if file is not None and (os.path.isdir(file) or not os.path.isdir(os.path.dirname(os.path.abspath(file)))):
-        raise RequestError(option, f"{file} cannot be a file", "give a file in a folder that exists")
-
-
 def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
     only = _names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
-        return _against_one(new, nights.read_one(find(options.baseline, options.results)), rule, only)
+        return _against_one(new, nights.read_one(find(options.baseline, options.results, "--baseline")), rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 
@@ -111,7 +109,7 @@ def _names(given: str | None) -> list[str] | None:
 
 def _found(options: "argparse.Namespace") -> str:
     """The folder of the run: among the results, or else in the history by its id."""
-    if options.run != "latest" and options.history is not None:
+    if options.run not in ("", "latest") and options.history is not None:
         inside: str = os.path.join(options.history, options.run)
         if not os.path.isdir(os.path.join(options.results, options.run)) and os.path.isdir(inside):
             return inside
@@ -124,7 +122,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
     tonight = gate.measured(new.id, new.digest, only)
-    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)])
+    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)], new)
     why = comparable.obstacles(old.digest, new.digest)
     known = {} if why else gate.measured(old.id, old.digest, only)
     base = {name: (one,) for name, one in known.items() if one.why is None}
@@ -157,7 +155,7 @@ def _against_history(
     alike = [night for night in before if comparable.key(night.digest) == series]
     tonight = gate.measured(new.id, new.digest, only)
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
-    _check_names(only, [*tonight, *base])
+    _check_names(only, [*tonight, *base], new)
     rows = gate.judge(tonight, base, rule)
     why = comparable.obstacles(before[-1].digest, new.digest) if before and not alike else []
     if before and not alike:
@@ -215,12 +213,14 @@ def _unsound(candidates: list[nights.Night]) -> "list[nights.LeftOut]":
     return found
 
 
-def _check_names(only: list[str] | None, known: list[str]) -> None:
+def _check_names(only: list[str] | None, known: list[str], new: nights.Night) -> None:
+    """Refuse a scenario that is asked for and is nowhere: what is missing never passes."""
+    here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
         if name not in known:
-            raise RequestError(
-                "--scenario", f"there is no scenario {name!r} in NEW or in its base", "give one that was measured"
-            )
+            close = get_close_matches(name, here, n=1, cutoff=0.4)
+            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(here)}"
+            raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
 
 
 def _in_words(base: "Base", folder: str) -> str:

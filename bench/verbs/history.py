@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
     rule, wanted = thresholds.rule_from(options), _names(options.scenario)
     check_writable(options.out)
-    folder = options.folder or options.results or "results"
+    folder = next((given for given in (options.folder, options.results) if given is not None), "results")
     with passing(f"reading the nights in {folder}"):
         found = _found(folder, "DIR" if options.results is None else "--results")
     digests = [night.digest for night in found.nights]

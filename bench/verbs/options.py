@@ -124,7 +124,9 @@ def check_apex(path: str | None) -> None:
     if path is None:
         return
     if search_path(path) is None:
-        raise RequestError("--apex", f"there is no package apex in {path}", "give a checkout of NVIDIA/apex, tag 25.05")
+        raise RequestError(
+            "--apex", f"there is no package apex in {path!r}", "give a checkout of NVIDIA/apex, tag 25.05"
+        )
     files = look(path)
     if files.kind != "nvidia":
         raise RequestError("--apex", *files.explanation.split("; ", 1))

@@ -89,7 +89,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[0]
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
-    path = find(options.resume, options.out)
+    path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True)
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     from bench import pipeline
@@ -253,6 +253,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
+    if options.python == "":
+        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(

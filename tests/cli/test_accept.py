@@ -81,6 +81,8 @@ def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.Captur
         (("latest",), ("--reason", "required")),
         (("latest", "--reason", " \n"), ("--reason: it is empty; say why",)),
         (("absent", "--reason", "x"), ("there is no run 'absent'",)),
+        (("", "--reason", "x"), ("RUN: it is empty",)),
+        (("latest", "--reason", "x", "--history", ""), ("--history: it is empty",)),
         (("results", "--reason", "x"), ("is no run folder",)),
         (("results/{run}", "--reason", "x", "--history", "absent"), ("RUN:", "is not in absent; copy it there first")),
         (("results/{run}", "--reason", "x", "--history", "elsewhere"), ("is not in elsewhere",)),

@@ -39,6 +39,7 @@ CASES: dict[str, Case] = {
     "unknown implementation": ((*CPU, "--impl", "amp"), ("--impl", "'amp'", "native")),
     # scenarios
     "unknown scenario": ((*CPU, "--scenario", "ddp_02"), ("--scenario", "'ddp_02'", "did you mean ddp_o2")),
+    "scenario in capitals": ((*CPU, "--scenario", "DDP_O2"), ("--scenario", "'DDP_O2'", "did you mean ddp_o2")),
     "unknown scenario among others": ((*CPU, "--scenario", "ddp,dpp"), ("--scenario", "'dpp'", "did you mean")),
     "no scenario": ((*CPU, "--scenario", ","), ("--scenario", "no scenario is named")),
     "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
@@ -112,6 +113,7 @@ CASES: dict[str, Case] = {
     "apex of no folder": ((*CPU, "--apex", "{here}/absent"), ("--apex", "{here}/absent", "25.05")),
     "apex on the CPU": ((*CPU, "--impl", "apex", "--scenario", "ddp_o1"), ("--impl", "ddp_o1", "CUDA")),
     "python that is not there": ((*CPU, "--python", "{here}/python"), ("--python", "{here}/python", "interpreter")),
+    "python without a name": ((*CPU, "--python", ""), ("--python: it is empty", "interpreter")),
     "python that is no program": ((*CPU, "--python", "{here}/file"), ("--python", "{here}/file", "interpreter")),
     "python that is a folder": ((*CPU, "--python", "{here}/empty"), ("--python", "{here}/empty")),
     "python that is another program": ((*CPU, "--python", "/bin/cat"), ("--python", "/bin/cat")),

@@ -232,7 +232,10 @@ def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(
         (("{a}", "{b}", "--scenario", "apex"), 12, "there is no scenario 'apex' here; choose from ddp, ddp_o2"),
         (("{a}", "--scenario", "ddp", "--against", "dp"), 12, "--against: there is no scenario 'dp' here"),
         (("{a}", "{b}", "--markdown", "no/such/folder.md"), 2, "--markdown"),
+        (("{a}", "{b}", "--markdown", ""), 2, "--markdown: '' cannot be a file"),
         (("{a}", "{b}", "--out", "{a}/run.json"), 2, "--out"),
+        (("{a}", "{b}", "--out", ""), 2, "--out: it is empty"),
+        (("{a}", ""), 2, "RUN: it is empty"),
         (("{a}", "{b}", "--frobnicate"), 2, "--frobnicate"),
     ],
 )

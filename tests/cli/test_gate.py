@@ -1,6 +1,7 @@
 """bench gate on nights that were made up: exit codes, what it says and writes, and what it refuses."""
 
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -336,19 +337,23 @@ def refused(said: Said, *words: str) -> None:
         (("latest", "--history", "{history}"), ("RUN: there is no run in results",)),
         (("{new}", "--history", "absent"), ("--history: there is no folder 'absent'",)),
         (("{new}", "--history", "{new}"), ("--history:", "is a run itself; give the folder")),
-        (("{new}", "--baseline", "absent"), ("there is no run 'absent'",)),
+        (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
         (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
-        (("{incomplete}", "--history", "{history}"), ("is incomplete",)),
-        (("{new}", "--baseline", "{incomplete}"), ("is incomplete",)),
+        (("{incomplete}", "--history", "{history}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
+        (("{new}", "--baseline", "{incomplete}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
         (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
         (("{new}", "--history", "{history}", "--threshold", "1"), ("--threshold: '1'", "such as 1%")),
         (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
         (("{new}", "--history", "{history}", "--nights", "2"), ("--nights: '2'",)),
         (("{new}", "--history", "{history}", "--config", "absent.toml"), ("--config: absent.toml cannot be read",)),
-        (("{new}", "--history", "{history}", "--scenario", "dpd"), ("--scenario: there is no scenario 'dpd'",)),
         (("{new}", "--history", "{history}", "--scenario", ","), ("--scenario:", "empty name")),
         (("{new}", "--history", "{history}", "--junit", "absent/x"), ("--junit: absent/x cannot be a file",)),
         (("{new}", "--history", "{history}", "--markdown", "."), ("--markdown: . cannot be a file",)),
+        (("{new}", "--history", "{history}", "--junit", ""), ("--junit: '' cannot be a file",)),
+        (("{new}", "--history", "{history}", "--markdown", "/proc/x"), ("--markdown: /proc/x cannot be written",)),
+        (("{new}", "--history", "{history}", "--junit", "x" * 300), ("--junit:", "File name too long")),
+        (("", "--history", "{history}"), ("RUN: it is empty",)),
+        (("{new}", "--baseline", ""), ("--baseline: it is empty",)),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -359,3 +364,37 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     given = [text.format(new=new, history=history, incomplete=incomplete) for text in arguments]
     refused(gate(*given), *words)
     assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(gate: Gate, history: Path, tmp_path: Path, option: str) -> None:
+    """A file is put in its place by renaming, which would take a device away from the whole machine if root asks."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for target in (pipe, link):
+        refused(gate(tonight(history, day=10), "--history", history, option, target), f"{option}: {target} is a device")
+        shutil.rmtree(history / gated.digest(10, [])["run"])
+    assert pipe.is_fifo() and link.is_symlink()
+
+
+@pytest.mark.parametrize("base", ["--history", "--baseline"])
+def test_a_scenario_that_nobody_measured_is_missing(gate: Gate, history: Path, base: str) -> None:
+    path = tonight(history)
+    against = history if base == "--history" else next(one for one in sorted(history.iterdir()) if one != path)
+    said = gate(path, base, against, "--scenario", "dpd")
+    assert (said.code, said.out, said.err.count("\n")) == (12, "", 1)
+    assert "--scenario: there is no scenario 'dpd'" in said.err and "did you mean dp?" in said.err
+
+
+def test_what_cannot_be_read_is_refused_by_name(gate: Gate, history: Path, tmp_path: Path) -> None:
+    """The memory of this process is a file that may be opened and gives no byte at its start, to root neither."""
+    path = tonight(history)
+    (path / "digest.json").unlink()
+    (path / "digest.json").symlink_to("/proc/self/mem")
+    refused(gate(path, "--history", history), f"RUN: {path} cannot be read: Input/output error")
+    (history / "accepted").mkdir()
+    (history / "accepted" / "x.json").symlink_to("/proc/self/mem")
+    said = gate(tonight(history, day=11), "--history", history, "--json")
+    assert said.code == 0, said.err
+    assert any("x.json cannot be read: Input/output error" in one for one in said.document["warnings"])

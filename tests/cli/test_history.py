@@ -243,12 +243,14 @@ def test_unsealed_and_changed_runs_are_left_out_and_named(tmp_path: Path, say: S
     assert "incomplete" in (tmp_path / "out" / "history.html").read_text()
 
 
-@pytest.mark.parametrize("kind", ["empty", "absent", "a run", "unsealed", "both", "percent", "out"])
+@pytest.mark.parametrize("kind", ["empty", "nameless", "absent", "a run", "unsealed", "both", "percent", "out"])
 def test_what_is_no_history_is_refused_in_one_line(kind: str, tmp_path: Path, say: Say) -> None:
     folder = tmp_path / "h"
     folder.mkdir()
     arguments, expected = [str(folder)], f"DIR: there is no finished run in '{folder}'"
-    if kind == "absent":
+    if kind == "nameless":
+        arguments, expected = [""], "DIR: there is no folder ''"
+    elif kind == "absent":
         folder.rmdir()
         expected = f"DIR: there is no folder '{folder}'"
     elif kind == "a run":

@@ -1,0 +1,110 @@
+"""Standard streams as they come: no ±, closed, full, or a reader that leaves. One line at most, no traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from standin import gated
+from standin.runs import DDP, write_run
+
+from bench.cli import main
+
+
+def shell(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``bench`` in ``command`` is the command line; the exit code is that of its last program."""
+    root = Path(__file__).resolve().parents[2]
+    set_up = f'bench() {{ {sys.executable} -m bench "$@"; }}; set -o pipefail; '
+    everything = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(["bash", "-c", set_up + command], cwd=here, env=everything, capture_output=True, text=True)
+
+
+@pytest.fixture
+def regressed(tmp_path: Path) -> Path:
+    """A folder with a history and a night of it, ``new``, that is slower: the gate's table has dashes and ±."""
+    gated.nights(tmp_path / "history", 3, ("ddp",))
+    night = gated.write(tmp_path / "history", gated.digest(3, [gated.usual("ddp", 3, 0, 1.2)]))
+    (tmp_path / "new").symlink_to(night)
+    return tmp_path
+
+
+def test_an_encoding_without_dashes_shows_an_escape(regressed: Path) -> None:
+    done = shell("bench gate new --history history", regressed, PYTHONIOENCODING="ascii")
+    assert done.returncode == 10 and done.stderr == ""
+    assert done.stdout.isascii() and "\\u2013" in done.stdout and done.stdout.startswith("Regressed: ddp")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_changes_nothing(regressed: Path, closed: str) -> None:
+    done = shell(f"bench gate new --history history --json {closed}", regressed)
+    assert done.returncode == 10
+    assert "Traceback" not in done.stderr
+    if closed == "2>&-":
+        assert json.loads(done.stdout)["exit_code"] == 10  # and nothing for people in it
+    else:
+        assert done.stdout == ""
+
+
+def test_a_reader_that_leaves_is_no_error(regressed: Path) -> None:
+    done = shell("(sleep 0.2; bench gate new --history history; echo $? >code) | true", regressed)
+    assert (done.stderr, (regressed / "code").read_text()) == ("", "10\n")
+
+
+@pytest.mark.parametrize("command", ["list", "list --json", "--help", "gate new --history history"])
+def test_a_full_disk_behind_standard_output_is_one_line(regressed: Path, command: str) -> None:
+    done = shell(f"bench {command} >/dev/full", regressed)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "No space left on device" in done.stderr
+
+
+def test_what_no_verb_foresaw_is_one_line(
+    regressed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, content: bytes) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.chdir(regressed)
+    monkeypatch.setattr("bench.store.write_atomically", full)
+    code = main(["accept", str((regressed / "new").resolve()), "--reason", "x", "--json"])
+    said = capsys.readouterr()
+    assert code == 1 and said.err.count("\n") == 1 and said.err.startswith("bench: error: ")
+    assert "No space left on device" in said.err
+    assert json.loads(said.out)["exit_code"] == 1
+
+
+def test_a_label_with_a_byte_that_is_no_text_can_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
+    monkeypatch.chdir(tmp_path)
+    runs = [write_run(tmp_path / "results", [DDP], label="night \udcff", host="h\udcff") for _ in range(2)]
+    first, second = map(str, runs)
+    asked = [
+        ["report", first],
+        ["history"],
+        ["compare", first, second, "--markdown", "reports/compare.md"],
+        ["gate", second, "--baseline", first, "--markdown", "reports/gate.md", "--junit", "reports/gate.xml"],
+    ]
+    for arguments in asked:
+        assert main(arguments) in (0, 11), capsys.readouterr().err
+    page = (tmp_path / "reports" / "index.html").read_text("utf-8")
+    assert "night \\udcff" in page
+    assert (tmp_path / "reports" / "history.html").read_text("utf-8")
+    assert "(night)" in (tmp_path / "reports" / "compare.md").read_text("utf-8")
+
+
+def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> None:
+    """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot."""
+    run = write_run(tmp_path / "results", [DDP])
+    done = shell(f"bench report {run}", tmp_path, HOME="/proc")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("", "'': there is no such verb"), ("lst", "did you mean list?"), ("--json", "the verb comes first")],
+)
+def test_a_verb_that_is_none_gets_a_hint(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb]) == 2
+    assert words in capsys.readouterr().err
