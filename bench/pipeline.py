@@ -89,6 +89,9 @@ def run(
     ):
         with console.waiting("importing torch, once for all launches"):
             host.wait_until_ready()
+        if host.description["fresh"] and not request.fresh:
+            why = f"importing torch started {host.description['threads'] - 1} threads, which no fork would have"
+            console.line(f"ranks are started as with --fresh: {why}")
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
@@ -126,6 +129,7 @@ def _circumstances(request: Request, scenarios: tuple[Found, ...], gpus: list[Gp
         "workload": {**asdict(request.workload), "hash": request.workload.hash()},
         "machine": machine.describe(gpus),
         "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
+        "fresh": host.description["fresh"],
         "apex": host.description["apex"],
         "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
         "start": machine.state(),

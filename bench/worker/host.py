@@ -148,11 +148,10 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     for name in BLAS_THREADS:
         del os.environ[name]
     threads = len(os.listdir("/proc/self/task"))
-    if threads != 1 and not fresh:  # a library of this interpreter started some: every fork would be a gamble
-        print(f"the worker host has {threads} threads where forking needs exactly 1: as with --fresh", file=sys.stderr)
-        fresh = True
+    fresh = fresh or threads != 1  # a library of this interpreter started some: every fork would be a gamble
     adopt_orphans()
-    channel.send(event="ready", pid=os.getpid(), ready_s=time.monotonic() - started, **description)
+    about = {"pid": os.getpid(), "ready_s": time.monotonic() - started, "fresh": fresh, "threads": threads}
+    channel.send(event="ready", **about, **description)
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "launch":

@@ -136,7 +136,8 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     ours.send(event="launch", job=job_to_json(planned.job))
     ours.socket.shutdown(socket.SHUT_WR)
     assert supervisor.serve(theirs, fresh=False, apex_path=None) == 0
-    assert ours.wait_for("ready")["pid"] == os.getpid()
+    ready = ours.wait_for("ready")
+    assert (ready["fresh"], ready["threads"]) == (fresh, threads), "the run says how its ranks were started"
     assert started == [fresh]
 
 
