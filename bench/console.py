@@ -229,7 +229,7 @@ def tell(*lines: str, file: TextIO) -> None:
         text = fold(text, width)
         if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
             text = NOTED.sub("\033[1m\\g<0>\033[0m", GRAVE.sub("\033[1;31m\\g<0>\033[0m", text))
-    print(text, file=file, flush=True)
+    print(text, file=file, flush=file is not sys.stdout)  # the answer of a verb goes out, or fails to, at its end
 
 
 @contextmanager
