@@ -90,8 +90,7 @@ def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[st
         assert mine.loc[mine["step"] < 2, "warmup"].all() and not mine.loc[mine["step"] >= 2, "warmup"].any()
     phases = steps[["data_ms", "forward_ms", "backward_ms", "optimizer_ms"]].sum(axis=1)
     assert (phases - steps["step_ms"]).abs().max() < 1e-6
-    apart = [launch["scenario"] for launch in document["launches"] if not launch["checks"]["conservation_ok"]]
-    assert len(apart) <= 2, f"other work may come between the steps of a launch, but not of {apart}"
+    assert all(launch["checks"]["conservation_ok"] for launch in document["launches"])
 
 
 def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:

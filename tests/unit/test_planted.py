@@ -169,7 +169,7 @@ def test_input_that_is_waited_for_is_found(run: Run) -> None:
     assert "input-bound" not in codes(run, "plain")
 
 
-def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run) -> None:
+def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, tmp_path: Path) -> None:
     assert codes(run, "slow_start")["unsteady"] == "warning"
     (finding,) = [
         finding
@@ -177,8 +177,12 @@ def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run) -> None:
         if finding["scenario"] == "slow_start" and finding["code"] == "unsteady"
     ]
     assert "faster than its first" in finding["text"] and "--warmup" in finding["remedy"]
-    drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
-    assert drift == pytest.approx(-0.5, abs=0.25), "other work on these cores may slow any third"
+
+    def check(run: Run) -> None:
+        drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
+        assert drift == pytest.approx(-0.5, abs=0.15)
+
+    meets(run, "slow_start", tmp_path, check)
 
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
