@@ -25,7 +25,7 @@ import numpy as np
 from bench.analyse import comparison, digest, verdicts
 from bench.analyse.comparable import Digest, differences, scenario_obstacle, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
 from bench.errors import RequestError
 from bench.store import DIGEST, read, verified
@@ -201,12 +201,10 @@ def of_memory(
     if min(counts.values()) == 1:
         return Comparison(ratio=ratio, low=None, high=None, p=None, verdict=TOO_FEW, **counts)
     rounding_mib = PAGE_MIB * max(1, processes)
-    variances = [
-        max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2) / len(side)
+    error, freedom = welch(
+        (max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2), len(side))
         for side, mean in zip((below, above), means, strict=True)
-    ]
-    error = math.sqrt(sum(variances))
-    freedom = error**4 / sum(one**2 / (len(side) - 1) for one, side in zip(variances, (below, above), strict=True))
+    )
     half = t_quantile(confidence, freedom) * error
     beyond = abs(math.log(ratio)) - math.log1p(max(LEAST_MEMORY, rounding_mib / min(means)))
     p = t_tail(max(0.0, beyond) / error, freedom)

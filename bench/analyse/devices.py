@@ -61,8 +61,7 @@ def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     bounds = windows(steps)
-    told = device.astype({name: "category" for name in ("scenario", "host", "device", "reason") if name in device})
-    for launch, mine in _within(told, bounds):
+    for launch, mine in _within(device, bounds):
         start_ns, end_ns = bounds[launch]
         for uuid, samples in mine.groupby("device", sort=False, observed=True):
             rows.append(_one(samples.sort_values("t_ns"), int(launch), str(uuid), (end_ns - start_ns) / 1e9))

@@ -65,6 +65,16 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float | None, flo
     return mean, mean - half, mean + half
 
 
+def welch(sides: Iterable[tuple[float, int]]) -> tuple[float, float]:
+    """The standard error of a difference of means, and its degrees of freedom (Welch 1947, Satterthwaite 1946).
+
+    ``sides``: of each mean the variance of what it is of, and of how many; not both variances may be 0.
+    """
+    parts = [(variance / n, n) for variance, n in sides]
+    error = math.sqrt(sum(part for part, _ in parts))
+    return error, error**4 / sum(part**2 / (n - 1) for part, n in parts)
+
+
 def t_quantile(confidence: float, freedom: float) -> float:
     """How many standard errors Student's t is from 0 at most, with this probability."""
     return float(special.stdtrit(freedom, 0.5 + confidence / 2.0))
@@ -114,9 +124,7 @@ def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confiden
     log_below, log_above = np.log(below), np.log(above)
     if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
         return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))
-    variances = [float(np.var(side, ddof=1)) / len(side) for side in (log_below, log_above)]
-    error = math.sqrt(sum(variances))
-    freedom = error**4 / sum(one**2 / (len(side) - 1) for one, side in zip(variances, (below, above), strict=True))
+    error, freedom = welch([(float(np.var(side, ddof=1)), len(side)) for side in (log_below, log_above)])
     change, half = float(np.mean(log_above) - np.mean(log_below)), t_quantile(confidence, freedom) * error
     return Ratio(value=value, low=_exp(change - half), high=_exp(change + half), p=t_tail(change / error, freedom))
 
