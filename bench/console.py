@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
 
     ``width``: that of the terminal, None where there is none. Of a table that is wider, the last cell of each row
     stands on a line of its own below the others; of one that is wider all the same, the columns that have no room
-    follow in a second table, and so on, each beginning with the first column.
+    follow in a second table, and so on, each beginning with those in ``left`` that stand before all others.
     """
     whole = _aligned(rows, left)
     if width is None or _width(whole) <= width:
@@ -348,20 +349,21 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
         pairs = zip([heading, *lines], rows, strict=True)
         head, *others = [f"{line}\n  {row[-1]}" for line, row in pairs]
         return "\n".join([head, rule, *others])
+    label = max(1, len(list(takewhile(lambda name: name in left, rows[0][:-1]))))
     tables: list[str] = []
-    first, end = 1, len(rows[0])
+    first, end = label, len(rows[0])
     while first < end:
         last = first + 1
-        while last < end and _width(_aligned(_part(rows, first, last + 1), left)) <= width:
+        while last < end and _width(_aligned(_part(rows, label, first, last + 1), left)) <= width:
             last += 1
-        tables.append("\n".join(_aligned(_part(rows, first, last), left)))
+        tables.append("\n".join(_aligned(_part(rows, label, first, last), left)))
         first = last
     return "\n\n".join(tables)
 
 
-def _part(rows: Sequence[Sequence[str]], first: int, last: int) -> list[list[str]]:
-    """The first column, and those from ``first`` up to before ``last``."""
-    return [[row[0], *row[first:last]] for row in rows]
+def _part(rows: Sequence[Sequence[str]], label: int, first: int, last: int) -> list[list[str]]:
+    """The first ``label`` columns, and those from ``first`` up to before ``last``."""
+    return [[*row[:label], *row[first:last]] for row in rows]
 
 
 def _width(lines: Sequence[str]) -> int:

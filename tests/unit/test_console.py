@@ -88,6 +88,14 @@ def test_a_table_that_is_wider_all_the_same_goes_on_in_another() -> None:
     ]
 
 
+def test_every_part_of_a_table_says_what_its_rows_are_of() -> None:
+    heading = ("scenario", "metric", "base", "tonight", "verdict")
+    rows = [heading, ("ddp", "time", "10.0", "11.0", "slower"), ("", "memory", "5.0", "5.0", "ok")]
+    first, second, third = align(rows, ("scenario", "metric", "verdict"), 26).split("\n\n")
+    for part, figures in ((first, ("10.0", "5.0")), (second, ("11.0", "5.0")), (third, ("slower", "ok"))):
+        assert [line.split() for line in part.splitlines()[2:]] == [["ddp", "time", figures[0]], ["memory", figures[1]]]
+
+
 # tell
 
 
