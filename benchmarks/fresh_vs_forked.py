@@ -6,8 +6,10 @@
 A fork inherits pages, allocator state and thread settings, so it is to be shown, not assumed, that its step takes as
 long. The replicate is a pair of launches of the same job, one of each sort, which live at the same time and take turns:
 a step of the one while the ranks of the other are blocked on a socket, ``ABBA``. (Launches that follow one another are
-half a minute apart, in which a shared machine changes by more than what is looked for.) A step is instrumented and
-takes as long as on its slowest rank; the value of a pair is the interquartile mean over its rounds.
+half a minute apart, in which a shared machine changes by more than what is looked for.) Both are bound to the same
+cores, since one core of a shared machine is not as fast as another, and the ranks of a pair are forked from a worker
+host of its own, since what a fork inherits is the same for all forks of a host. A step is instrumented and takes as
+long as on its slowest rank; the value of a pair is the interquartile mean over its rounds.
 
 One rank by default, with one thread, as each of two ranks has on two cores: two of them wait for each other and for a
 core, which makes a step vary by a tenth, and what is inherited by a fork is inherited by each rank for itself.
@@ -47,15 +49,12 @@ def main() -> int:
     job = replace(job, threads=options.threads)
     rounds: list[paired.Round] = []
     log_ratios: list[float] = []
-    with (
-        launching.folder() as where,
-        launching.host(where, fresh=True) as starting,
-        launching.host(where) as forking,
-    ):
+    with launching.folder() as where, launching.host(where, fresh=True) as starting:
         for number in range(options.pairs):
-            measured, quiet = take_turns(
-                launching.Turns(starting, job, where), launching.Turns(forking, job, where), options.seconds
-            )
+            with launching.host(where) as forking:
+                measured, quiet = take_turns(
+                    launching.Turns(starting, job, where), launching.Turns(forking, job, where), options.seconds
+                )
             if len(quiet) > 1:
                 log_ratios.append(paired.middle(map(paired.log_ratio, quiet)))
             rounds += quiet
@@ -82,8 +81,9 @@ def take_turns(
     fresh: launching.Turns, forked: launching.Turns, seconds: float
 ) -> tuple[list[paired.Round], list[paired.Round]]:
     """The rounds of a pair of launches, and those of them that count."""
-    fresh.wait_until_warm()
-    forked.wait_until_warm()
+    for launched in (fresh, forked):
+        launched.wait_until_warm()
+        launched.stay_on_cores()
     end = time.monotonic() + seconds
     own_s = []
     while time.monotonic() < end:

@@ -220,14 +220,31 @@ class Turns:
         self.listener.bind(os.path.join(self.job.scratch, "gate"))
         self.listener.listen(1)
         self.listener.settimeout(START_LIMIT_S)
-        self.background = Thread(target=launch, args=(on, self.job, where), daemon=True)
+        self.pids: dict[int, int] = {}
+        self.background = Thread(target=launch, args=(on, self.job, where, self._hear), daemon=True)
         self.background.start()
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event["event"] == "up":
+            self.pids[event["rank"]] = event["pid"]
 
     def wait_until_warm(self) -> None:
         """Raises ``TimeoutError`` when the launch failed before."""
         connection, _ = self.listener.accept()
         connection.settimeout(START_LIMIT_S)
         self.channel = Channel(connection)
+
+    def stay_on_cores(self) -> None:
+        """Bind each rank, once warm, to as many cores as it has threads: the same ones in every launch of the job.
+
+        Of processes that take turns each is woken on the core where it ran last. On a virtual machine, where other
+        guests are behind some cores and not behind others, this alone made their steps differ by up to 5 %.
+        """
+        cores, threads = sorted(os.sched_getaffinity(0)), self.job.threads
+        for rank, pid in self.pids.items():
+            mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
+            for task in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(task), mine)
 
     def step(self) -> None:
         """Do one block. Raises ``ConnectionError`` when the launch is gone."""
