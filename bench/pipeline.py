@@ -503,7 +503,7 @@ def _announce(request: Request, obstacles: dict[str, str | None], done: resuming
     console.line(
         f"{count(launches, 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
         f"measured steps: {workload.model}, {workload.image_size} px, global batch {workload.global_batch} in "
-        f"{workload.replicas} parts, {where}"
+        f"{count(workload.replicas, 'part')}, {where}"
     )
     extra = []
     if request.until_precision is not None:

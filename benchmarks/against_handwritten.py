@@ -81,7 +81,7 @@ def main() -> int:
         b="bench",
         margin=MARGIN,
     )
-    enough = paired.Check(f"at least {options.pairs} rounds", len(rounds) >= options.pairs)
+    enough = paired.Check(f"at least {options.pairs} rounds", len(rounds) >= options.pairs, by_noise=True)
     return paired.finish(
         "against_handwritten", [comparison], [enough], as_json=options.json, torch=version, steps=steps
     )

@@ -73,7 +73,8 @@ def main() -> int:
         b_s=[taken for one in rounds for taken in one["B"]],
         margin=MARGIN,
     )
-    all_count = paired.Check("every pair has rounds while nothing else ran", len(log_ratios) == options.pairs)
+    text = "every pair has rounds while nothing else ran"
+    all_count = paired.Check(text, len(log_ratios) == options.pairs, by_noise=True)
     return paired.finish("fresh_vs_forked", [comparison], [all_count], as_json=options.json, torch=version)
 
 

@@ -297,7 +297,8 @@ def quiet(measured: Sequence[paired.Round], loads: Sequence[Load]) -> list[paire
 
 def enough(done: Blocks, pairs: int) -> paired.Check:
     """Whether a pair has more than a single round."""
-    return paired.Check(f"at least {2 * pairs} rounds while nothing else ran", len(done.quiet) >= 2 * pairs)
+    text = f"at least {2 * pairs} rounds while nothing else ran"
+    return paired.Check(text, len(done.quiet) >= 2 * pairs, by_noise=True)
 
 
 def describe(job: Job) -> str:

@@ -19,7 +19,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -198,10 +198,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement beside the ratios that must hold too."""
+    """A statement beside the ratios that must hold too.
+
+    ``by_noise``: where it does not, noise or want of data is why, and nothing is said of what is measured.
+    """
 
     text: str
     passed: bool
+    by_noise: bool = False
 
 
 def parser(doc: str | None, *, pairs: int) -> argparse.ArgumentParser:
@@ -245,7 +249,7 @@ def finish(
             "benchmark": name,
             "passed": passed,
             "comparisons": [comparison.document() for comparison in comparisons],
-            "checks": [{"text": check.text, "passed": check.passed} for check in checks],
+            "checks": [asdict(check) for check in checks],
             "notes": list(notes),
             "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load_1min": os.getloadavg()[0]},
             **more,

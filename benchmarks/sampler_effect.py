@@ -95,6 +95,7 @@ def main() -> int:
         paired.Check(
             f"{verdict} after {paired.count(len(done), 'look')} of at most {looks}, bounds at {100 * level:g} % each",
             verdict == WITHIN,
+            by_noise=verdict == UNDECIDED,
         ),
         paired.Check(
             f"over {sampled_s:.0f} s at its own pace the sampler took {used:.2%} of a core, allowed {CPU_SHARE:.0%}",

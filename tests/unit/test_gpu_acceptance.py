@@ -100,10 +100,10 @@ def test_all_parts_have_their_least_in_eight_minutes(pack: Any) -> None:
 
 def test_how_many_steps_fit(acceptance: Any) -> None:
     fits = acceptance.steps_that_fit
-    assert fits(170.0, 0.13, launches=10, start_s=6.0) == (10, 27), "(0.9 x 170 - 11 x 6) / (18 x 0.13) = 37 steps"
+    assert fits(170.0, 0.13, launches=10, start_s=6.0) == (10, 23), "(0.9 x 170 - 11 x 6) / (20 x 0.13) = 33 steps"
     assert fits(170.0, 0.01, launches=10, start_s=6.0) == (10, 30)
-    assert fits(170.0, 0.26, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
-    assert fits(170.0, 0.27, launches=10, start_s=6.0) is None
+    assert fits(170.0, 0.24, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
+    assert fits(170.0, 0.25, launches=10, start_s=6.0) is None
     assert fits(60.0, 0.01, launches=10, start_s=6.0) is None, "the launches alone take longer"
 
 
@@ -180,7 +180,7 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
         "margin": None,
         "passed": False,
     }
-    return {"comparisons": [one | more], "checks": [{"text": "at least 20 rounds", "passed": True}]}
+    return {"comparisons": [one | more], "checks": [{"text": "at least 20 rounds", "passed": True, "by_noise": True}]}
 
 
 @pytest.mark.parametrize(
@@ -202,17 +202,20 @@ def test_a_bound_that_noise_has_missed_is_not_shown_and_a_ratio_beyond_it_has_fa
     first, rounds = acceptance.of_comparison("overhead", "the step", document)
     assert first.verdict == verdict
     assert rounds.verdict == "passed"
-    document["checks"][0]["passed"] = False
-    assert acceptance.of_comparison("overhead", "the step", document)[1].verdict == "not shown"
+    for by_noise, judged in ((True, "not shown"), (False, "FAILED")):
+        document["checks"][0] |= {"passed": False, "by_noise": by_noise}
+        assert acceptance.of_comparison("overhead", "the step", document)[1].verdict == judged
 
 
 def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
+    """The one without a name was running when pytest was ended."""
     junit = """<?xml version="1.0"?><testsuites><testsuite>
         <testcase name="test_a" time="1.26"/>
         <testcase name="test_b" time="0.1"><failure message="assert 1 ==&#10; 2">long</failure></testcase>
         <testcase name="test_c" time="0.1"><error message="fixture broke"/></testcase>
         <testcase name="test_d" time="0"><skipped message="needs two GPUs"/></testcase>
         <testcase name="test_e" time="0"><skipped message="not reached within 100 s"/></testcase>
+        <testcase time="6.2"/>
     </testsuite></testsuites>"""
     found = {check.what: (check.verdict, check.why) for check in acceptance.of_tests(junit)}
     assert found == {

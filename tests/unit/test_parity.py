@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -307,9 +308,9 @@ def test_two_processes_sketch_alike(execute: Callable[..., Executed]) -> None:
 # The reference
 
 
-def job_for_reference(counts: tuple[int, ...], iters: int) -> RankJob:
+def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4) -> RankJob:
     ddp = discover.load(*discover.resolve("ddp"))
-    request = request_for((ddp,), iters=iters, global_batch=4)
+    request = request_for((ddp,), iters=iters, global_batch=global_batch)
     return RankJob(
         job=reference(request, counts, 0, 1),
         rank=0,
@@ -353,11 +354,11 @@ def by_hand(job: RankJob, replicas: int, steps: int) -> tuple[list[float], list[
 
 
 def test_the_reference_is_what_a_loop_written_by_hand_computes() -> None:
-    job = job_for_reference((1, 2), iters=2)
+    job = job_for_reference((1, 2), iters=2, global_batch=16)
     told: list[int] = []
     passes = worker_reference.run(job, told.append)
     assert [(done["replicas"], done["twin"]) for done in passes] == [(1, False), (2, False), (2, True)]
-    assert told == list(range(1, 3 * job.job.steps + 1)), "progress goes on from pass to pass"
+    assert told == list(range(1, worker_reference.steps(job) + 1)), "progress goes on from pass to pass"
     for done in passes[:2]:
         losses, gradient, alone = by_hand(job, int(str(done["replicas"])), job.job.steps)
         assert done["loss"] == pytest.approx(losses, rel=1e-4)
@@ -370,6 +371,23 @@ def test_the_reference_is_what_a_loop_written_by_hand_computes() -> None:
     plain, twin = (np.array(done["gradient"]) for done in passes[1:])
     strays = np.linalg.norm(twin - plain) / np.linalg.norm(plain)
     assert 1e-4 < strays < 1, "the twin strays, and is still of the same model"
+
+
+def test_the_twin_is_the_candidate_that_strays_farthest() -> None:
+    job = job_for_reference((1, 2), iters=1)
+    told: list[int] = []
+    far = worker_reference.strays(job, 2, told.append)
+    assert len(set(far)) == worker_reference.CANDIDATES and told == list(range(1, worker_reference.CANDIDATES + 2))
+    plain, twin = (np.array(done["gradient"]) for done in worker_reference.run(job, lambda step: None)[1:])
+    assert np.linalg.norm(twin - plain) / np.linalg.norm(plain) == pytest.approx(max(far), rel=0.09)
+
+
+def test_the_candidates_stray_by_their_weights_and_not_by_dropout() -> None:
+    job = job_for_reference((1,), iters=1)
+    strict = replace(job, job=replace(job.job, workload=replace(job.workload, model="mobilenet_v3_small")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_reference, "perturb", lambda parameters, relative, seed: None)
+        assert worker_reference.strays(strict, 1, lambda step: None) == [0.0] * worker_reference.CANDIDATES
 
 
 def test_the_twin_is_moved_by_at_most_half_a_unit_in_the_last_place() -> None:
