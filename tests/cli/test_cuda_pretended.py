@@ -1,0 +1,85 @@
+"""The code that runs only where there are GPUs, on a stand-in for CUDA and a stand-in driver (see ``tests/standin``).
+
+That it runs, and that what it says ran is what ran. Whether it is right on a GPU is for ``tests/gpu``, some of which
+runs here too so that it is not first run where a GPU costs money.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import Driver, compile_driver
+
+from bench.analyse.parity import NOT_FINITE, SAME
+
+A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables that make a new process find three idle GPUs."""
+    folder = tmp_path_factory.mktemp("driver")
+    driver = Driver(compile_driver(folder), folder / "driver.txt")
+    gpus = [f"device {uuid} 0 {number + 1} 0 Stand-in {81920 * MIB}" for number, uuid in enumerate((A, B, C))]
+    driver.write(*gpus, "value * capability 90", "value * power_limit 700000")
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root / "tests" / "standin" / "cuda"), str(root)])
+    uuids = {"BENCH_STANDIN_CUDA": ",".join((A, B, C)), "PYTHONPATH": path}
+    return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
+
+
+def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
+    environment: dict[str, str], repository: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "run",
+        "--json",
+        "--device",
+        "cuda",
+        "--gpus",
+        "0,2",
+        "--out",
+        str(tmp_path),
+    ]
+    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--model", "resnet18", "--image-size", "32"]
+    command += ["--global-batch", "16", "--warmup", "2", "--iters", "3", "--launches", "1"]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout)
+    ran: dict[str, dict[str, Any]] = {launch["scenario"]: launch["effective"] for launch in said["launches"]}
+    for name, effective in ran.items():
+        assert effective["device"]["type"] == "cuda" and effective["device"]["uuid"] == A, "rank 0 has the first"
+        distributed = name not in ("single", "dp")
+        assert (effective["backend"], effective["world_size"]) == (("nccl", 2) if distributed else (None, 1))
+        assert effective["replicas"] == (1 if name == "single" else 2)
+        half = name.partition("_o")[2][-1:]
+        assert effective["compute_dtypes"] == (["float16"] if half.isdigit() else ["float32"])
+        assert (effective["scaler"] is not None) == (half in ("1", "2"))
+    assert ran["dp"]["wrapper"] == "torch.nn.parallel.data_parallel.DataParallel"
+    verdicts = {one["scenario"]: one["verdict"] for one in said["parity"]}
+    assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}
+    assert not {verdicts[name] for name in ("ddp_o1", "ddp_o2")} & {NOT_FINITE}, verdicts
+    for launch in said["launches"]:
+        assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
+
+
+@pytest.mark.slow
+def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:
+    """Those whose answer does not depend on a real one."""
+    chosen = "synchronis or world_size_of_one or levels_run or subset or killed or every_scenario or unscaled"
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu/test_cuda.py", "-k", chosen]
+    command += ["-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers"]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
