@@ -9,7 +9,7 @@ may stray ten times less than the next. So several ways to move the weights are 
 twin is the one whose gradient strays farthest.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -73,20 +73,21 @@ def strays(job: RankJob, replicas: int, on_step: Callable[[int], None]) -> list[
         if candidate is not None:
             perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
         with torch.random.fork_rng([job.device] if job.device.type == "cuda" else []):  # the same dropout for all
-            for _ in _chunks(model, batches):
+            for _ in _chunks(model, batches, replicas):
                 pass
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         if candidate is None:
             unmoved = gradients
         else:
-            found.append(_norm(torch._foreach_sub(gradients, unmoved)) / _norm(unmoved))
+            found.append(float(_norm(torch._foreach_sub(gradients, unmoved)) / _norm(unmoved)))
         on_step(1 + len(found))
     return found
 
 
-def _norm(tensors: Sequence[Tensor]) -> float:
-    """The Euclidean norm of all elements as one vector."""
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)).double()))
+def _norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all elements as one vector: a scalar, so that one by nothing is NaN and no error."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)).double())
+    return norm
 
 
 def _later(on_step: Callable[[int], None], steps: int, step: int) -> None:
@@ -101,12 +102,12 @@ def _loaders(job: RankJob, replicas: int) -> list[Callable[[], data.Batch]]:
     return [data.loader(pool, job.device) for pool in pools]
 
 
-def _chunks(model: nn.Module, batches: Sequence[data.Batch]) -> Iterator[Tensor]:
-    """The loss of each chunk, after its share of the gradient of their mean was added to ``.grad``."""
+def _chunks(model: nn.Module, batches: Iterable[data.Batch], count: int) -> Iterator[Tensor]:
+    """The loss of each of ``count`` chunks, after its share of the gradient of their mean was added to ``.grad``."""
     criterion = nn.CrossEntropyLoss()
     for images, labels in batches:
         loss = criterion(model(images), labels)
-        (loss / len(batches)).backward()
+        (loss / count).backward()
         yield loss.detach()
 
 
@@ -124,7 +125,7 @@ def _train(job: RankJob, replicas: int, candidate: int | None, on_step: Callable
     for step in range(job.job.steps):
         optimizer.zero_grad(set_to_none=True)
         parts = []
-        for loss in _chunks(model, [load() for load in loaders]):
+        for loss in _chunks(model, (load() for load in loaders), replicas):
             parts.append(loss)
             if step == 0 and replicas > 1 and alone is None:
                 alone = [value * replicas for value in fingerprint.sketch([p.grad for p in parameters])]
