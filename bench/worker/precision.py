@@ -52,6 +52,10 @@ class LossScaling:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 
+    def skipped_steps(self) -> Tensor | None:
+        """A copy, since the count goes on in its place."""
+        return None if self.skipped is None else self.skipped.clone()
+
 
 class AutocastSession(Session):
     """O1: fp32 weights; ``torch.autocast`` runs what is safe in half."""
@@ -75,7 +79,7 @@ class AutocastSession(Session):
         self.scaling.step()
 
     def skipped_steps(self) -> Tensor | None:
-        return self.scaling.skipped
+        return self.scaling.skipped_steps()
 
 
 class HalfSession(Session):
@@ -124,7 +128,7 @@ class MasterWeightsSession(HalfSession):
         return [next(masters).grad if p.dtype is self.job.half else p.grad for p in self.model.parameters()]
 
     def skipped_steps(self) -> Tensor | None:
-        return self.scaling.skipped
+        return self.scaling.skipped_steps()
 
 
 class ApexSession(Session):

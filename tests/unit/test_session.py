@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ import torch
 from conftest import request_for
 from torch import nn
 
-from bench import discover
+from bench import collect, discover
 from bench.plan import launches
-from bench.worker import apex, data, effective, loop
+from bench.worker import apex, data, effective, loop, rank
 from bench.worker.precision import ApexSession, HalfSession, LossScaling
 from bench.worker.session import RankJob, Session, session_for
 
@@ -98,6 +99,20 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     assert int(session.skipped_steps() or 0) == skipped + 1
     assert session.scaler.get_scale() == scale / 2
     assert all(torch.equal(before[name], p) for name, p in session.model.named_parameters())
+
+
+@pytest.mark.parametrize(("level", "bad", "warmup", "measured"), [("O1", {1, 2}, 0, 2), ("O2", {0, 2}, 1, 1)])
+def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
+    level: str, bad: set[int], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = rank_job(level, half="fp16")
+    session, steps = session_for(job), count()
+    session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
+    backward = session.backward
+    monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
+    monkeypatch.setattr(rank, "_session", lambda job: session)
+    checks = collect._checks([rank._measure(job, lambda *phase, **more: lambda step: None, 0)])
+    assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
