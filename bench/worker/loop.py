@@ -121,12 +121,12 @@ def run_window(
     of steps that were issued, between two steps; ``note()`` after each mark (see ``bench.worker.beats``).
     """
     clock = clock_for(device)
-    clock.prepare(steps * MARKS_PER_STEP + 1)
     losses: list[Tensor] = []
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
+        clock.prepare(steps * MARKS_PER_STEP + 1)  # takes the time that the first mark is given
         wall_start = time.perf_counter_ns()
         _chain(session, load, steps, _noted(clock.mark, note), losses, on_step)
         clock.wait()

@@ -1,5 +1,6 @@
 """Mistakes that benchmarks of training have been caught in, and that this one is free of each of them."""
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -147,6 +148,15 @@ def test_the_clock_is_read_once_and_after_the_work_is_done(monkeypatch: pytest.M
     assert clock.calls == ["prepare", *["mark"] * marks, "wait", "read"], "and nothing waits within the window"
     assert timings.step_ms == [40.0] * 3
     assert timings.wall_ms >= 10.0 * marks, "the host's time for the window ends when the work does"
+
+
+def test_garbage_is_collected_before_the_clock_takes_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's first mark stands at that time, so what came between would make every step seem earlier."""
+    clock = Queue()
+    monkeypatch.setattr(loop, "clock_for", lambda device: clock)
+    monkeypatch.setattr(gc, "collect", lambda: clock.calls.append("collect"))
+    loop.run_window(Instant(), lambda: (torch.zeros(1), torch.zeros(1)), 1, device=torch.device("cpu"))
+    assert clock.calls[:3] == ["collect", "prepare", "mark"]
 
 
 # Names say what ran
