@@ -227,7 +227,7 @@ def details_table(run: Run) -> Table:
     headings = (
         *("scenario", "wrapper", "parallel by", "precision by", "parameters", "gradients", "batch norm", "compute"),
         *("optimizer", "optimizer's parameters", "loss scaler", "backend × ranks", "memory format", "TF32"),
-        *("threads per rank", "versions"),
+        *("cuDNN autotuning", "threads per rank", "versions"),
     )
     rows = []
     for scenario in scenarios(run.document):
@@ -235,6 +235,13 @@ def details_table(run: Run) -> Table:
         cells = [UNKNOWN] * (len(headings) - 1) if ran is None else _detail_cells(ran)
         rows.append(tuple(Cell(text=text) for text in (scenario, *cells)))
     notes = ["dtypes with the share of the elements that have them, where there are several."]
+    autotuning = headings.index("cuDNN autotuning")
+    untuned = [row[0].text for row in rows if row[autotuning].text == "off"]
+    if untuned:
+        notes.append(
+            f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
+            "starts new threads in every step, which would search anew in each."
+        )
     absent = [row[0].text for row in rows if row[1].text == UNKNOWN]
     if absent:
         notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
@@ -267,6 +274,7 @@ def _detail_cells(ran: dict[str, Any]) -> list[str]:
         "none" if ran["backend"] is None else f"{ran['backend']} × {ran['world_size']}",
         ran["memory_format"],
         "no GPU" if tf32 is None else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in tf32.items()),
+        {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.get("cudnn_benchmark")],
         str(ran["threads"]),
         ", ".join(versions),
     ]

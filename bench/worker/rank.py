@@ -110,7 +110,10 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     rank_job = _resolve(job, me, device)
     if job.purpose == "measure":
         memory_probe.show(tell, device)
-    torch.backends.cudnn.benchmark = True  # fixed shapes: the choice falls into the warm-up
+    # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
+    # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
+    # GPU in every forward pass, so every step would search anew.
+    torch.backends.cudnn.benchmark = len(job.devices_of(me.rank)) < 2
 
     def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
         tell("phase", phase=phase)

@@ -63,6 +63,7 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
         distributed = name not in ("single", "dp")
         assert (effective["backend"], effective["world_size"]) == (("nccl", 2) if distributed else (None, 1))
         assert effective["replicas"] == (1 if name == "single" else 2)
+        assert effective["cudnn_benchmark"] == (name != "dp"), "DataParallel would search in every step"
         half = name.partition("_o")[2][-1:]
         assert effective["compute_dtypes"] == (["float16"] if half.isdigit() else ["float32"])
         assert (effective["scaler"] is not None) == (half in ("1", "2"))
@@ -70,6 +71,7 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
     verdicts = {one["scenario"]: one["verdict"] for one in said["parity"]}
     assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}
     assert not {verdicts[name] for name in ("ddp_o1", "ddp_o2")} & {NOT_FINITE}, verdicts
+    assert not [row for row in said["validity"] if row["code"] == "unequal"]
     for launch in said["launches"]:
         assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
 

@@ -341,6 +341,16 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     assert len(table.columns) == len(rows["ddp"])
 
 
+def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
+    run = Analysed.read(str(write_run(tmp_path, [DDP, FAST, APEX])))
+    for launch, benchmark in zip(run.document["launches"], (True, False, None), strict=True):
+        launch["effective"] |= {"cudnn_benchmark": benchmark, "tf32": {"cudnn": True, "matmul": False}}
+    table = tables.details_table(run)
+    column = [column.heading for column in table.columns].index("cuDNN autotuning")
+    assert [row[column].text for row in table.rows] == ["on", "off", "–"]
+    assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)
+
+
 def test_equal_runs_give_equal_files(mixed: Written) -> None:
     again = report.render([mixed.run])
     assert {name: (mixed.out / name).read_bytes() for name in again} == again

@@ -115,6 +115,26 @@ def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
+@pytest.mark.parametrize(
+    ("scenario", "gpus", "searches"),
+    [("single", 2, True), ("dp", 1, True), ("dp", 2, False), ("ddp", 2, True), ("apex_ddp_o2", 2, True)],
+)
+def test_cudnn_searches_where_a_process_has_one_gpu(
+    scenario: str, gpus: int, searches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it finds is kept by thread, and DataParallel on several GPUs starts new ones in every step."""
+    found = discover.load(*discover.resolve(scenario))
+    request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")
+    (planned,) = launches(request, (found,), cores=1)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
+    monkeypatch.setattr(rank, "_device", lambda job, me: torch.device("cpu"))
+    monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
+    monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: None)
+    monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
+    me = rank.Identity(rank=0, local_rank=0, world_size=planned.job.processes)
+    assert rank._train(planned.job, me, lambda event, **values: None, 0)["searches"] is searches
+
+
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the momentum either, which torch's fused step makes uninitialised, for a kernel that then does nothing."""
     empty_like = torch.empty_like
