@@ -25,17 +25,28 @@ def parallel(effective: dict[str, Any]) -> str:
         return "no wrapper" if effective["wrapper"].startswith("torchvision.") else effective["wrapper"].split(".")[-1]
     if name == "DataParallel":
         return "DataParallel, pass-through" if effective["replicas"] == 1 else name
-    return name
+    return name + _in_python(effective) if name == "apex DDP" else name
 
 
 def precision(effective: dict[str, Any]) -> str:
-    """Who implemented which level, in which half: ``native O2 bf16``, ``apex O1 fp16``, or ``fp32``."""
+    """Who implemented which level, in which half: ``native O2 bf16``, ``apex (Python) O1 fp16``, or ``fp32``."""
     compute = "+".join(HALF.get(dtype, dtype) for dtype in effective["compute_dtypes"])
     level = effective["precision"]
     if level == "O0":
         tf32 = effective["tf32"] is not None and effective["tf32"]["cudnn"]
         return compute + (" (TF32 convolutions)" if tf32 and compute == "fp32" else "")
-    return f"{effective['precision_impl']} {level} {compute}"
+    implementation = effective["precision_impl"]
+    if implementation == "apex":
+        implementation += _in_python(effective)
+    return f"{implementation} {level} {compute}"
+
+
+def _in_python(effective: dict[str, Any]) -> str:
+    """What tells apex without its kernels, whose loss scaler waits for the GPU once a gradient, from apex with them.
+
+    Runs from before this was recorded do not say it.
+    """
+    return " (Python)" if effective.get("apex_kernels") is False else ""
 
 
 def _group(effective: dict[str, Any]) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         "versions": versions(),
     }
     found["precision"] = observed_level(found)
+    found["apex_kernels"] = _apex_kernels(found)
     return found
 
 
@@ -159,6 +160,15 @@ def _precision_impl(session: Session) -> str:
     if isinstance(session, ApexSession):
         return "apex"
     return "native" if type(session) in NATIVE.values() else "custom"
+
+
+def _apex_kernels(found: dict[str, Any]) -> bool | None:
+    """Whether apex has its compiled kernels; without, Python stands in. None where nothing of apex ran."""
+    if "apex" not in (found["parallel_impl"], found["precision_impl"]):
+        return None
+    from apex.multi_tensor_apply import multi_tensor_applier
+
+    return bool(multi_tensor_applier.available)
 
 
 def _scaler(session: Session) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,7 @@ def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
             ran = done.results[0]["effective"]
             assert ran["parallel_impl"] == "apex"
             assert ran["precision_impl"] == ("apex" if "_o" in scenario else "torch")
+            assert ran["apex_kernels"] == (find_spec("amp_C") is not None)
 
 
 # Faults

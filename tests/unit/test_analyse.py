@@ -353,6 +353,19 @@ BF16_O1: dict[str, Any] = {"precision": "O1", "precision_impl": "native", "compu
         (effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · apex O2 fp16"),
         (effective(APEX_DDP, **{**CUDA, **NATIVE_O2, "backend": "nccl"}), "apex DDP · nccl ×2 · native O2 fp16"),
         (
+            effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": True}),
+            "apex DDP · nccl ×2 · apex O2 fp16",
+        ),
+        (
+            effective(APEX_DDP, **{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": False}),
+            "apex DDP (Python) · nccl ×2 · apex (Python) O2 fp16",
+        ),
+        (
+            effective(**{**CUDA, **APEX_O2, "backend": "nccl", "apex_kernels": False}),
+            "torch DDP · nccl ×2 · apex (Python) O2 fp16",
+        ),
+        (effective(apex_kernels=None), "torch DDP · gloo ×2 · fp32"),
+        (
             effective(FLAT_BUCKET, **{**CUDA, **APEX_O2, "backend": "nccl"}),
             "native flat-bucket · nccl ×2 · apex O2 fp16",
         ),

@@ -5,12 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from standin.runs import DDP, FINITE, GONE, write_run
+from standin.runs import DDP, FINITE, GONE, effective, write_run
 
 from bench import store
 from bench.analyse import verdicts
 from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
 from bench.analyse.digest import of_run
+from bench.analyse.labels import what_ran
 
 Digest = dict[str, Any]
 
@@ -156,6 +157,15 @@ def test_what_ran_is_what_is_compared_and_not_its_name(base: Digest, new: Digest
     assert scenario_obstacle(ours, theirs) is None, "unknown is a warning"
     theirs["world_size"] = 8
     assert scenario_obstacle(ours, theirs) == "another world size: 2 against 8"
+
+
+def test_apex_with_and_without_its_kernels_are_two_things(base: Digest, new: Digest) -> None:
+    for digest, kernels in ((base, True), (new, False)):
+        ran = effective("ddp", "O2") | {"precision_impl": "apex", "apex_kernels": kernels}
+        digest["scenarios"][1]["what_ran"] = what_ran(ran)
+    assert scenario_obstacle(base["scenarios"][1], new["scenarios"][1]) == (
+        "something else ran: torch DDP · gloo ×2 · apex O2 bf16 against torch DDP · gloo ×2 · apex (Python) O2 bf16"
+    )
 
 
 def test_a_scenario_that_is_missing_or_failed_is_named(base: Digest, new: Digest) -> None:

@@ -1,10 +1,13 @@
 """AMP levels: what they make of a model, read off the live objects; and the measured loop around them."""
 
 import gc
+import importlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,6 +197,25 @@ def test_o3_trains_and_its_loss_is_fp32() -> None:
     session = HalfSession(rank_job("O3"), wrap=lambda model, job: model)
     load = data.loader(data.batches(session.job.workload, 1, range(1), pin=False), session.job.device)
     assert session.forward(*load()).dtype is torch.float32
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, source in {
+        "apex.parallel": "import torch\nclass DistributedDataParallel(torch.nn.Sequential): pass",
+        "apex.multi_tensor_apply": f"class multi_tensor_applier: available = {kernels}",
+    }.items():
+        file = tmp_path.joinpath(*module.split("."), "__init__.py")
+        file.parent.mkdir(parents=True)
+        file.write_text(source)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.delitem(sys.modules, "apex", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    wrapper = importlib.import_module("apex.parallel").DistributedDataParallel
+    ran, _ = train(session_for(rank_job(), wrap=lambda model, job: wrapper(model)))
+    assert (ran["parallel_impl"], ran["apex_kernels"]) == ("apex", kernels)
+    ran, _ = train(session_for(rank_job()))
+    assert ran["apex_kernels"] is None, "nothing of apex ran"
 
 
 @pytest.mark.parametrize(
