@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from bench.records import PHASES
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
-from bench.worker.parallel import without_synchronisation
+from bench.worker.parallel import LOGGED_EVERY, without_synchronisation
 from bench.worker.session import Session
 
 Load = Callable[[], Batch]
@@ -135,7 +135,7 @@ def ddp_logger(session: Session, load: Load, steps: int, tick: Tick) -> tuple[li
         session.backward(loss)
         session.optimize()
         tick(step + 1)
-    module._set_ddp_runtime_logging_sample_rate(100)
+    module._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
     return rows, None
 
 

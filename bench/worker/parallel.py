@@ -13,6 +13,10 @@ from torch import nn
 if TYPE_CHECKING:
     from bench.worker.session import RankJob
 
+LOGGED_EVERY = 1 << 30
+"""The steps that torch DDP's logger times: the first ten, always, and then every so many; torch's default is 100.
+It waits for the GPU in those (``Reducer::should_collect_runtime_stats``), so none of them is to be a measured one."""
+
 
 def single(model: nn.Module, job: "RankJob") -> nn.Module:
     """One process, one device."""
@@ -25,9 +29,14 @@ def data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:
 
 
 def distributed_data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:
-    """``torch.nn.parallel.DistributedDataParallel`` with its defaults (buckets of 25 MiB, buffers broadcast)."""
+    """``torch.nn.parallel.DistributedDataParallel`` with its defaults (buckets of 25 MiB, buffers broadcast).
+
+    Its logger aside, which is kept from timing steps: see :data:`LOGGED_EVERY`.
+    """
     device_ids = [job.local_rank] if job.device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+    wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
+    return wrapped
 
 
 def apex_distributed_data_parallel(model: nn.Module, job: "RankJob") -> nn.Module:

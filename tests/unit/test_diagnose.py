@@ -4,11 +4,13 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import request_for
 from torch import nn
 from torch.autograd import DeviceType
@@ -21,6 +23,7 @@ from bench.console import Console
 from bench.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.store import Run
 from bench.worker import diagnose
+from bench.worker.parallel import distributed_data_parallel
 
 OPAQUE = """
 from bench.scenario import Scenario
@@ -190,6 +193,32 @@ def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> No
     spent = diagnose.spent_ms([*operators, *kernels, *ranges], "cuda")
     expected = {"input": 1.0, "casts": 2.0, "convolutions": 5.0, "optimizer": 3.0, "other": 0.7}
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
+
+
+def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_at() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        job = SimpleNamespace(local_rank=0, device=torch.device("cpu"))
+        module = distributed_data_parallel(nn.Linear(2, 2), job)  # type: ignore[arg-type]
+        session: Any = SimpleNamespace(
+            module=module,
+            forward=lambda images: module(images).sum(),
+            backward=torch.Tensor.backward,
+            optimize=lambda: None,
+        )
+
+        def last_timed(steps: int) -> int:
+            for _ in range(steps):
+                session.forward(torch.ones(1, 2)).backward()
+            return int(module._get_ddp_logging_data()["iteration"])  # type: ignore[operator]
+
+        assert last_timed(202) == 10
+        diagnose.ddp_logger(session, lambda: (torch.ones(1, 2),), 4, lambda step: None)  # type: ignore[arg-type,return-value]
+        looked_at = last_timed(0)
+        assert looked_at > 202
+        assert last_timed(202) == looked_at, "and then no more"
+    finally:
+        dist.destroy_process_group()
 
 
 # DataParallel's parts, with a module that has them
