@@ -35,6 +35,7 @@ LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 """Counters of what a device sent and received, where the driver offers them; they only ever grow."""
 
 NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
+ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
 
 _SIGNS_OF_A_DRIVER = (
     "/dev/nvidiactl",
@@ -155,7 +156,7 @@ class Nvml:
     def processes(self, uuid: str) -> tuple[list[tuple[int, float | None]], str | None]:
         """``(pid, used_mib)`` of every compute process on a device, and why the list or a figure in it is missing.
 
-        A process that is there without a figure has ``used_mib`` None.
+        A process that is there without a figure, or with one of 0, has ``used_mib`` None.
         """
         pynvml = self._pynvml
         reason = None
@@ -167,10 +168,12 @@ class Nvml:
                 continue
             except self._errors as error:
                 return [], _line(error)
-            used = [(int(row.pid), _scaled(row.usedGpuMemory, 1 / _MIB)) for row in rows]
+            used = [(int(row.pid), _scaled(row.usedGpuMemory or None, 1 / _MIB)) for row in rows]
             if self._is_scrambled(uuid, [pid for pid, _ in used]):
                 self.scrambled += 1
                 return [], SCRAMBLED
+            if any(row.usedGpuMemory == 0 for row in rows):
+                return used, ZERO
             return used, self._no_figure(uuid) if any(mib is None for _, mib in used) else None
         return [], reason
 

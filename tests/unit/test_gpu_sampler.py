@@ -102,6 +102,19 @@ def test_in_a_container_with_empty_lists_each_rank_is_told_by_the_level_of_its_d
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
 
 
+def test_in_a_container_a_rank_that_is_listed_with_0_bytes_is_told_by_the_level_too(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    driver.write(*TWO_GPUS, f"value {A} used {600 * MIB}")
+    run = start(nested=True)
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until_begun()
+    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 11 0")
+    run.until(lambda: run.rows("memory"))
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
+
+
 def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_and_are_reported(
     start: Callable[..., Sampling], driver: Driver
 ) -> None:

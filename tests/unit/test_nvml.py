@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver, python
 
-from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, SCRAMBLED
+from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, SCRAMBLED, ZERO
 from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
@@ -165,6 +165,11 @@ def test_processes_of_each_gpu_in_mib_and_none_for_what_is_not_available(driver:
         [[[11, 512.0], [12, 2048.5]], None],
         [[[11, 256.0], [13, None]], NO_FIGURE],
     ]
+
+
+def test_a_process_of_0_bytes_is_one_without_a_figure(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, f"process {A} 11 0", f"process {A} 12 {MIB}")
+    assert asked(driver, f"nvml.processes({A!r})") == [[[11, None], [12, 1.0]], ZERO]
 
 
 def test_an_idle_gpu_has_no_processes_and_no_reason(driver: Driver) -> None:
