@@ -299,6 +299,7 @@ def _measure(planned: Planned, run: _Run) -> None:
         run.progress.hear(event)
 
     run.progress.begin(job.scenario)
+    run.sampler.begin(job.launch)
     done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
     memory, device = run.sampler.finish(job.launch)
     steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
@@ -425,6 +426,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tupl
     run.progress.expect([found.name])
     run.progress.global_batch, run.progress.steps = batch, job.steps
     run.progress.begin(found.name, "trying")
+    run.sampler.begin(job.launch)
     done = collect.execute(job, run.host, run.writer.scratch, run.writer.logs, on_event)
     memory, device = run.sampler.finish(job.launch)
     steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)

@@ -1,6 +1,7 @@
 """Samples of memory and devices while launches run, taken by a process of its own.
 
     sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
+    sampler.begin(launch=0)
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
     memory_rows, device_rows = sampler.finish(0)
     sampler.stop()
@@ -46,6 +47,7 @@ class Sampler:
         self.findings: dict[str, Any] | None = None
         self._config = config
         self._log = os.path.join(config["spool"], "sampler.log")
+        self._begun: int | None = None
         self._done: dict[int, set[int]] = {}
         self._watched: dict[int, list[dict[str, Any]]] = {}
         self._spawn()
@@ -64,17 +66,28 @@ class Sampler:
         """Of the process."""
         return self._process.pid
 
+    def begin(self, launch: int) -> None:
+        """Look at the devices before the ranks of a launch are started, and wait until that is done.
+
+        What a rank has there already cannot be told from what was there before it, so without an answer, or without
+        this call, what was before the launch is unknown.
+        """
+        self._revive()
+        if self._is_ready():
+            self._channel.send(event="begin", launch=launch)
+            answer = self._receive("begun", ANSWER_LIMIT_S)
+            self._begun = None if answer is None else answer["launch"]
+
     def watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None = None) -> None:
         """Sample this rank from now on. Launches are watched one after another.
 
         ``devices``: the UUIDs that it was given. Where it is not told, the level of a device is never taken for it.
         """
-        if launch not in self._watched and self._process.poll() is not None:  # it died while nothing was watched
-            self._bury()
-            self._spawn()
+        if launch not in self._watched:
+            self._revive()
         message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid, "devices": devices}
         self._watched.setdefault(launch, []).append(message)
-        self._channel.send(event="watch", **message)
+        self._channel.send(event="watch", begun=launch == self._begun, **message)
 
     def hear(self, job: Job, event: dict[str, Any]) -> None:
         """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``.
@@ -133,6 +146,12 @@ class Sampler:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
+    def _revive(self) -> None:
+        """Start the process anew where it died while nothing was watched."""
+        if self._process.poll() is not None:
+            self._bury()
+            self._spawn()
+
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs, open(self._log, "ab") as log:
@@ -150,15 +169,19 @@ class Sampler:
         self._channel = Channel(ours)
         self._start_deadline_s = time.monotonic() + START_LIMIT_S
         self._ready = False
+        self._begun = None
 
     def _ask(self, launch: int) -> dict[str, Any] | None:
         """The process's answer, or None when it is dead or silent."""
-        if not self._ready:
-            self._ready = self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
-            if not self._ready:
-                return None
+        if not self._is_ready():
+            return None
         self._channel.send(event="finish", launch=launch)
         return self._receive("finished", ANSWER_LIMIT_S)
+
+    def _is_ready(self) -> bool:
+        """Whether the process is up, after as long as its start may still take."""
+        self._ready = self._ready or self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
+        return self._ready
 
     def _receive(self, event: str, limit_s: float) -> dict[str, Any] | None:
         deadline_s = time.monotonic() + limit_s

@@ -164,7 +164,9 @@ class Loop:
                 watched.spool.sync()
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if message["event"] == "watch":
+        if message["event"] == "begin":
+            self._begin(message["launch"])
+        elif message["event"] == "watch":
             devices = message.get("devices")
             self._watch(
                 message["launch"],
@@ -172,6 +174,7 @@ class Loop:
                 message["rank"],
                 message["pid"],
                 None if devices is None else tuple(devices),
+                begun=message.get("begun", False),
             )
         elif message["event"] == "full":
             self._full(message["launch"])
@@ -191,7 +194,14 @@ class Loop:
             due_ns = min(due_ns, self.device_clock.due_ns)
         return max(0.0, (due_ns - time.perf_counter_ns()) / 1e6)
 
-    def _watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None) -> None:
+    def _begin(self, launch: int) -> None:
+        if isinstance(self.memory, GpuMemory):
+            self.memory.begin()
+        self.channel.send(event="begun", launch=launch)
+
+    def _watch(
+        self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None, *, begun: bool
+    ) -> None:
         t_ns = time.perf_counter_ns()
         if not self.launches:
             self.memory_clock.start(t_ns + self.memory_clock.period_ns)
@@ -203,12 +213,8 @@ class Loop:
             self.launches[launch] = watched
             if isinstance(self.memory, GpuMemory):
                 watched.scrambled = self.memory.nvml.scrambled
-                start_ns = time.perf_counter_ns()
-                self.memory.begin()
-                end_ns = time.perf_counter_ns()
-                if self.memory.nested:
-                    self.memory_clock.done(start_ns, end_ns)
-                    watched.memory_cost.add(end_ns - start_ns)
+                if not begun:
+                    self.memory.begin(look=False)
             if self.gpus and self.nvml is None:
                 self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in self.gpus}, launch)
         self.launches[launch].ranks[pid] = rank

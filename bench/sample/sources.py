@@ -66,14 +66,17 @@ class GpuMemory:
         self._ours: set[int] = set()
         self._earlier: frozenset[int] = frozenset()
 
-    def begin(self) -> None:
-        """A launch begins: nobody of it is on a device yet, so what is there now is what was there before it."""
+    def begin(self, *, look: bool = True) -> None:
+        """A launch begins: nobody of it is on a device yet, so what is there now is what was there before it.
+
+        Without ``look`` it has begun already, and what was there is unknown.
+        """
         self.why, self.foreign, self.probed = {}, {}, {}
         self._aliases, self._seen, self._probes = {}, set(), {}
         self._earlier, self._ours = self._earlier | self._ours, set()
         self._before = {}
-        if not self.nested:
-            return  # the lists have our own PIDs in them
+        if not (look and self.nested):
+            return  # on the host the lists have our own PIDs in them
         for uuid in self.gpus:
             rows, reason = self.nvml.processes(uuid)
             known = bool(rows) or reason is None

@@ -131,8 +131,7 @@ def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
 
 def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: nvml.Gpu, tmp_path: Path) -> None:
     sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
-    sampler._receive("ready", 30)
-    sampler._ready = True
+    sampler.begin(0)
     sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
     time.sleep(1.0)
     rank = Rank(gpu.uuid)

@@ -61,7 +61,7 @@ class Sampling:
             time.sleep(0.02)
 
     def until_begun(self) -> None:
-        """Until the level before the launch is known: the device is sampled right after."""
+        """Until the launch is watched."""
         self.until(lambda: self.rows("device"))
 
     def until_next(self, table: str) -> None:
@@ -93,6 +93,7 @@ def test_in_a_container_with_empty_lists_each_rank_is_told_by_the_level_of_its_d
     levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
     driver.write(*TWO_GPUS, *levels)
     run = start(nested=True)
+    run.sampler.begin(0)
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.sampler.watch(0, "ddp", 1, 12, (B,))
     run.until_begun()
@@ -107,6 +108,7 @@ def test_in_a_container_a_rank_that_is_listed_with_0_bytes_is_told_by_the_level_
 ) -> None:
     driver.write(*TWO_GPUS, f"value {A} used {600 * MIB}")
     run = start(nested=True)
+    run.sampler.begin(0)
     run.sampler.watch(0, "single", 0, 11, (A,))
     run.until_begun()
     driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 11 0")
@@ -115,12 +117,46 @@ def test_in_a_container_a_rank_that_is_listed_with_0_bytes_is_told_by_the_level_
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
 
 
+def test_what_was_before_the_launch_is_known_when_it_begins_however_slow_the_driver_is(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    slow = "delay_all_us 100000"
+    driver.write(*TWO_GPUS, slow, f"value {A} used {600 * MIB}")
+    run = start(nested=True)
+    run.sampler.begin(0)
+    driver.write(*TWO_GPUS, slow, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
+    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+
+
+def test_what_was_before_a_launch_that_is_watched_too_late_is_unknown(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
+    run = start(nested=True)
+    run.sampler.begin(0)
+    os.kill(run.sampler.pid, signal.SIGKILL)
+    run.sampler._process.wait()
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until_begun()
+    run.until_next("device")
+    time.sleep(0.5)
+    memory, _ = run.sampler.finish(0)
+    assert sources(memory) == {(11, None, None, "unavailable")}
+    assert "the device's level before the launch is unknown" in memory[0]["reason"]
+    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+
+
 def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_and_are_reported(
     start: Callable[..., Sampling], driver: Driver
 ) -> None:
     there = (f"process {A} {BUSY} {300 * MIB}", f"value {A} used {900 * MIB}", f"name trainer {BUSY} 0")
     driver.write(*TWO_GPUS, *there)
     run = start(nested=True)
+    run.sampler.begin(0)
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.until_begun()
     driver.write(*TWO_GPUS, *there, f"process {A} 100011 {512 * MIB}")
@@ -155,6 +191,7 @@ def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[.
         driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {A} 100012 {int(second * MIB)}")
 
     run = start(nested=True)
+    run.sampler.begin(0)
     run.sampler.watch(0, "two", 0, 11, (A,))
     run.sampler.watch(0, "two", 1, 12, (A,))
     run.until_begun()

@@ -9,12 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
 
 import bench.sample
 import bench.sample.sources
+from bench import pipeline
 from bench.channel import Channel
 from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
 from bench.sample import Sampler, read_spool
@@ -394,6 +398,30 @@ def test_a_rank_that_ended_before_it_could_be_sampled_is_unavailable(sampler: Sa
         ("unavailable", None, "the process had ended before its first sample")
     ]
     assert {row["source"] for row in memory if row["rank"] == 1} == {"rss"}
+
+
+@pytest.mark.parametrize(
+    "execute", [pipeline._measure, lambda planned, run: pipeline._try_batch(planned.found, 8, 1.0, run)]
+)
+def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(
+    execute: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = SimpleNamespace(launch=3, scenario="ddp", steps=4)
+    planned = SimpleNamespace(found=SimpleNamespace(name="ddp"), job=job)
+    told: list[Any] = []
+
+    def start(*arguments: object) -> None:
+        told.append("started")
+        raise InterruptedError
+
+    monkeypatch.setattr(pipeline, "one_round", lambda *arguments: [planned])
+    monkeypatch.setattr(pipeline, "replace", lambda request, **changes: request)
+    monkeypatch.setattr(pipeline.collect, "execute", start)
+    run = MagicMock(obstacles={"ddp": None})
+    run.sampler.begin = told.append
+    with pytest.raises(InterruptedError):
+        execute(planned, run)
+    assert told == [3, "started"]
 
 
 def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
