@@ -15,7 +15,7 @@ from bench.channel import Channel, die_with_parent
 from bench.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.sample import namespaces, rapl
 from bench.sample.attribution import Reading
-from bench.sample.sources import GpuMemory, Nothing, Rss
+from bench.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
 from bench.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
@@ -215,10 +215,11 @@ class Loop:
                 watched.scrambled = self.memory.nvml.scrambled
                 if not begun:
                     self.memory.begin(look=False)
-            if self.gpus and self.nvml is None:
-                self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in self.gpus}, launch)
         self.launches[launch].ranks[pid] = rank
         self.launches[launch].devices[pid] = devices
+        if self.gpus and self.nvml is None:
+            unknown = given(self.gpus, {pid: devices})
+            self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
             self._sample_memory(t_ns, launch, {pid: devices})
 
@@ -300,7 +301,7 @@ class Loop:
         t_ns = time.perf_counter_ns()
         if self._has_devices() and t_ns >= self.device_clock.due_ns:
             start_ns = time.perf_counter_ns()
-            self._write_devices(t_ns, self._device_samples(), *self.launches)
+            self._sample_devices(t_ns)
             end_ns = time.perf_counter_ns()
             self.device_clock.done(start_ns, end_ns)
             for watched in self.launches.values():
@@ -313,11 +314,16 @@ class Loop:
             if pss_ns:
                 self.pss_clock.done(start_ns, start_ns + pss_ns)
 
-    def _device_samples(self) -> dict[str, dict[str, Any]]:
+    def _sample_devices(self, t_ns: int) -> None:
+        """A sample of the devices of each launch: a GPU that no rank of it was given is none of its business."""
+        for launch, watched in self.launches.items():
+            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+        self.device_ticks += 1
+
+    def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, Any]]:
         if self.nvml is not None:
             links = self.device_ticks % LINKS_EVERY == 0
-            self.device_ticks += 1
-            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in self.gpus}
+            return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
         readings = {} if self.rapl is None else self.rapl.read()
         return {
             name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason}
@@ -369,11 +375,10 @@ class Loop:
         there = sorted(pid for pid, device in watched.seen if device == uuid)
         return [Reading(pid=pid, device=uuid, used_mib=None, source="unavailable", reason=reason) for pid in there]
 
-    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], *launches: int) -> None:
-        for launch in launches:
-            watched = self.launches[launch]
-            head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
-            watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
+    def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], launch: int) -> None:
+        watched = self.launches[launch]
+        head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
+        watched.spool.append("device", [{**head, "device": uuid, **sample} for uuid, sample in samples.items()])
 
 
 def clocks(interval_s: float | None) -> tuple[Clock, Clock]:

@@ -14,6 +14,13 @@ Ranks = Mapping[int, tuple[str, ...] | None]
 """PID of each watched rank -> the devices that it was given; None where nobody said."""
 
 
+def given(gpus: Collection[str], ranks: Ranks) -> list[str]:
+    """The GPUs that these ranks were given: all of them where nobody said, or there is no rank."""
+    if not ranks or None in ranks.values():
+        return list(gpus)
+    return [uuid for uuid in gpus if any(uuid in devices for devices in ranks.values() if devices)]
+
+
 class Rss:
     """Host memory, for CPU ranks."""
 
@@ -84,11 +91,11 @@ class GpuMemory:
             self._before[uuid] = Before(used_mib=self.nvml.used_mib(uuid)[0], pids=pids)
 
     def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
-        """A reading for each process on each GPU that it is on, and per GPU why its list could not be had, or None."""
+        """A reading for each process on each GPU that a rank was given, and per GPU why there is no list, or None."""
         self._ours.update(ranks)
         readings: list[Reading] = []
         answers: dict[str, str | None] = {}
-        for uuid in self.gpus:
+        for uuid in given(self.gpus, ranks):
             rows, reason = self.nvml.processes(uuid)
             answers[uuid] = None if rows else reason
             self._recognise([pid for pid, _ in rows], ranks)
@@ -118,10 +125,7 @@ class GpuMemory:
 
         ``probed`` has for each rank that PID, or None where none fits.
         """
-        given = ranks.get(rank)
-        mine = [
-            uuid for uuid in self.gpus if given is None or uuid in given
-        ]  # others may probe theirs at the same time
+        mine = given(self.gpus, {rank: ranks.get(rank)})  # others may probe theirs at the same time
         lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in mine}
         if stage == "before":
             self._probes[rank] = lists

@@ -215,6 +215,25 @@ def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[.
     assert run.sampler.findings["foreign"] == []
 
 
+def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..., Sampling], driver: Driver) -> None:
+    there = (f"process {A} 11 {MIB}", f"process {B} {BUSY} {MIB}")
+    driver.write(*TWO_GPUS, *there, f"error {B} processes 4", f"value {B} throttle 64")
+    run = start(nested=False)
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    driver.write(*TWO_GPUS, *there, f"value {B} throttle 64")
+    run.until_next("memory")
+    memory, device = run.sampler.finish(0)
+    assert {row["device"] for row in memory} == {row["device"] for row in device} == {A}
+    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+    run.sampler.watch(1, "ddp", 0, 12, (A,))
+    run.sampler.watch(1, "ddp", 1, 13, (B,))
+    time.sleep(0.6)
+    _, device = run.sampler.finish(1)
+    assert {row["device"] for row in device} == {A, B}
+    assert [one["pid"] for one in run.sampler.findings["foreign"]] == [BUSY]
+
+
 def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other_goes_on(
     start: Callable[..., Sampling], driver: Driver
 ) -> None:
@@ -401,7 +420,7 @@ def test_counters_of_the_driver_become_energy_or_a_reason(
 def test_a_thermal_bit_of_the_driver_makes_the_launch_invalid(start: Callable[..., Sampling], driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"every {A} throttle/7 64", f"value {B} throttle 4")
     run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.sampler.watch(0, "dp", 0, 11, (A, B))
     run.until(lambda: len(run.rows("device")) >= 16)
     _, device = run.sampler.finish(0)
     times = [row["t_ns"] for row in device]
