@@ -104,9 +104,10 @@ class Sampler:
             self.probe(job.launch, event["pid"], event["stage"])
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
-        """A watched rank is about to allocate the probe (``before``), or has it (``allocated``) for a while.
+        """A watched rank will allocate the probe (``before``), has it for a while (``allocated``), or ``freed`` it.
 
-        See ``bench.sample.attribution``: it is ``PROBE_MIB`` large, after the rank's CUDA context was made.
+        See ``bench.sample.attribution``: it is ``PROBE_MIB`` large, after the rank's CUDA context was made. It is no
+        memory of the training, so meanwhile there is no sample of the rank.
         """
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 

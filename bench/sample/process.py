@@ -91,7 +91,8 @@ class Watched:
 
     ``ranks``: rank by PID. ``devices``: by PID the devices that it was given, None where nobody said. ``seen``: the
     (PID, device) that had a row. ``answers``: for each GPU None once its processes could be listed, and until then why
-    not. ``gaps``: the GPUs whose list was to be had and is so no more. ``scrambled``: the driver's count at the start.
+    not. ``probing``: the PIDs that are about to allocate the probe, or have it. ``gaps``: the GPUs whose list was to be
+    had and is so no more. ``scrambled``: the driver's count at the start.
     """
 
     scenario: str
@@ -100,6 +101,7 @@ class Watched:
     devices: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
     seen: set[tuple[int, str]] = field(default_factory=set)
     answers: dict[str, str | None] = field(default_factory=dict)
+    probing: set[int] = field(default_factory=set)
     gaps: set[str] = field(default_factory=set)
     scrambled: int = 0
     memory_cost: Cost = field(default_factory=Cost)
@@ -232,10 +234,14 @@ class Loop:
             self.pss_clock.done(start_ns, start_ns + pss_ns)
 
     def _probe(self, launch: int, pid: int, stage: str) -> None:
-        if isinstance(self.memory, GpuMemory):
+        watched = self.launches[launch]
+        if stage == "freed":
+            watched.probing.discard(pid)
+        elif isinstance(self.memory, GpuMemory):
+            watched.probing.add(pid)
             start_ns = time.perf_counter_ns()
-            self.memory.probe(pid, stage, self.launches[launch].devices)
-            self.launches[launch].memory_cost.add(time.perf_counter_ns() - start_ns)
+            self.memory.probe(pid, stage, watched.devices)
+            watched.memory_cost.add(time.perf_counter_ns() - start_ns)
 
     def _finish(self, launch: int) -> None:
         watched = self.launches.pop(launch)
@@ -335,6 +341,7 @@ class Loop:
         start_ns = time.perf_counter_ns()
         watched = self.launches[launch]
         readings, answers = self.memory.read(ranks)
+        readings = [reading for reading in readings if reading.pid not in watched.probing]
         pss_ns = 0
         if isinstance(self.memory, Rss) and t_ns >= self.pss_clock.due_ns:
             before_ns = time.perf_counter_ns()

@@ -18,7 +18,7 @@ HOLD_S = 0.5
 
 
 def show(tell: Any, device: torch.device, *, hold_s: float = HOLD_S) -> None:
-    """Tell ``before`` and ``allocated``. On a device that has no room for it, the rank stays untold."""
+    """Tell ``before``, ``allocated`` and ``freed``. On a device that has no room for it, the rank stays untold."""
     if device.type != "cuda" or not nested():
         return
     torch.cuda.synchronize(device)  # there is a context now
@@ -27,10 +27,12 @@ def show(tell: Any, device: torch.device, *, hold_s: float = HOLD_S) -> None:
     try:
         probe = torch.empty(int(PROBE_MIB) << 20, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError:
-        return
-    torch.cuda.synchronize(device)
-    tell("probe", pid=os.getpid(), stage="allocated")
-    time.sleep(hold_s)
-    del probe
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
+        pass
+    else:
+        torch.cuda.synchronize(device)
+        tell("probe", pid=os.getpid(), stage="allocated")
+        time.sleep(hold_s)
+        del probe
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    tell("probe", pid=os.getpid(), stage="freed")

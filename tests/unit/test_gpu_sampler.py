@@ -203,16 +203,41 @@ def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[.
     run.sampler.probe(0, 11, "allocated")
     run.until_next("device")
     listed(400, 410)
+    run.sampler.probe(0, 11, "freed")
     run.sampler.probe(0, 12, "before")
     run.until_next("device")
     listed(400, 410 + PROBE_MIB)
     run.sampler.probe(0, 12, "allocated")
+    run.sampler.probe(0, 12, "freed")
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     memory, _ = run.sampler.finish(0)
     assert {(row["pid"], row["source"]) for row in memory} == {(11, "nvml_probe"), (12, "nvml_probe")}
     assert run.sampler.findings is not None
     assert run.sampler.findings["probes"] == {"0": 100011, "1": 100012}
     assert run.sampler.findings["foreign"] == []
+
+
+def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], driver: Driver) -> None:
+    def used(mib: float) -> None:
+        driver.write(*TWO_GPUS, f"value {A} used {int((600 + mib) * MIB)}", f"value {B} used {600 * MIB}")
+
+    used(0)
+    run = start(nested=True)
+    run.sampler.begin(0)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    used(500)
+    run.until(lambda: run.rows("memory"))
+    run.sampler.probe(0, 11, "before")
+    run.until_next("device")
+    used(500 + PROBE_MIB)
+    run.sampler.probe(0, 11, "allocated")
+    time.sleep(0.6)
+    used(400)
+    run.sampler.probe(0, 11, "freed")
+    run.until(lambda: run.rows("memory")[-1]["used_mib"] == 400.0)
+    memory, _ = run.sampler.finish(0)
+    assert {row["used_mib"] for row in memory if row["pid"] == 11} == {400.0, 500.0}
 
 
 def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..., Sampling], driver: Driver) -> None:

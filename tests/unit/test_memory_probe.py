@@ -47,7 +47,7 @@ def test_in_a_container_a_rank_says_when_it_holds_the_probe_and_leaves_no_trace_
     monkeypatch.setattr(memory_probe, "nested", lambda: True)
     device = Device(monkeypatch)
     memory_probe.show(device.tell, device, hold_s=0.0)  # type: ignore[arg-type]
-    assert device.told == [("probe before", 0.0), ("probe allocated", PROBE_MIB)]
+    assert device.told == [("probe before", 0.0), ("probe allocated", PROBE_MIB), ("probe freed", 0.0)]
     assert device.held_mib == 0.0
     assert device.reset
 
@@ -56,7 +56,7 @@ def test_a_device_without_room_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(memory_probe, "nested", lambda: True)
     device = Device(monkeypatch, room=False)
     memory_probe.show(device.tell, device, hold_s=0.0)  # type: ignore[arg-type]
-    assert [event for event, _ in device.told] == ["probe before"]
+    assert [event for event, _ in device.told] == ["probe before", "probe freed"]
 
 
 def test_on_the_host_and_on_the_cpu_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
