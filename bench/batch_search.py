@@ -17,7 +17,8 @@ MOST = 1 << 20
 class Try:
     """One batch that was tried, or that was seen to be too large without.
 
-    ``peak_mib``: of the fullest device; on the CPU of all ranks together. ``why_not``: None where it trains.
+    ``peak_mib``: of the fullest device, as the driver or torch tells, whichever is more; on the CPU of all ranks
+    together. ``why_not``: None where it trains.
     """
 
     global_batch: int
@@ -107,6 +108,17 @@ def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:
         if row["used_mib"] is not None:
             moment = row["device"], row["t_ns"]
             held[moment] = held.get(moment, 0.0) + row["used_mib"]
+    return max(held.values(), default=None)
+
+
+def reserved_mib(ranks: Iterable[Mapping[str, Any]]) -> float | None:
+    """The most that torch reserved on a device, over all ranks of a launch's record; it lacks CUDA's contexts."""
+    held: dict[str, float] = {}
+    for rank in ranks:
+        for name, peak_mib in (rank["allocator"] or {}).items():
+            kind, _, device = name.partition(".")
+            if kind == "max_reserved_mib":
+                held[device] = held.get(device, 0.0) + peak_mib
     return max(held.values(), default=None)
 
 

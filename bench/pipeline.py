@@ -30,6 +30,7 @@ from bench.batch_search import (
     next_batch,
     outcome,
     predicted_mib,
+    reserved_mib,
 )
 from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
@@ -382,7 +383,8 @@ def _find_batches(run: _Run) -> None:
 def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: _Run) -> None:
     """The search of one scenario, which has one try at least and begins none that would end after ``end_s``.
 
-    ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``.
+    ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``, which a try is
+    too that trains but of whose memory nobody knows.
     """
     on_gpu, capacity_mib = run.request.device == "cuda", search["capacity_mib"]
     unit, first = found.scenario.replicas(run.request.replicas), run.request.global_batch if on_gpu else None
@@ -408,7 +410,8 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, run: 
         started_s = time.monotonic()
         record, one = _try_batch(found, batch, capacity_mib, run)
         took_s.append((batch, time.monotonic() - started_s))
-        stopped_by = None if record.status in ("ok", "oom") else "failure"
+        told = record.status == "oom" or (record.status == "ok" and one.peak_mib is not None)
+        stopped_by = None if told else "failure"
         tries.append(one)
         _stop_if_interrupted(record.status == "killed" and record.reason == "interrupted")
 
@@ -431,9 +434,11 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, run: _Run) -> tupl
     memory, device = run.sampler.finish(job.launch)
     steps = collect.step_rows(job, done.results) + collect.partial_step_rows(job, done.partial)
     record = collect.record(planned, done, {"sampling": run.sampler.cost})
-    peak_mib = fullest_mib(memory)
+    peak_mib = max(fullest_mib(memory) or 0.0, reserved_mib(record.ranks) or 0.0) or None
     why_not = record.reason or record.status if record.status != "ok" else None
-    if why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
+    if why_not is None and peak_mib is None:
+        why_not = "it trains, but neither the driver nor torch tells how much memory it leaves free"
+    elif why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
         why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
     speed = 1000 * batch / _median_step_ms(steps) if record.status == "ok" else None
     one = Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_img_s=speed)

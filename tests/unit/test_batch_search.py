@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from bench.batch_search import (
     next_batch,
     outcome,
     predicted_mib,
+    reserved_mib,
 )
 
 
@@ -94,6 +96,50 @@ def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
     rows = [row(1, 1, "a", 5.0), row(1, 2, "a", 6.0), row(2, 1, "a", 9.0), row(1, 3, "b", 10.0), row(3, 1, "a", None)]
     assert fullest_mib(rows) == 11.0
     assert fullest_mib([]) is None
+
+
+def test_what_torch_reserved_counts_all_ranks_on_a_device() -> None:
+    ranks = [{"allocator": {"max_reserved_mib.a": size, "max_allocated_mib.a": 99.0}} for size in (5.0, 6.0)]
+    assert reserved_mib([*ranks, {"allocator": {"max_reserved_mib.b": 10.0}}, {"allocator": None}]) == 11.0
+    assert reserved_mib([{"allocator": {"max_rss_mib": 7.0}}]) is None
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "reserved", "peak_mib", "why_not"),
+    [
+        (None, 960.0, 960.0, "leaves less than 5 % free: 960 MiB of 1,000"),
+        (700.0, 900.0, 900.0, None),
+        (960.0, 900.0, 960.0, "leaves less than 5 % free: 960 MiB of 1,000"),
+        (None, None, None, "it trains, but neither the driver nor torch tells how much memory it leaves free"),
+    ],
+)
+def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
+    monkeypatch: pytest.MonkeyPatch,
+    used_mib: float | None,
+    reserved: float | None,
+    peak_mib: float | None,
+    why_not: str | None,
+) -> None:
+    ranks = [{"allocator": None if reserved is None else {"max_reserved_mib.a": reserved}}]
+    record = SimpleNamespace(status="ok", reason=None, ranks=ranks)
+    monkeypatch.setattr(pipeline, "one_round", lambda *arguments: [MagicMock()])
+    monkeypatch.setattr(pipeline, "replace", lambda request, **changes: request)
+    monkeypatch.setattr(pipeline, "asdict", vars)
+    for name, value in {"execute": MagicMock(), "step_rows": [], "partial_step_rows": [], "record": record}.items():
+        monkeypatch.setattr(pipeline.collect, name, lambda *arguments, value=value: value)
+    monkeypatch.setattr(pipeline, "_median_step_ms", lambda steps: 1.0)
+    run = MagicMock()
+    run.sampler.finish.return_value = [{"device": "a", "t_ns": 1, "used_mib": used_mib}], []
+    _, one = pipeline._try_batch(MagicMock(), 8, 1000.0, run)
+    assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
+
+
+def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, None, 10.0)
+    one = Try(global_batch=128, why_not="nobody tells", throughput_img_s=1.0)
+    monkeypatch.setattr(pipeline, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
+    found = device.search()["a"]
+    assert (found["largest"], found["why_not"], found["stopped_by"]) == (None, "nobody tells", "failure")
 
 
 def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
