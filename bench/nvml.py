@@ -19,6 +19,9 @@ from bench.errors import BenchError
 LIBRARY = "libnvidia-ml.so.1"
 """The soname that pynvml loads."""
 
+REQUIREMENT = "'nvidia-ml-py>=12.560'"
+"""As a shell takes it; the version is that of ``pyproject.toml``."""
+
 METRICS = (
     "utilisation_percent",
     "power_w",
@@ -107,8 +110,12 @@ class Nvml:
 
     def __init__(self) -> None:
         self._pynvml = pynvml = _import_pynvml()
-        # A driver without the newest symbols raises the second one, which is no NVMLError.
-        self._errors: tuple[type[Exception], ...] = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+        # No NVMLErrors: the second is raised of a driver without the newest symbols, the third of a name in Latin-1.
+        self._errors: tuple[type[Exception], ...] = (
+            pynvml.NVMLError,
+            pynvml.NVMLLibraryMismatchError,
+            UnicodeDecodeError,
+        )
         try:
             pynvml.nvmlInit()
         except self._errors as error:
@@ -316,12 +323,13 @@ class Nvml:
         pynvml = self._pynvml
         handle = pynvml.nvmlDeviceGetHandleByIndex(number)
         pci = pynvml.nvmlDeviceGetPciInfo(handle)
+        name, reason = self._try(partial(pynvml.nvmlDeviceGetName, handle))
         memory = self._try(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)[0]
         capability = self._try(partial(pynvml.nvmlDeviceGetCudaComputeCapability, handle))[0]
         power_limit = self._try(partial(pynvml.nvmlDeviceGetPowerManagementLimit, handle))[0]
         fields = {
             "uuid": pynvml.nvmlDeviceGetUUID(handle),
-            "name": pynvml.nvmlDeviceGetName(handle),
+            "name": name or f"name unknown ({reason})",
             "pci_bus_id": pci.busId,
             "memory_total_mib": _scaled(memory, 1 / _MIB),
             "compute_capability": None if capability is None else "{}.{}".format(*capability),
@@ -426,11 +434,13 @@ def import_pynvml() -> ModuleType:
     try:
         import pynvml
     except ModuleNotFoundError as error:
-        raise NvmlUnavailable("the module pynvml is not installed; pip install nvidia-ml-py") from error
+        raise NvmlUnavailable(f"the module pynvml is not installed; pip install {REQUIREMENT}") from error
     if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
         raise NvmlUnavailable(
             f"the deprecated project 'pynvml' shadows nvidia-ml-py ({pynvml.__file__}); "
-            "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py"
+            f"pip uninstall pynvml && pip install --force-reinstall {REQUIREMENT}"
         )
+    if not hasattr(pynvml, "NVMLLibraryMismatchError"):
+        raise NvmlUnavailable(f"this nvidia-ml-py is too old ({pynvml.__file__}); pip install {REQUIREMENT}")
     module: ModuleType = pynvml
     return module

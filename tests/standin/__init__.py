@@ -26,9 +26,12 @@ class Driver:
     script: Path
 
     def write(self, *lines: str) -> None:
-        """What the driver says from its next call on (the language is described in ``nvml.c``)."""
+        """What the driver says from its next call on (the language is described in ``nvml.c``).
+
+        A byte that is no UTF-8 is written as its surrogate: ``\\udce9`` for 0xe9.
+        """
         fresh = self.script.with_suffix(".new")
-        fresh.write_text("".join(line + "\n" for line in lines))
+        fresh.write_text("".join(line + "\n" for line in lines), encoding="utf-8", errors="surrogateescape")
         fresh.replace(self.script)
 
     def environment(self) -> dict[str, str]:

@@ -186,6 +186,20 @@ def test_a_process_that_comes_during_the_launch_is_noticed_with_its_peak(
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
 
 
+def test_a_foreign_process_whose_name_is_no_utf_8_is_told_without_it(
+    start: Callable[..., Sampling], driver: Driver
+) -> None:
+    nobody = 2**31 - 2
+    driver.write(*TWO_GPUS, f"process {A} {nobody} {MIB}", f"name jos\udce9 {nobody} 0")
+    run = start(nested=False)
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until_begun()
+    time.sleep(0.6)
+    run.sampler.finish(0)
+    assert run.sampler.findings is not None
+    assert [(one["pid"], one["name"]) for one in run.sampler.findings["foreign"]] == [(nobody, None)]
+
+
 def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[..., Sampling], driver: Driver) -> None:
     def listed(first: float, second: float) -> None:
         driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {A} 100012 {int(second * MIB)}")

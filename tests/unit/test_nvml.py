@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver, python
 
-from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, SCRAMBLED, ZERO
+from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
 from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
@@ -132,7 +132,7 @@ def test_a_missing_pynvml_is_named(driver: Driver) -> None:
     told = driver.python(
         "import sys\nsys.modules['pynvml'] = None\nfrom bench.nvml import list_gpus\nprint(list_gpus())"
     )
-    assert "pip install nvidia-ml-py" in told
+    assert "pip install 'nvidia-ml-py>=" in told
 
 
 def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver, tmp_path: Path) -> None:
@@ -146,6 +146,23 @@ def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver,
     assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
     assert str(shadow) in told
     assert "pip uninstall pynvml" in told
+
+
+def test_a_module_that_is_too_old_is_named_with_what_to_install(
+    driver: Driver, tmp_path: Path, repository: Path
+) -> None:
+    driver.write(*TWO_GPUS)
+    (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n")
+    told = driver.python("from bench.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
+    assert told.startswith(f"[] this nvidia-ml-py is too old ({tmp_path}/pynvml.py); pip install {REQUIREMENT}")
+    assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
+
+
+def test_a_gpu_whose_name_is_no_utf_8_is_there_without_it(driver: Driver) -> None:
+    driver.write(f"device {A} 0 65 0 Stand-in_\udce9 {MIB}")
+    (gpu,), reason = json.loads(driver.python(LIST))
+    assert (gpu["uuid"], reason) == (A, None)
+    assert gpu["name"].startswith("name unknown ('utf-8' codec can't decode byte 0xe9")
 
 
 # Processes
@@ -341,11 +358,12 @@ def test_what_processes_occupy_leaves_the_reserve_of_the_driver_out(driver: Driv
 
 
 def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driver) -> None:
-    driver.write(*TWO_GPUS, "name trainer 4711 0")
-    names = asked(driver, "[nvml.process_name(4711), nvml.process_name(1), nvml.process_name(2**31 - 1)]")
+    driver.write(*TWO_GPUS, "name trainer 4711 0", f"name jos\udce9 {2**31 - 2} 0")
+    pids = (4711, 1, 2**31 - 1, 2**31 - 2)
+    names = asked(driver, f"[nvml.process_name(pid) for pid in {pids}]")
     assert names[0] == "trainer"
     assert names[1] == Path("/proc/1/comm").read_text().strip()
-    assert names[2] is None
+    assert names[2:] == [None, None]
 
 
 def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
