@@ -23,9 +23,9 @@ DEVICE_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
 RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
-"""The share of the time that a kind of sample may take. One that is slower comes at longer intervals instead."""
-PSS_DUTY_CYCLE = 0.005
-"""Of the proportional set size, beside that of the resident one: together they stay within :data:`DUTY_CYCLE`."""
+"""The share of the time that sampling may take, in all. What is slower comes at longer intervals instead."""
+HALF_DUTY_CYCLE = 0.005
+"""The most that proportional set sizes may take, and RAPL, beside the resident set sizes."""
 SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
 LINKS_EVERY = 10
 """Samples of a device per one with its PCIe and NVLink counters: they are read link by link, and only ever grow."""
@@ -37,13 +37,16 @@ class Clock:
     """Deadlines on a fixed grid, so that they never drift; those that were missed are skipped.
 
     ``period_ns``: the spacing of the grid. A sample that takes longer than ``duty`` of it (mean of the last eight)
-    leaves out as many points of the grid as it takes to stay within.
+    leaves out as many points of the grid as it takes to stay within. Clocks that are ``beside`` each other have
+    :data:`DUTY_CYCLE` together: each gets half its ``duty``, and more where the others leave it.
     """
 
     def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
         self.period_ns = period_ns
         self.due_ns = 0
+        self.beside: list[Clock] = []
         self._duty = duty
+        self._taken = 0.0
         self._owed_ns = 0
         self._durations_ns: deque[int] = deque(maxlen=8)
 
@@ -55,8 +58,11 @@ class Clock:
         """Take in a sample made from ``start_ns`` to ``end_ns``, and set the next deadline."""
         self._durations_ns.append(end_ns - start_ns)
         mean_ns = sum(self._durations_ns) / len(self._durations_ns)
-        self._owed_ns = start_ns + round(mean_ns / self._duty)
-        earliest_ns = max(end_ns, self.due_ns + round(mean_ns / self._duty))
+        left = DUTY_CYCLE - sum(clock._taken for clock in self.beside)
+        duty = min(self._duty, max(self._duty / 2, left))
+        self._taken = min(duty, mean_ns / self.period_ns)
+        self._owed_ns = start_ns + round(mean_ns / duty)
+        earliest_ns = max(end_ns, self.due_ns + round(mean_ns / duty))
         self.skip(earliest_ns)
 
     def skip(self, earliest_ns: int) -> None:
@@ -135,13 +141,13 @@ class Loop:
         self.launches: dict[int, Watched] = {}
         self.device_ticks = 0
         self.memory_clock, self.device_clock = clocks(interval_s)
-        self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), PSS_DUTY_CYCLE)
+        self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
         self.nvml: Nvml | None = None
         self.rapl: rapl.Rapl | None = None
         self.memory: Rss | GpuMemory | Nothing = Rss()
         if device == "cpu":
             self.rapl = rapl.Rapl(powercap)
-            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns))
+            self.device_clock = Clock(max(RAPL_PERIOD_NS, self.device_clock.period_ns), HALF_DUTY_CYCLE)
         else:
             try:
                 self.nvml = Nvml()
@@ -152,6 +158,7 @@ class Loop:
                 self.memory.read({})  # the first query of each kind is the slow one
                 for uuid in gpus:
                     self.nvml.device_sample(uuid)
+        share(self.memory_clock, self.device_clock, self.pss_clock)
 
     def run(self) -> None:
         """Until the command line closes its end."""
@@ -277,7 +284,7 @@ class Loop:
         clock = self.memory_clock
         return (
             f"no sample was due while it ran: they come every {clock.period_ns / 1e9:g} s or more seldom, since asking "
-            f"the driver takes {clock.mean_ms:.0f} ms and may take {DUTY_CYCLE:.0%} of the time"
+            f"the driver takes {clock.mean_ms:.0f} ms and sampling may take {DUTY_CYCLE:.0%} of the time"
         )
 
     def _findings(self, watched: Watched) -> dict[str, Any]:
@@ -394,6 +401,12 @@ def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
         return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
     asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))
     return Clock(asked_ns), Clock(max(DEVICE_PERIOD_NS, asked_ns))
+
+
+def share(*clocks: Clock) -> None:
+    """Put clocks beside each other."""
+    for clock in clocks:
+        clock.beside = [other for other in clocks if other is not clock]
 
 
 def main(arguments: list[str]) -> int:

@@ -176,5 +176,4 @@ def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: nvml.Gpu,
     assert row["energy_source"] in ("counter", "estimated"), row["energy_reason"]
     assert row["mean_power_w"] == pytest.approx(sum(by_smi) / len(by_smi), rel=0.1)
     assert cost is not None
-    for kind in ("memory", "device"):
-        assert cost[kind]["total_ms"] / (SECONDS * 1e3) < 0.015, cost
+    assert (cost["memory"]["total_ms"] + cost["device"]["total_ms"]) / (SECONDS * 1e3) < 0.015, cost

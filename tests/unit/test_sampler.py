@@ -30,6 +30,7 @@ from bench.sample.process import (
     Loop,
     Spool,
     clocks,
+    share,
     spool_path,
 )
 from bench.sample.rapl import Rapl
@@ -144,6 +145,27 @@ def test_one_slow_sample_among_quick_ones_changes_the_interval_for_a_while_only(
     assert intervals_ms[-1] == 250
 
 
+@pytest.mark.parametrize(
+    ("durations_ms", "shares"),
+    [((5, 5), (0.005, 0.005)), ((4.4, 0.1), (0.0088, 0.001)), ((0.1, 5), (0.0004, 0.0095))],
+)
+def test_clocks_beside_each_other_have_one_percent_together_and_leave_each_other_the_rest(
+    durations_ms: tuple[float, float], shares: tuple[float, float]
+) -> None:
+    both = clocks(None)
+    share(*both)
+    spent_ns = [0.0, 0.0]
+    for clock in both:
+        clock.start(0)
+    while (now_ns := min(clock.due_ns for clock in both)) < 300e9:
+        for number, clock in enumerate(both):
+            if clock.due_ns == now_ns:
+                clock.done(now_ns, now_ns + round(durations_ms[number] * 1e6))
+                spent_ns[number] += durations_ms[number] * 1e6
+    assert [one / 300e9 for one in spent_ns] == pytest.approx(shares, rel=0.2)
+    assert sum(spent_ns) / 300e9 <= DUTY_CYCLE * 1.01
+
+
 # Resident memory
 
 
@@ -213,7 +235,7 @@ def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_t
     assert sampler.cost["pss"]["calls"] == 1
 
 
-def test_the_sizes_of_both_kinds_stay_within_one_percent_together(
+def test_sizes_of_both_kinds_and_energies_stay_within_one_percent_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = 0
@@ -230,6 +252,12 @@ def test_the_sizes_of_both_kinds_stay_within_one_percent_together(
         spend(30)
         return 1.0, None
 
+    def energies(rapl: Rapl) -> dict[str, tuple[float, None]]:
+        spend(30)
+        return {}
+
+    packages(tmp_path, 1)
+    monkeypatch.setattr(Rapl, "read", energies)
     monkeypatch.setattr(bench.sample.sources, "resident_mib", rss)
     monkeypatch.setattr(bench.sample.sources, "proportional_mib", pss)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
@@ -240,8 +268,9 @@ def test_the_sizes_of_both_kinds_stay_within_one_percent_together(
         now_ns = max(now_ns, loop.memory_clock.due_ns)
         loop._sample()
     watched = loop.launches[0]
-    assert watched.pss_cost.calls > 20
-    assert (watched.pss_cost.total_ms + watched.memory_cost.total_ms) / (now_ns / 1e6) <= DUTY_CYCLE
+    costs = (watched.pss_cost, watched.memory_cost, watched.device_cost)
+    assert all(cost.calls > 20 for cost in costs)
+    assert sum(cost.total_ms for cost in costs) / (now_ns / 1e6) <= DUTY_CYCLE
 
 
 # The energy of CPU packages
