@@ -1,13 +1,12 @@
 """Who else is on the chosen GPUs: found before a run, so that it does not measure somebody else's work.
 
 A GPU is in use where the driver lists a process on it, where more than 500 MiB are occupied, or where it is more than
-5 % busy (in a container the list may be empty although others are there). The busy share is looked at again for a
-moment, since it still shows what has just ended.
+5 % busy (in a container the list may be empty although others are there). One in use is looked at again for a moment,
+since the driver still shows what has just ended, such as the run that this one stood in line for.
 """
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from bench.errors import RequestError
 from bench.nvml import Gpu, Nvml, NvmlUnavailable
@@ -39,15 +38,11 @@ class Occupied:
         return f"GPU {self.gpu.index} ({self.gpu.name}): {', '.join(told)}"
 
 
-def look(nvml: Nvml, gpu: Gpu, *, patience_s: float = PATIENCE_S) -> Occupied | None:
+def look(nvml: Nvml, gpu: Gpu) -> Occupied | None:
     """What is on a GPU, or None where it is free as far as the driver tells."""
     rows, _ = nvml.processes(gpu.uuid)
     occupied_mib, _ = nvml.occupied_mib(gpu.uuid)
-    busy = _busy_percent(nvml, gpu.uuid)
-    deadline_s = time.monotonic() + patience_s
-    while busy is not None and busy > BUSY_PERCENT and not rows and time.monotonic() < deadline_s:
-        time.sleep(0.2)
-        busy = _busy_percent(nvml, gpu.uuid)
+    busy = nvml.device_sample(gpu.uuid)["utilisation_percent"]
     much = occupied_mib is not None and occupied_mib > OCCUPIED_MIB
     if not rows and not much and not (busy is not None and busy > BUSY_PERCENT):
         return None
@@ -63,8 +58,12 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
         nvml = Nvml()
     except NvmlUnavailable:  # the GPUs were listed a moment ago; the run itself will say what is wrong now
         return
+    deadline_s = time.monotonic() + PATIENCE_S
     try:
-        found = [occupied for gpu in gpus if gpu.uuid in chosen and (occupied := look(nvml, gpu)) is not None]
+        while (found := [on for gpu in gpus if gpu.uuid in chosen and (on := look(nvml, gpu))]) and (
+            time.monotonic() < deadline_s
+        ):
+            time.sleep(0.2)
     finally:
         nvml.close()
     if found:
@@ -73,7 +72,3 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
             f"in use by others: {'; '.join(map(str, found))}",
             "wait until they are free, choose others, or measure beside them with --force",
         )
-
-
-def _busy_percent(nvml: Nvml, uuid: str) -> Any:
-    return nvml.device_sample(uuid)["utilisation_percent"]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import bench
-from bench import collect, interrupts, machine, redact
+from bench import collect, foreign, interrupts, machine, redact
 from bench import resume as resuming
 from bench.batch_search import (
     KEPT_FREE,
@@ -36,7 +36,7 @@ from bench.console import Console, RunProgress, count, duration
 from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import WorkerHost
-from bench.lock import acquire
+from bench.lock import Locks, acquire
 from bench.nvml import Gpu
 from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
 from bench.precision import Precision
@@ -84,7 +84,7 @@ def run(
     machine.refuse_blocking_launches(request.device)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with (
-        acquire(request.devices, wait=wait, say=console.line) as locks,
+        _alone(request, wait=wait, console=console) as (locks, gpus),
         _host(request, locks.descriptors) as host,
         interrupts.heeded(),
     ):
@@ -96,7 +96,6 @@ def run(
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
-        _, gpus = machine.choose_device(request.device)
         about = _circumstances(request, scenarios, gpus, host)
         writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
         done = resuming.done(writer.document)
@@ -142,7 +141,8 @@ def _go_on(path: str, about: dict[str, Any]) -> RunWriter:
     resuming.check_same(verified(path, allow_incomplete=True), about)
     writer = RunWriter.reopen(path)
     resuming.supersede_failures(writer)
-    writer.document["resumed"].append({"launch": next_launch(writer.document), **machine.state()})
+    resumed = {"launch": next_launch(writer.document), "force": about["request"]["force"], **machine.state()}
+    writer.document["resumed"].append(resumed)
     writer.seal(complete=False)
     return writer
 
@@ -530,6 +530,15 @@ def _announce(request: Request, obstacles: dict[str, str | None], done: resuming
             f"warning: other work is on this machine (load {load:.1f} on {machine.cores()} cores in the last minute); "
             "wait until it is done, or its share will be in the figures"
         )
+
+
+@contextmanager
+def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, list[Gpu]]]:
+    """The locks of the devices, which nobody else is on either once they are held, and the GPUs that are here."""
+    with acquire(request.devices, wait=wait, say=console.line) as locks:
+        _, gpus = machine.choose_device(request.device)
+        foreign.refuse(gpus, request.devices, force=request.force)
+        yield locks, gpus
 
 
 @contextmanager

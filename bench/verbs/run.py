@@ -5,9 +5,10 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench import discover, foreign, machine, resume
+from bench import discover, machine, resume
 from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
@@ -84,7 +85,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
     """Go on with a run under its own request; returns the exit code."""
-    allowed = ("resume", "out", "wait", "json")
+    allowed = ("resume", "out", "wait", "force", "json")
     for action in parser._actions:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[0]
@@ -92,6 +93,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True)
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
+    request = replace(request, force=request.force or options.force)
     from bench import pipeline
 
     if document["complete"] and not resume.anything_missing(document, request):
@@ -246,7 +248,6 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if device == "cuda" and options.nproc is not None:
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
     devices = machine.choose_gpus(options.gpus, gpus)
-    foreign.refuse(gpus, devices if device == "cuda" else (), force=options.force)
     replicas = len(devices) if device == "cuda" else options.nproc or DEFAULT_RANKS
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it limits --until-precision and --find-batch, neither of which is asked for"

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import Driver, compile_driver
 
+from bench import lock
 from bench.analyse.parity import NOT_FINITE, SAME
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
@@ -74,6 +75,27 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
     assert not [row for row in said["validity"] if row["code"] == "unequal"]
     for launch in said["launches"]:
         assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
+
+
+def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(
+    environment: dict[str, str], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Path(environment["BENCH_STANDIN_NVML"])
+    free = driver.read_text()
+    monkeypatch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
+    command = [sys.executable, "-m", "bench", "run", "--wait", "--gpus", "1", "--out", str(tmp_path), "--no-parity"]
+    command += ["--scenario", "single", "--model", "resnet18", "--image-size", "32", "--global-batch", "8"]
+    with lock.acquire((B,), wait=False, say=print):
+        driver.write_text(free + f"process {B} {os.getpid()} {2048 * MIB}\n")
+        waiting = subprocess.Popen(
+            [*command, "--warmup", "1", "--iters", "2"], cwd=repository, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert waiting.stderr is not None
+        assert f"waiting until GPU {B} is free of PID {os.getpid()} (" in waiting.stderr.readline()
+        driver.write_text(free)
+    said, shown = waiting.communicate(timeout=240)
+    assert waiting.returncode == 0, said + shown
 
 
 @pytest.mark.slow

@@ -3,13 +3,18 @@
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from conftest import request_for
+
+from bench import discover, lock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver
+from standin.runs import write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
@@ -73,15 +78,32 @@ def test_a_gpu_whose_processes_cannot_be_seen_is_told_by_its_memory_or_its_load(
     assert told in refused(driver)
 
 
+def test_a_process_that_is_on_its_way_out_is_waited_for(driver: Driver) -> None:
+    """The lock of a run is free before the driver has taken its last rank off the list."""
+    driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
+    script = "\n".join(TWO_GPUS) + "\n"
+    told = driver.python(
+        "import threading, pathlib\nfrom bench import foreign, nvml\n"
+        f"free = lambda: pathlib.Path({str(driver.script)!r}).write_text({script!r})\n"
+        "threading.Timer(0.7, free).start()\n"
+        f"print(foreign.refuse(nvml.list_gpus()[0], {(B,)!r}, force=False))"
+    )
+    assert told == "None\n"
+
+
 def test_a_share_that_is_only_the_echo_of_what_ended_is_waited_for(driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"every {B} utilisation/2 0", f"value {B} utilisation 80")
     assert refused(driver) == ""
 
 
 def run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return bench_run(driver, here, "--scenario", "ddp", *options)
+
+
+def bench_run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | driver.environment() | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "bench", "run", "--scenario", "ddp", *options],
+        [sys.executable, "-m", "bench", "run", *options],
         cwd=here,
         env=environment,
         capture_output=True,
@@ -96,6 +118,33 @@ def test_the_command_refuses_in_one_line_before_anything_is_written(driver: Driv
     assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (B): PID 4242")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_a_gpu_of_another_run_is_refused_with_the_name_of_that_run(driver: Driver, tmp_path: Path) -> None:
+    driver.write(*TWO_GPUS, f"process {B} {os.getpid()} {2048 * MIB}")
+    with lock.acquire((B,), wait=False, say=print):
+        done = run(driver, tmp_path, "--gpus", "0")
+    assert done.returncode == 2
+    assert f"GPU {B} is in use by PID {os.getpid()} (" in done.stderr and "stand in line with --wait" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_who_is_on_a_gpu_is_looked_at_once_its_lock_is_held_also_for_a_run_that_is_resumed(
+    driver: Driver, tmp_path: Path
+) -> None:
+    driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
+    found = discover.load(*discover.resolve("ddp"))
+    request = request_for((found,), device="cuda", devices=(B,), replicas=1)
+    started = write_run(
+        tmp_path / "results", [], complete=False, also=lambda writer: writer.document.update(request=asdict(request))
+    )
+    before = (started / "run.json").read_bytes()
+    for options in (("--resume", "latest"), ("--scenario", "ddp", "--gpus", "0", "--wait")):
+        done = bench_run(driver, tmp_path, *options)
+        assert done.returncode == 2
+        assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (B): PID 4242"), options
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [started.name]
+    assert (started / "run.json").read_bytes() == before
 
 
 def test_a_gpu_that_is_not_there_is_refused_by_its_uuid(driver: Driver, tmp_path: Path) -> None:
