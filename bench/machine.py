@@ -16,6 +16,7 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_OR_CPU = ", or use --device cpu"
 
 
 def cores() -> int:
@@ -28,21 +29,29 @@ def available_memory_bytes() -> int:
     return _meminfo()["MemAvailable"]
 
 
-def choose_device(asked: str) -> tuple[str, list[nvml.Gpu]]:
-    """``cpu`` or ``cuda``, and the GPUs that are here in PCI order. ``auto`` takes the GPUs where there are some.
+def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
+    """``cpu`` or ``cuda``, the GPUs that are here in PCI order, and in one line which of them is left out.
 
-    Raises :class:`RequestError` for ``cuda`` without a GPU.
+    ``auto`` takes the GPUs where there are some, and the CPU where there is no driver or the environment hides them.
+    Raises :class:`RequestError` for ``cuda`` without a GPU, and for ``auto`` where there is a driver and it is broken.
     """
     if asked == "cpu":
-        return "cpu", []
-    gpus, why_none = visible_gpus()
-    if asked == "cuda" and not gpus:
-        raise RequestError("--device", *f"cuda was asked for, but {why_none}".split("; ", 1))
-    return ("cuda", gpus) if gpus else ("cpu", [])
+        return "cpu", [], None
+    gpus, why = visible_gpus()
+    if gpus:
+        return "cuda", gpus, why
+    assert why is not None
+    problem, remedy = why.split("; ", 1)
+    if asked == "cuda":
+        raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
+    if nvml.driver_present() and not problem.startswith(VISIBLE):
+        told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
+        raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
+    return "cpu", [], None
 
 
 def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
-    """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process, and why there are none.
+    """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process; why there are none, or one less.
 
     NVML does not know of the variable, and by it a scheduler says which GPUs are whose. As CUDA reads it: indices
     (here in PCI order) or beginnings of UUIDs, up to the first that names no GPU.
@@ -124,8 +133,11 @@ def apex_modules(scenario: Scenario) -> set[str]:
     return modules
 
 
-def describe(gpus: list[nvml.Gpu]) -> dict[str, Any]:
-    """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared."""
+def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any]:
+    """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared.
+
+    ``left_out``: which GPU cannot be used, and why.
+    """
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
     import socket
 
@@ -142,6 +154,7 @@ def describe(gpus: list[nvml.Gpu]) -> dict[str, Any]:
         "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
         "container": _container(),
         "gpus": [asdict(gpu) for gpu in gpus],
+        "gpus_reason": left_out,
         "environment": recorded_environment(),
         "git": _git(),
     }

@@ -37,7 +37,6 @@ from bench.discover import Found
 from bench.errors import BenchError, HostError, Interrupted, RequestError
 from bench.launch.local import WorkerHost
 from bench.lock import Locks, acquire
-from bench.nvml import Gpu
 from bench.plan import REFERENCE, Planned, Request, diagnostic, one_round, reference
 from bench.precision import Precision
 from bench.records import LaunchRecord
@@ -84,7 +83,7 @@ def run(
     machine.refuse_blocking_launches(request.device)
     _refuse_if_nothing_runs({found.name: _obstacle(found, request) for found in scenarios})
     with (
-        _alone(request, wait=wait, console=console) as (locks, gpus),
+        _alone(request, wait=wait, console=console) as (locks, here),
         _host(request, locks.descriptors) as host,
         interrupts.heeded(),
     ):
@@ -96,7 +95,7 @@ def run(
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
-        about = _circumstances(request, scenarios, gpus, host)
+        about = _circumstances(request, scenarios, here, host)
         writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
         done = resuming.done(writer.document)
         if not find_batch:
@@ -120,14 +119,16 @@ def run(
     return Finished(path=writer.path, document=writer.document)
 
 
-def _circumstances(request: Request, scenarios: tuple[Found, ...], gpus: list[Gpu], host: WorkerHost) -> dict[str, Any]:
+def _circumstances(
+    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], host: WorkerHost
+) -> dict[str, Any]:
     """What a run says of itself before its first launch."""
     return {
         "bench": bench.__version__,
         "command": redact.command_line(sys.argv[1:]),
         "request": asdict(request),
         "workload": {**asdict(request.workload), "hash": request.workload.hash()},
-        "machine": machine.describe(gpus),
+        "machine": here,
         "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
         "fresh": host.description["fresh"],
         "apex": host.description["apex"],
@@ -533,12 +534,14 @@ def _announce(request: Request, obstacles: dict[str, str | None], done: resuming
 
 
 @contextmanager
-def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, list[Gpu]]]:
-    """The locks of the devices, which nobody else is on either once they are held, and the GPUs that are here."""
+def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, dict[str, Any]]]:
+    """The locks of the devices, which nobody else is on either once they are held, and what this machine is then."""
     with acquire(request.devices, wait=wait, say=console.line) as locks:
-        _, gpus = machine.choose_device(request.device)
+        _, gpus, left_out = machine.choose_device(request.device)
         foreign.refuse(gpus, request.devices, force=request.force)
-        yield locks, gpus
+        if left_out is not None:
+            console.line(f"warning: {left_out}")
+        yield locks, machine.describe(gpus, left_out)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def plan(
 
     ``ranks`` counts on the CPU. ``gpus``: those to use, as in ``bench run --gpus``; None for all of them.
     """
-    device, here = machine.choose_device(device)
+    device, here, _ = machine.choose_device(device)
     devices = machine.choose_gpus(gpus, here)
     found = discover.load(*discover.resolve(scenario))
     request = Request(

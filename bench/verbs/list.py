@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     check_apex(options.apex)
-    device, gpus = machine.choose_device(options.device)
+    device, gpus, _ = machine.choose_device(options.device)
     scenarios = []
     for name, file in discover.names().items():
         try:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench import discover, machine, resume
+from bench import discover, machine, nvml, resume
 from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.discover import Found
 from bench.errors import FAILED, OK, RequestError
@@ -241,7 +241,7 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
 
 def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
     """Every default filled in, and every option checked that can be checked without torch."""
-    device, gpus = machine.choose_device(options.device)
+    device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
         raise RequestError("--gpus", why, "leave it out")
@@ -333,8 +333,7 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         known = discover.names()  # by path where the name alone would not be found
         names = [found.name if found.name in known else _place(found.file) for found in scenarios]
         options += ["--scenario", ",".join(names)]
-    device, gpus = machine.choose_device("auto")
-    every = tuple(gpu.uuid for gpu in gpus)
+    every = tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     of_gpus = request.device == "cuda" and request.devices != every
     usual_batch = global_batch(None, None, request.device, scenarios, request.replicas)
     said = {
@@ -344,7 +343,7 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         "--image-size": (request.image_size, DEFAULT_IMAGE_SIZE[request.device]),
         "--global-batch": (request.global_batch, usual_batch),
         "--seed": (request.seed, 0),
-        "--device": (request.device, device),
+        "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
         "--gpus": (",".join(request.devices) if of_gpus else None, None),
         "--nproc": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
         "--python": (request.python, None),

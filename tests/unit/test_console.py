@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import discover
+from bench import discover, nvml
 from bench.cli import HELP, VERBS, main
 from bench.console import align, columns, fold, passing, tell
 from bench.verbs import run as verb
@@ -172,6 +172,7 @@ def test_an_option_that_there_is_not_is_answered_with_the_closest(
 # What to do next
 
 
+@pytest.mark.parametrize("driver", [False, True])
 @pytest.mark.parametrize(
     "asked",
     [
@@ -181,7 +182,12 @@ def test_an_option_that_there_is_not_is_answered_with_the_closest(
         "--global-batch 16 --label 'not to be kept' --iters 3",
     ],
 )
-def test_the_next_run_that_is_named_measures_the_same_work(asked: str, tmp_path: Path) -> None:
+def test_the_next_run_that_is_named_measures_the_same_work(
+    asked: str, driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``driver``: whether there is one, which is broken."""
+    monkeypatch.setattr(nvml, "driver_present", lambda: driver)
+    monkeypatch.setattr(nvml, "list_gpus", lambda: ([], "it is broken; mend it"))
     parser = verb._parser()
     options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
     scenarios = verb._scenarios(options.scenario)

@@ -4,6 +4,7 @@ import pytest
 from conftest import request_for
 
 from bench import discover, machine, nvml, pipeline
+from bench.console import Console
 from bench.errors import RequestError
 
 FOUR = [
@@ -43,12 +44,42 @@ def test_gpus_that_a_scheduler_gave_to_others_are_not_taken(
     monkeypatch.delenv(machine.VISIBLE, raising=False)
     if variable is not None:
         monkeypatch.setenv(machine.VISIBLE, variable)
-    device, gpus = machine.choose_device("auto")
+    device, gpus, _ = machine.choose_device("auto")
     assert (device, [gpu.index for gpu in gpus]) == ("cuda" if left else "cpu", left)
     assert machine.choose_gpus(None, gpus) == tuple(FOUR[index].uuid for index in left)
     if not left:
         with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
             machine.choose_device("cuda")
+
+
+BROKEN = "NVML does not start: Driver/library version mismatch; mend the driver until nvidia-smi works"
+LOST = "the GPU that nvidia-smi numbers 1 is left out: GPU is lost; reset or replace it"
+
+
+@pytest.mark.parametrize("why", [BROKEN, f"{BROKEN}, or use --device cpu", LOST])
+def test_a_driver_that_is_broken_is_not_passed_over_for_the_cpu(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "list_gpus", lambda: ([], why))
+    monkeypatch.setattr(nvml, "driver_present", lambda: True)
+    with pytest.raises(RequestError) as caught:
+        machine.choose_device("auto")
+    problem, remedy = why.removesuffix(", or use --device cpu").split("; ")
+    assert caught.value.problem == f"there is an NVIDIA driver, but no GPU can be used: {problem}"
+    assert caught.value.remedy == f"{remedy}, or use --device cpu"
+    assert machine.choose_device("cpu") == ("cpu", [], None)
+    monkeypatch.setattr(nvml, "driver_present", lambda: False)
+    assert machine.choose_device("auto") == ("cpu", [], None)
+
+
+def test_a_gpu_that_is_left_out_is_said_and_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR[:1], LOST))
+    request = request_for(
+        (discover.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
+    )
+    with pipeline._alone(request, wait=False, console=Console()) as (_, here):
+        assert here["gpus_reason"] == LOST
+    assert f"warning: {LOST}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("scenario", "built", "obstacle"), [("single", None, True), ("dp", "13.0", False)])
