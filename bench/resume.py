@@ -7,12 +7,14 @@ from typing import Any
 from bench import discover
 from bench.discover import Found
 from bench.errors import RequestError
+from bench.machine import VISIBLE
 from bench.plan import Request
 from bench.store import RunWriter, sha256
 
 DONE = ("ok", "unsupported")
-SAME_MACHINE = ("host", "cpu", "cores_usable", "memory_gib")
+SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_VERSIONS = ("python", "torch", "torchvision")
+SAME_GPU = ("name", "driver", "power_limit_w")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +99,44 @@ def check_same(document: dict[str, Any], now: dict[str, Any]) -> None:
 
     Raises :class:`RequestError` that names everything that differs.
     """
+    before, after = _circumstances(document), _circumstances(now)
     differ = [
-        f"{name} was {document[part].get(name)} and is {now[part][name]}"
-        for part, names in (("machine", SAME_MACHINE), ("versions", SAME_VERSIONS))
-        for name in names
-        if document[part].get(name) != now[part][name]
+        f"{name} was {before.get(name, 'absent')} and is {after.get(name, 'absent')}"
+        for name in before | after
+        if before.get(name) != after.get(name)
     ]
-    if _gpus(document) != _gpus(now):
-        differ.append(f"GPUs were {_gpus(document)} and are {_gpus(now)}")
-    if document["bench"] != now["bench"]:
-        differ.append(f"bench was {document['bench']} and is {now['bench']}")
+    commits = [_commit(one) for one in (document, now)]
+    if None not in commits and commits[0] != commits[1]:
+        differ.append(f"bench was at commit {commits[0]} and is at {commits[1]}")
     if document["workload"]["hash"] != now["workload"]["hash"]:
         differ.append("the workload of this request is another one in this version of bench")
     if differ:
         raise RequestError("--resume", "; ".join(differ), "start a new run")
 
 
-def _gpus(document: dict[str, Any]) -> list[tuple[str, str]]:
-    chosen = document["request"]["devices"]
-    return sorted((gpu["uuid"], gpu["name"]) for gpu in document["machine"]["gpus"] if gpu["uuid"] in chosen)
+def _circumstances(document: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same in all of a run, by what it is called. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
+    request, here, versions = document["request"], document["machine"], document["versions"]
+    gpus = [gpu for gpu in here["gpus"] if gpu["uuid"] in request["devices"]]
+    may_use_apex = request["device"] == "cuda" and request["impl"] != "native"
+    return {
+        "bench": document["bench"],
+        **{name: here.get(name) for name in SAME_MACHINE},
+        **{name: versions.get(name) for name in SAME_VERSIONS},
+        **{f"{name} of {gpu['uuid']}": gpu[name] for gpu in gpus for name in SAME_GPU},
+        **{name: value for name, value in here["environment"].items() if name != VISIBLE},
+        **({"apex": _apex(document["apex"])} if may_use_apex else {}),
+    }
+
+
+def _apex(found: dict[str, Any]) -> str:
+    """Such as ``apex.amp 0.1, no apex.parallel``."""
+    return ", ".join(
+        f"no {module}" if problem else f"{module} {found['version'] or ''}".rstrip()
+        for module, problem in found["problems"].items()
+    )
+
+
+def _commit(document: dict[str, Any]) -> str | None:
+    git = document["machine"].get("git")
+    return f"{git['commit']}{' with changes' * git['dirty']}" if git else None

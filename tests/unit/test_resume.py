@@ -28,8 +28,19 @@ def document(*launches: dict[str, Any], **more: Any) -> dict[str, Any]:
         "bench": "1",
         "request": asdict(REQUEST),
         "workload": {"hash": REQUEST.workload.hash()},
-        "machine": {"host": "here", "cpu": "some", "cores_usable": 2, "memory_gib": 8.0, "gpus": []},
+        "machine": {
+            "host": "here",
+            "os": "Linux-5.15",
+            "cpu": "some",
+            "cores_usable": 2,
+            "memory_gib": 8.0,
+            "governor": "performance",
+            "gpus": [],
+            "environment": {"OMP_NUM_THREADS": "1"},
+            "git": {"commit": "aaaa", "dirty": False},
+        },
         "versions": {"python": "3.11.7", "torch": "2.15.0", "torchvision": "0.29.2"},
+        "apex": {"version": "0.1", "problems": {"apex.amp": None, "apex.parallel": None}},
         **more,
     }
 
@@ -66,6 +77,10 @@ def test_the_same_circumstances_are_no_obstacle() -> None:
         ("machine", "cpu", "another", "cpu was some and is another"),
         ("machine", "cores_usable", 4, "cores_usable was 2 and is 4"),
         ("versions", "torch", "2.16.0", "torch was 2.15.0 and is 2.16.0"),
+        ("machine", "os", "Linux-6.8", "os was Linux-5.15 and is Linux-6.8"),
+        ("machine", "environment", {"NCCL_P2P_DISABLE": "1"}, "OMP_NUM_THREADS was 1 and is absent; NCCL_P2P_DISABLE "),
+        ("machine", "git", {"commit": "bbbb", "dirty": False}, "bench was at commit aaaa and is at bbbb"),
+        ("machine", "git", {"commit": "aaaa", "dirty": True}, "commit aaaa and is at aaaa with changes"),
         ("workload", "hash", "0", "the workload of this request is another one"),
     ],
 )
@@ -77,9 +92,42 @@ def test_what_differs_is_named(part: str, name: str, value: Any, says: str) -> N
     assert caught.value.option == "--resume" and says in caught.value.problem
 
 
-def test_another_gpu_is_named() -> None:
-    request = {**asdict(REQUEST), "devices": ["GPU-a"]}
-    before, now = document(request=request), document(request=request)
-    before["machine"]["gpus"] = [{"uuid": "GPU-a", "name": "H100"}]
-    with pytest.raises(RequestError, match=r"GPUs were \[\('GPU-a', 'H100'\)\] and are \[\]"):
-        resume.check_same(before, now)
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("machine", {"governor": "powersave", "git": None}),
+        ("machine", {"environment": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1"}}),
+        ("apex", {"version": "0.2"}),
+    ],
+)
+def test_what_varies_freely_or_is_not_used_is_no_obstacle(part: str, changes: dict[str, Any]) -> None:
+    now = document()
+    now[part] |= changes
+    resume.check_same(document(), now)
+    resume.check_same(now, document())
+
+
+def on_a_gpu(problems: dict[str, str | None] | None = None, **changes: Any) -> dict[str, Any]:
+    made = document(request={**asdict(REQUEST), "device": "cuda", "devices": ["GPU-a"]})
+    made["machine"]["gpus"] = [
+        {"uuid": "GPU-a", "name": "H100", "driver": "550.1", "power_limit_w": 700.0} | changes,
+        {"uuid": "GPU-b", "name": "not used", "driver": None, "power_limit_w": None},
+    ]
+    made["apex"]["problems"] |= problems or {}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (on_a_gpu(uuid="GPU-c"), "name of GPU-a was H100 and is absent"),
+        (on_a_gpu(driver="580.2"), "driver of GPU-a was 550.1 and is 580.2"),
+        (on_a_gpu(power_limit_w=350.0), "power_limit_w of GPU-a was 700.0 and is 350.0"),
+        (on_a_gpu({"apex.amp": "it is gone"}), "apex was apex.amp 0.1, apex.parallel 0.1 and is no apex.amp, apex."),
+    ],
+)
+def test_what_differs_of_a_gpu_or_of_apex_is_named(now: dict[str, Any], says: str) -> None:
+    resume.check_same(on_a_gpu(), on_a_gpu())
+    with pytest.raises(RequestError) as caught:
+        resume.check_same(on_a_gpu(), now)
+    assert says in caught.value.problem
