@@ -30,15 +30,27 @@ def spooled_launches(folder: str) -> list[int]:
 
 
 def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a launch by table, ``memory`` and ``device``. A last line that is cut off is left out."""
+    """The rows of a launch by table, ``memory`` and ``device``, up to a line that is cut off or damaged.
+
+    What lies behind such a line is not what was written there: a crash of the machine leaves zeros, or an older block.
+    """
     tables: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for line in file:
-                if line.endswith("\n"):
-                    table, row = json.loads(line)
-                    tables[table].append(row)
+                match _parsed(line):
+                    case [("memory" | "device") as table, dict(row)]:
+                        tables[table].append(row)
+                    case _:
+                        break
     return tables
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
 
 
 class Spool:

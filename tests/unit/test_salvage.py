@@ -97,6 +97,31 @@ def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_pat
     assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\0" * 4096,
+        b"\0" * 4096 + b"\n",
+        b'["memory", {"launch": 1, \xff\n',
+        b"[]\n",
+        b"5\n",
+        b'["memory", 5]\n',
+        b'["another", {}]\n',
+        b'[["memory"], {}]\n',
+    ],
+)
+def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:
+    """As after the crash of a machine: a block of zeros, and behind it anything."""
+    run = writer(tmp_path)
+    run.add({"launch": 0}, memory=[row(0)])
+    spooled(run, 1)
+    with open(spool_path(run.scratch, 1), "r+b") as file:
+        whole = file.read()
+        file.write(damage + whole)
+    found = read(run.path, allow_incomplete=True)
+    assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
+
+
 def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
     run = writer(tmp_path)
     run.add({"launch": 0}, memory=[row(0) | {"pss_mib": 1.0}], device=[row(0, DEVICE_COLUMNS)])
