@@ -51,7 +51,8 @@ def folder() -> str:
 def names() -> dict[str, str]:
     """Every scenario that can be asked for by name, with its file; the published ones first.
 
-    Raises :class:`RequestError` where two have the same name.
+    A module that an installed package names and that is not there stands in place of its file, for :func:`resolve` and
+    :func:`load` to refuse. Raises :class:`RequestError` where two have the same name.
     """
     files = {
         entry.name[:-3]: entry.path
@@ -91,6 +92,7 @@ def resolve(request: str) -> tuple[str, str]:
             raise RequestError("--scenario", f"{request} takes the name of the scenario {name!r}", "rename the file")
         return name, file
     if request in known:
+        _check_there(request, known[request])
         return request, known[request]
     from difflib import get_close_matches
 
@@ -104,6 +106,7 @@ def load(name: str, file: str) -> Found:
 
     Raises :class:`RequestError` when the file cannot be executed or declares no ``SCENARIO``.
     """
+    _check_there(name, file)
     module = load_module(name, file)
     scenario = getattr(module, "SCENARIO", None)
     if not isinstance(scenario, Scenario):
@@ -136,6 +139,11 @@ def load_module(name: str, file: str) -> ModuleType:
     return module
 
 
+def _check_there(name: str, file: str) -> None:
+    if not os.path.isfile(file):
+        raise RequestError("scenarios", f"the entry point {name!r} names a missing module {file}", "reinstall it")
+
+
 def _line_in(file: str, error: BaseException) -> int | None:
     """The last line of ``file`` that took part in ``error``."""
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -150,7 +158,7 @@ def _line_in(file: str, error: BaseException) -> int | None:
 
 
 def _entry_points() -> list[tuple[str, str]]:
-    """``(name, file)`` of the scenarios that installed packages declare.
+    """``(name, file)`` of the scenarios that installed packages declare; the module where there is no file.
 
     ``importlib.metadata`` takes longer to import than ``bench list`` may take, so it is asked only where some package
     has the group at all.
@@ -159,27 +167,19 @@ def _entry_points() -> list[tuple[str, str]]:
         return []
     from importlib.metadata import entry_points
 
-    found = []
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        origin = _origin(point.module)
-        if origin is None:
-            raise RequestError(
-                "scenarios", f"the entry point {point.name!r} names a missing module {point.module}", "reinstall it"
-            )
-        found.append((point.name, origin))
-    return found
+    return [(point.name, _origin(point.module) or point.module) for point in entry_points(group=ENTRY_POINT_GROUP)]
 
 
 def _origin(module: str) -> str | None:
-    """The file of a module, found without importing the packages around it (``find_spec`` would import them)."""
-    path: list[str] | None = None
-    origin = None
-    for part in module.split("."):
-        spec = PathFinder.find_spec(part, path)
-        if spec is None:
-            return None
-        path, origin = list(spec.submodule_search_locations or []), spec.origin
-    return origin
+    """The file of a module, found without importing the packages around it (``find_spec`` of all of it would).
+
+    For the first of them every finder is asked: ``pip install -e`` may bring one of its own.
+    """
+    first, *below = module.split(".")
+    spec = importlib.util.find_spec(first)
+    for part in below:
+        spec = spec and PathFinder.find_spec(part, list(spec.submodule_search_locations or []))
+    return spec.origin if spec else None
 
 
 def _declares_group(folder: str) -> bool:

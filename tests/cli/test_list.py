@@ -105,11 +105,11 @@ def test_where_apex_is_asked_for_on_the_cpu_those_that_use_none_still_run() -> N
 
 @pytest.fixture
 def broken_package(tmp_path: Path) -> Path:
-    """An installed package whose scenario has a syntax error."""
+    """An installed package with a scenario that has a syntax error, and one whose module is missing."""
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[bench.scenarios]\nhierarchical = their_module\n")
+    (metadata / "entry_points.txt").write_text("[bench.scenarios]\nhierarchical = their_module\nghost = gone\n")
     (tmp_path / "their_module.py").write_text("import os\nSCENARIO = = 1\n")
     return tmp_path
 
@@ -117,7 +117,8 @@ def broken_package(tmp_path: Path) -> Path:
 @needs_torch
 def test_a_broken_scenario_is_a_row_and_not_the_end_of_the_list(broken_package: Path) -> None:
     rows = {row["name"]: row for row in listed(PYTHONPATH=str(broken_package))["scenarios"]}
-    assert list(rows)[:10] == NAMES and list(rows)[-1] == "hierarchical"
+    assert list(rows)[:10] == NAMES and {"hierarchical", "ghost"} <= set(rows)
+    assert rows["ghost"]["reason"] == "the entry point 'ghost' names a missing module gone"
     assert all(row["runs_here"] for name, row in rows.items() if name in NAMES)
     assert f"{broken_package / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
     people = bench("list", "--device", "cpu", PYTHONPATH=str(broken_package))

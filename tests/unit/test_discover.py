@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -134,11 +135,33 @@ def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
         "no_such_package.module",
     ],
 )
-def test_an_entry_point_to_a_missing_module_is_named(install: Install, module: str) -> None:
+def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(install: Install, module: str) -> None:
     install({"ghost": module}, {})
-    error = refusal(discover.names)
-    assert "'ghost'" in error.problem
-    assert module in error.problem
+    for call in (lambda: discover.resolve("ghost"), lambda: discover.load("ghost", discover.names()["ghost"])):
+        assert f"'ghost' names a missing module {module}" in refusal(call).problem
+    assert discover.load(*discover.resolve("ddp")).scenario.strategy == "ddp"
+
+
+@pytest.mark.parametrize("module", ["their_module", "their_package.deep"])
+def test_a_package_that_a_finder_of_its_own_brings_is_found(
+    install: Install, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``pip install -e`` makes it: the metadata is on the path, and the source is not."""
+    source = tmp_path / "source"
+    file = source / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    (source / "their_package").mkdir(exist_ok=True)
+    (source / "their_package" / "__init__.py").write_text("raise AssertionError('imported')")
+    file.write_text(GOOD)
+    install({"hierarchical": module}, {})
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            return PathFinder.find_spec(name, [str(source)])
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert discover.resolve("hierarchical") == ("hierarchical", str(file))
 
 
 # Files
