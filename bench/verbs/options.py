@@ -108,14 +108,12 @@ def percentage(text: str) -> float:
 
 
 def span(text: str) -> float:
-    """A length of time with its unit, such as ``90s``, ``20m`` or ``2h``, in seconds."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        value = float(text[:-1]) * units[text[-1:]]
-    except (ValueError, KeyError):
-        value = 0.0
+    """A length of time with its units, such as ``90s``, ``20m`` or ``1h30m``, in seconds."""
+    parts = re.fullmatch("".join(rf"(?:(\d*\.?\d+){unit})?" for unit in "hms"), text)
+    hours, minutes, rest = (float(part or 0) for part in parts.groups()) if parts else (0.0, 0.0, 0.0)
+    value = 3600 * hours + 60 * minutes + rest
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 20m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 20m or 1h30m")
     return value
 
 

@@ -87,11 +87,11 @@ CASES: dict[str, Case] = {
     # until it is precise, and why it takes so long
     "budget without unit": (
         (*CPU, "--until-precision", "1%", "--budget", "5"),
-        ("error: --budget: '5'", "such as 90s, 20m or 2h"),
+        ("error: --budget: '5'", "such as 90s, 20m or 1h30m"),
     ),
     **{
         f"budget of {value}": ((*CPU, "--until-precision", "1%", "--budget", value), (f"--budget: '{value}'", "20m"))
-        for value in ("0m", "nanm", "infh", "m", "", "20 parsecs")
+        for value in ("0m", "nanm", "infh", "m", "", "20 parsecs", "0h0m", "1h30", "30s9m", "9m9m", "1.2.3h", "1h -5m")
     },
     "negative budget": ((*CPU, "--until-precision", "1%", "--budget=-5m"), ("--budget: '-5m'", "20m")),
     "budget for nothing": ((*CPU, "--budget", "20m"), ("error: --budget: ", "--until-precision 1%", "--find-batch")),

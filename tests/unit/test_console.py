@@ -18,6 +18,7 @@ from bench import discover, nvml
 from bench.cli import HELP, VERBS, main
 from bench.console import align, columns, fold, passing, tell
 from bench.verbs import run as verb
+from bench.verbs.options import span
 
 ROWS = [["scenario", "img/s", "step ms", "what ran"], ["ddp", "10.0", "100.0", "torch DDP · gloo ×2 · fp32"]]
 
@@ -167,6 +168,14 @@ def test_an_option_that_there_is_not_is_answered_with_the_closest(
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and typed in line
     assert (f"did you mean {meant}?" in line) if meant else "did you mean" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("570s", 570), ("9m", 540), ("9m30s", 570), ("1h30m", 5400), ("1h0m5s", 3605), ("2h1s", 7201), ("1.5h.5m", 5430)],
+)
+def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> None:
+    assert span(text) == seconds
 
 
 # What to do next
