@@ -8,12 +8,13 @@ import sys
 from typing import Any
 
 from bench.bootstrap import program
+from bench.errors import RequestError
 
 LIMIT_S = 120.0
 
 
-def ask(*, apex_path: str | None, python: str | None) -> "subprocess.Popen[str] | str":
-    """The child that finds out, or in one line why it cannot be started."""
+def ask(*, apex_path: str | None, python: str | None) -> "subprocess.Popen[str]":
+    """The child that finds out. Raises :class:`RequestError` where it cannot be started."""
     arguments = [apex_path] if apex_path else []
     try:
         return subprocess.Popen(
@@ -26,13 +27,12 @@ def ask(*, apex_path: str | None, python: str | None) -> "subprocess.Popen[str] 
             env=os.environ | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
         )
     except OSError as error:
-        return f"{python} cannot be started: {error.strerror}"
+        problem = f"{python} cannot be started: {error.strerror}"
+        raise RequestError("--python", problem, "give an interpreter's path") from error
 
 
-def answer(child: "subprocess.Popen[str] | str") -> dict[str, Any]:
+def answer(child: "subprocess.Popen[str]") -> dict[str, Any]:
     """The facts of ``bench.worker.facts``, or ``{"problem": one line}`` where the child did not live to tell them."""
-    if isinstance(child, str):
-        return {"problem": child}
     try:
         told, errors = child.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -43,5 +43,10 @@ def answer(child: "subprocess.Popen[str] | str") -> dict[str, Any]:
         last = (errors.strip().splitlines() or ["it said nothing"])[-1]
         how = signal.Signals(-child.returncode).name if child.returncode < 0 else f"exit code {child.returncode}"
         return {"problem": f"importing torch ended the interpreter with {how}: {last}"}
-    facts: dict[str, Any] = json.loads(told.splitlines()[-1])
+    try:
+        facts = json.loads(told.splitlines()[-1])
+    except (ValueError, IndexError):
+        facts = None
+    if not isinstance(facts, dict) or "torch" not in facts:
+        return {"problem": "the interpreter does not answer as a Python would"}
     return {"problem": None, **facts}

@@ -3,14 +3,15 @@
 import sys
 
 from bench.errors import OK
-from bench.verbs.options import Parser, check_apex, print_json
+from bench.verbs.options import Parser, check_apex, check_python, print_json
 
 DESCRIPTION = """\
 What this machine can measure, and what would spoil it: GPUs, driver, topology, torch, apex module by module, CPU and
 container, on one page. Each finding says what it means for a measurement and what to do about it.
 """
 EPILOG = """\
-Nothing is measured and nothing is changed. The exit code is 0 whatever is found; a script reads --json.
+Nothing is measured and nothing is changed. The exit code is 0 whatever is found (a script reads --json), and 2 where
+the request is wrong.
 """
 
 
@@ -22,6 +23,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     check_apex(options.apex)
+    check_python(options.python)
     from bench.doctor import examine
 
     report = examine(apex_path=options.apex, python=options.python)

@@ -130,6 +130,12 @@ def check_apex(path: str | None) -> None:
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
+def check_python(path: str | None) -> None:
+    """Refuse a ``--python`` that names nothing; whether it can be started shows when it is."""
+    if path == "":
+        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
+
+
 def print_json(document: object) -> None:
     """One JSON document, alone on standard output."""
     json.dump(document, sys.stdout, indent=1, allow_nan=False)

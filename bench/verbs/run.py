@@ -15,7 +15,17 @@ from bench.errors import FAILED, OK, RequestError
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
 from bench.precision import FEWEST_LAUNCHES
 from bench.store import find, read, verified
-from bench.verbs.options import Parser, check_apex, percentage, print_json, seconds, seed, span, whole_number
+from bench.verbs.options import (
+    Parser,
+    check_apex,
+    check_python,
+    percentage,
+    print_json,
+    seconds,
+    seed,
+    span,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from bench.pipeline import Finished
@@ -254,8 +264,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
-    if options.python == "":
-        raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
+    check_python(options.python)
     check_apex(options.apex)
     profile = PROFILES[options.profile, device]
     return Request(

@@ -151,9 +151,22 @@ def test_a_broken_torch_is_a_finding_and_the_rest_is_told(tmp_path: Path, source
     assert "✗ torch" in done.stdout
 
 
-def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
-    found = report("--python", str(tmp_path / "none"))
-    assert f"{tmp_path}/none cannot be started: No such file or directory" in about(found, "torch")[0]
+@pytest.mark.parametrize(
+    ("python", "said"), [("", "it is empty"), ("none", "cannot be started: No such file"), (".", "Permission denied")]
+)
+def test_an_interpreter_that_cannot_be_started_is_refused(tmp_path: Path, python: str, said: str) -> None:
+    done = doctor("--python", python and str(tmp_path / python))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("bench: error: --python: ") and said in done.stderr
+
+
+@pytest.mark.parametrize("says", ["true", "echo", "printf '\\377'", "echo '{}'", "echo 1", "echo '[]'"])
+def test_a_program_that_is_no_interpreter_is_a_finding(tmp_path: Path, says: str) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    found = report("--python", str(program))
+    assert "does not answer as a Python would" in about(found, "torch")[0]
 
 
 def test_an_apex_that_is_none_is_refused(tmp_path: Path) -> None:
