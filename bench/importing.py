@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from reprlib import repr as brief
 from typing import Any, NoReturn
 
 import bench
@@ -55,6 +56,12 @@ TIMES = {
     ),
 }
 """What a step time means, by kind of file."""
+
+SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
+"""A step of less than a nanosecond, or of more than eleven days, is a slip or another unit."""
+
+MOST_IMAGES = 10**9
+"""Of a rank in a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,13 +299,13 @@ def _configurations(path: str, document: Any) -> list[_Configuration]:
         model, batch = (_get(path, of_model, name, where) for name in ("model", "batch_size"))
         if not isinstance(model, str) or not model:
             _refuse(path, f"{where}: model is {model!r} and no name")
-        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-            _refuse(path, f"{where}: batch_size is {batch!r} and no number of images")
+        if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_IMAGES:
+            _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of images")
         for at, result in enumerate(_list(path, of_model, "result", where)):
             place = f"{where}.result[{at}]"
             ranks = len(_list(path, result, "ranks", place))
             pooled = [
-                1000.0 * _positive(path, f"{place}: measurements[{index}]", value)
+                _of_seconds(path, f"{place}: measurements[{index}]", value)
                 for index, value in enumerate(_list(path, result, "measurements", place))
             ]
             if len(pooled) % ranks:
@@ -415,8 +422,8 @@ def _milliseconds(path: str, where: str, text: str) -> float:
         value = math.nan if "_" in text else float(text)
     except ValueError:
         value = math.nan
-    if not 0.0 < value < math.inf:
-        _refuse(path, f"{where}step_ms is {text!r} and no number of milliseconds above 0")
+    if not SHORTEST_MS <= value <= LONGEST_MS:
+        _refuse(path, f"{where}step_ms is {brief(text)} and no number of milliseconds from 1e-6 to 1e9")
     return value
 
 
@@ -426,11 +433,12 @@ def _whole(path: str, where: str, name: str, text: str) -> int:
     return int(text)
 
 
-def _positive(path: str, where: str, value: Any) -> float:
+def _of_seconds(path: str, where: str, value: Any) -> float:
+    """A time in milliseconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0.0 < value < math.inf:
-        _refuse(path, f"{where} is {value!r} and no number of seconds above 0")
-    return float(value)
+    if not number or not SHORTEST_MS <= 1000 * value <= LONGEST_MS:
+        _refuse(path, f"{where} is {brief(value)} and no number of seconds from 1e-9 to 1e6")
+    return 1000.0 * float(value)
 
 
 def _get(path: str, value: Any, name: str, where: str) -> Any:

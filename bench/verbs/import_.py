@@ -30,6 +30,9 @@ start with many steps is one launch, whatever their number; so is all that pytor
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
 
+MOST_DEVICES = 100_000
+"""More than any job has: the hardware is listed device by device."""
+
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -41,7 +44,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="images per step over all ranks")
-    parser.add_argument("--world-size", type=whole_number, metavar="N", help="devices that shared the global batch")
+    parser.add_argument("--world-size", type=_devices, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
     parser.add_argument(
@@ -81,6 +84,14 @@ def main(arguments: list[str]) -> int:
         about = {"run": run.id, "path": run.path, "imported": run.document["imported"]}
         print_json({**about, "workload": run.document["workload"], "launches": launches, "measured_steps": steps})
     return OK
+
+
+def _devices(text: str) -> int:
+    """How many there were."""
+    value = whole_number(text)
+    if value > MOST_DEVICES:
+        raise argparse.ArgumentTypeError(f"{value} devices are too many: give at most {MOST_DEVICES:,}")
+    return value
 
 
 def _name(text: str) -> str:

@@ -4,10 +4,14 @@ import argparse
 import json
 import re
 import sys
+from reprlib import repr as brief
 from typing import NoReturn
 
 from bench.apex_probe import look, search_path
 from bench.errors import BenchError, RequestError
+
+MOST = 10**9
+"""Of anything that is counted: more is a slip, and too much for what makes a list of it."""
 
 
 class WrongOption(BenchError):
@@ -68,13 +72,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """A whole number of at least 1."""
+    """A whole number from 1 to :data:`MOST`."""
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 1")
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {MOST:,}")
     return value
 
 

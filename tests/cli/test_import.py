@@ -209,6 +209,9 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "zero": ("t.csv", "step_ms\n0\n", (), "line 2: step_ms is '0'"),
     "NaN": ("t.csv", "step_ms\nnan\n", (), "line 2: step_ms is 'nan'"),
     "infinite": ("t.csv", "step_ms\n1e999\n", (), "line 2: step_ms is '1e999'"),
+    "too long": ("t.csv", "step_ms\n1\n1e308\n", (), "line 3: step_ms is '1e308' and no number of milliseconds from"),
+    "too short": ("t.csv", "step_ms\n1e-320\n", (), "line 2: step_ms is '1e-320'"),
+    "many digits": ("t.csv", f"step_ms\n{'9' * 401}\n", (), "line 2: step_ms is '999"),
     "missing cell": ("t.csv", "step_ms,rank\n40,0\n41\n", (), "line 3 has 1 cells where the heading has 2"),
     "quote": ("t.csv", 'step_ms\n"40\n', (), "t.csv line"),
     "rank": ("t.csv", "step_ms,rank\n40,one\n", (), "line 2: rank is 'one' and no whole number"),
@@ -242,7 +245,10 @@ def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(-0.1, "-0.1"), (0, "0"), (float("nan"), "nan"), (True, "True"), ("0.1", "'0.1'"), (None, "None")],
+    [
+        *[(-0.1, "-0.1"), (0, "0"), (float("nan"), "nan"), (True, "True"), ("0.1", "'0.1'"), (None, "None")],
+        *[(1e306, "1e+306"), (1e-300, "1e-300"), pytest.param(10**400, "1000000000", id="401 digits")],
+    ],
 )
 def test_a_measurement_of_pytorch_must_be_a_time(bench: Bench, tmp_path: Path, value: Any, said: str) -> None:
     document = pytorch()
@@ -250,8 +256,19 @@ def test_a_measurement_of_pytorch_must_be_a_time(bench: Bench, tmp_path: Path, v
     (tmp_path / "t.json").write_text(json.dumps(document))
     code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
     assert (code, err.count("\n")) == (2, 1)
-    assert f"benchmark_results[1].result[2]: measurements[4] is {said} and no number of seconds above 0" in err
+    assert f"benchmark_results[1].result[2]: measurements[4] is {said}" in err
+    assert " and no number of seconds from 1e-9 to 1e6" in err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("batch", [0, True, 2.0, 10**10, pytest.param(10**400, id="401 digits")])
+def test_a_batch_of_pytorch_must_be_a_number_of_images(bench: Bench, tmp_path: Path, batch: Any) -> None:
+    document = pytorch()
+    document["benchmark_results"][1]["batch_size"] = batch
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert len(err) < 200 and "benchmark_results[1]: batch_size is " in err
 
 
 @pytest.mark.parametrize(
@@ -284,6 +301,8 @@ def test_one_configuration_of_pytorch_has_to_be_chosen(
         (("t.csv",), "--scenario: t.csv does not say what was run"),
         (("t.csv", "--scenario", " "), "--scenario: ' ' is no name"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
+        (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: '999"),
+        (("t.csv", "--scenario", "ddp", "--world-size", "1000000000"), "--world-size: 1000000000 devices are too many"),
         (("t.csv", "--scenario", "ddp", "--hardware", "A100"), "--hardware: it is not said whether"),
         (("t.csv", "--scenario", "ddp", "--measured", "yesterday"), "--measured"),
         (("t.csv", "--scenario", "ddp", "--out", "t.csv/out"), "--out"),
