@@ -106,6 +106,16 @@ class Measurement:
     left_out: tuple[str, ...] = ()
 
 
+def is_name(text: str) -> bool:
+    """Whether this can be called a name, in a line that a terminal shows."""
+    return bool(text.strip()) and text.isprintable()
+
+
+def is_scenario(text: str) -> bool:
+    """Whether a scenario can have this name: where scenarios are listed, a comma separates them."""
+    return is_name(text) and "," not in text
+
+
 def read(path: str, told: Told) -> Measurement:
     """What ``path`` says, whichever of the two kinds it is; raises :class:`RequestError` for everything else."""
     text = _text(path)
@@ -197,8 +207,8 @@ def _step(path: str, line: int, cells: dict[str, str], told: Told) -> tuple[_Ste
     where = f"line {line}: "
     step_ms = _milliseconds(path, where, cells["step_ms"])
     scenario = cells.get("scenario", told.scenario) or ""
-    if not scenario:
-        _refuse(path, f"{where}scenario is empty")
+    if not is_scenario(scenario):
+        _refuse(path, f"{where}scenario is {brief(scenario)} and no name of one")
     warm = cells.get("warmup", "").lower()
     if warm not in (*TRUE, *FALSE):
         _refuse(path, f"{where}warmup is {cells['warmup']!r} and neither true nor false")
@@ -297,8 +307,8 @@ def _configurations(path: str, document: Any) -> list[_Configuration]:
     for number, of_model in enumerate(_list(path, document, "benchmark_results", "the document")):
         where = f"benchmark_results[{number}]"
         model, batch = (_get(path, of_model, name, where) for name in ("model", "batch_size"))
-        if not isinstance(model, str) or not model:
-            _refuse(path, f"{where}: model is {model!r} and no name")
+        if not isinstance(model, str) or not is_name(model):
+            _refuse(path, f"{where}: model is {brief(model)} and no name")
         if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_IMAGES:
             _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of images")
         for at, result in enumerate(_list(path, of_model, "result", where)):

@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
     """Import; returns the exit code."""
     parser = Parser("import", DESCRIPTION, EPILOG)
     parser.add_argument("file", metavar="FILE", help="a CSV of step times, or the JSON of pytorch's DDP benchmark")
-    parser.add_argument("--scenario", type=_name, metavar="NAME", help="what was run, where the file does not say it")
+    parser.add_argument(
+        "--scenario", type=_scenario, metavar="NAME", help="what was run, where the file does not say it"
+    )
     parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="images per step over all ranks")
@@ -96,8 +98,19 @@ def _devices(text: str) -> int:
 
 def _name(text: str) -> str:
     """A name for people: something on one line."""
-    if not text.strip() or not text.isprintable():
+    from bench.importing import is_name
+
+    if not is_name(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name")
+    return text.strip()
+
+
+def _scenario(text: str) -> str:
+    """The name of one scenario."""
+    from bench.importing import is_scenario
+
+    if not is_scenario(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of one scenario")
     return text.strip()
 
 

@@ -219,6 +219,11 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "uneven ranks": ("t.csv", "step_ms,rank\n40,0\n41,0\n40,1\n", (), "rank 1 has 1 steps and rank 0 has 2"),
     "other steps": ("t.csv", "step_ms,rank,step\n40,0,0\n40,1,1\n", (), "rank 1 has other steps than rank 0"),
     "step twice": ("t.csv", "step_ms,step\n40,7\n40,7\n", (), "line 3: the launch of ddp has step 7 of rank 0 twice"),
+    "ESC": ("t.csv", "step_ms,scenario\n4,\x1b[31mred\n", (), r"line 2: scenario is '\x1b[31mred' and no name of one"),
+    "right to left": ("t.csv", "step_ms,scenario\n4,a\n4,a\u202eb\n", (), r"line 3: scenario is 'a\u202eb'"),
+    "line break": ("t.csv", 'step_ms,scenario\n4,"a\nb"\n', (), r"line 3: scenario is 'a\nb'"),
+    "comma": ("t.csv", 'step_ms,scenario\n4,"a,b"\n', (), "line 2: scenario is 'a,b'"),
+    "no scenario": ("t.csv", "step_ms,scenario\n4,\n", (), "line 2: scenario is ''"),
     "flag": ("t.csv", "step_ms,warmup\n40,perhaps\n", (), "line 2: warmup is 'perhaps'"),
     "late warm-up": ("t.csv", "step_ms,warmup\n40,0\n40,1\n", (), "warm-up steps must be its first"),
     "all warm-up": ("t.csv", "step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
@@ -236,7 +241,7 @@ def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
     bench: Bench, tmp_path: Path, name: str, content: str, options: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
-    scenario = () if name.endswith(".json") else ("--scenario", "ddp")
+    scenario = () if name.endswith(".json") or "scenario\n" in content else ("--scenario", "ddp")
     code, out, err = bench("import", name, *scenario, *options)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert said in err
@@ -259,6 +264,16 @@ def test_a_measurement_of_pytorch_must_be_a_time(bench: Bench, tmp_path: Path, v
     assert f"benchmark_results[1].result[2]: measurements[4] is {said}" in err
     assert " and no number of seconds from 1e-9 to 1e6" in err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("model", ["", " ", "a\nb", "\x1b[31mred", "a\u202eb", 5, None])
+def test_a_model_of_pytorch_must_have_a_name(bench: Bench, tmp_path: Path, model: Any) -> None:
+    document = pytorch()
+    document["benchmark_results"][1]["model"] = model
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"benchmark_results[1]: model is {model!r} and no name" in err
 
 
 @pytest.mark.parametrize("batch", [0, True, 2.0, 10**10, pytest.param(10**400, id="401 digits")])
@@ -300,6 +315,7 @@ def test_one_configuration_of_pytorch_has_to_be_chosen(
         ((".", "--scenario", "ddp"), "cannot be read: Is a directory"),
         (("t.csv",), "--scenario: t.csv does not say what was run"),
         (("t.csv", "--scenario", " "), "--scenario: ' ' is no name"),
+        (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is no name of one scenario"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: '999"),
         (("t.csv", "--scenario", "ddp", "--world-size", "1000000000"), "--world-size: 1000000000 devices are too many"),
