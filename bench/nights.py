@@ -109,9 +109,9 @@ def read(folder: str, option: str = "--history") -> Nights:
     )
 
 
-def read_one(path: str) -> Night:
-    """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.store.read`."""
-    _whole(path)
+def read_one(path: str, option: str = "RUN") -> Night:
+    """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.store.verified`."""
+    _whole(path, option)
     return Night(path=os.path.abspath(path), digest=_digest(path))
 
 
@@ -120,25 +120,30 @@ def verify(night: Night) -> None:
     _whole(night.path)
 
 
-def _whole(path: str) -> None:
+def _whole(path: str, option: str = "RUN") -> None:
     """Refuse a run that is not finished and sound: a part of it passes no gate and is no base."""
     finish = f"finish it with 'python -m bench run --resume {path}', or give another one"
-    store.verified(path, allow_incomplete=False, remedy=finish)
+    store.verified(path, allow_incomplete=False, remedy=finish, option=option)
 
 
 def accept(folder: str, path: str, reason: str, utc: str) -> str:
     """Record that a person accepted the run at ``path`` in the history ``folder``; returns the file.
 
     It holds for the run as it is: one that is resumed or changed afterwards is no longer the one that was accepted.
-    Replaces what was said of the run before. Raises :class:`RequestError` where the run is not sound.
+    Replaces what was said of the run before. Raises :class:`RequestError` where the run is not sound, or the history
+    cannot be written.
     """
     folder = _history(folder, "--history")
     _whole(path)
     name = os.path.basename(os.path.abspath(path))
     said = {"run": name, "reason": reason, "utc": utc, "sha256": store.sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
-    os.makedirs(os.path.dirname(file), exist_ok=True)
-    store.write_atomically(file, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
+    try:
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        store.write_atomically(file, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        problem = f"{os.path.dirname(file)} cannot be written: {error.strerror}"
+        raise RequestError("--history", problem, "mend that, or give a copy of the folder") from error
     return file
 
 

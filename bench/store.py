@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -132,14 +133,14 @@ class RunWriter:
         """Go on writing a run that is there, with the rows of every launch that stands in its run.json.
 
         What a launch without a record left behind goes: its rows, and its logs under another name. Raises
-        :class:`RequestError` as :func:`read` does.
+        :class:`RequestError` as :func:`read` does, in the name of ``--resume``.
         """
-        document = verified(path, allow_incomplete=True)
+        document = verified(path, allow_incomplete=True, option="--resume")
         writer = cls.__new__(cls)
         writer.id = os.path.basename(os.path.abspath(path))
         writer.path = os.path.abspath(path)
         writer.document = {**document, "schema_version": SCHEMA_VERSION}
-        tables = {name: _recorded(_read_table(path, name), document) for name in COLUMNS}
+        tables = {name: _recorded(_read_table(path, name, option="--resume"), document) for name in COLUMNS}
         writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
         os.makedirs(writer.logs, exist_ok=True)
@@ -447,12 +448,25 @@ def read(
     return Run(path=os.path.abspath(path), document=document, **tables)
 
 
-def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART) -> dict[str, Any]:
-    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one."""
+def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> dict[str, Any]:
+    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one.
+
+    Raises :class:`RequestError` as :func:`read`, in the name of ``option``.
+    """
     try:
         return _verified(path, allow_incomplete, remedy)
     except OSError as error:
-        raise unreadable("RUN", path, error) from error
+        raise unreadable(option, path, error) from error
+    except RequestError as error:
+        raise RequestError(option, error.problem, error.remedy) from error
+
+
+def _is_file(path: str) -> bool:
+    """Whether a file is there; what may not be looked at is an :class:`OSError` and no "no"."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def unreadable(option: str, path: str, error: OSError) -> RequestError:
@@ -467,7 +481,7 @@ def _verified(path: str, allow_incomplete: bool, remedy: str) -> dict[str, Any]:
         raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
     for name, seal in document["files"].items():
         file = os.path.join(path, name)
-        if not os.path.isfile(file):
+        if not _is_file(file):
             raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
         if sha256(file) != seal["sha256"] and document["complete"]:
             raise RequestError("RUN", f"{file} was changed after it was sealed", "restore it, or measure again")
@@ -538,7 +552,7 @@ def _with_salvaged(
 
 def _read_document(path: str) -> dict[str, Any]:
     file = os.path.join(path, "run.json")
-    if not os.path.isfile(file):
+    if not _is_file(file):
         raise RequestError("RUN", f"{path} is no run folder: it has no run.json", "give a folder made by 'bench run'")
     try:
         with open(file, encoding="utf-8") as text:
@@ -623,7 +637,7 @@ def _rows(path: str, name: str, document: dict[str, Any], spooled: set[int], *, 
     return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
 
 
-def _read_table(path: str, name: str, *, labels: bool = False) -> "pa.Table":
+def _read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN") -> "pa.Table":
     """A table as it is on disk. ``labels``: its text as a dictionary, for who holds it with few words and many rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -641,4 +655,4 @@ def _read_table(path: str, name: str, *, labels: bool = False) -> "pa.Table":
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
-        raise RequestError("RUN", f"{file} is damaged: {first}", "restore it, or measure again") from error
+        raise RequestError(option, f"{file} is damaged: {first}", "restore it, or measure again") from error

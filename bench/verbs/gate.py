@@ -94,7 +94,8 @@ def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
     only = _names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
-        return _against_one(new, nights.read_one(find(options.baseline, options.results, "--baseline")), rule, only)
+        base = nights.read_one(find(options.baseline, options.results, "--baseline"), "--baseline")
+        return _against_one(new, base, rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
 
 

@@ -98,10 +98,10 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     allowed = ("resume", "out", "wait", "force", "json")
     for action in parser._actions:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
-            option = action.option_strings[0]
+            option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
     path = find(options.resume, options.out, "--resume")
-    document = verified(path, allow_incomplete=True)
+    document = verified(path, allow_incomplete=True, option="--resume")
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     request = replace(request, force=request.force or options.force)
     from bench import pipeline

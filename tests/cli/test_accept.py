@@ -102,3 +102,11 @@ def test_what_cannot_be_accepted(
     for word in words:
         assert word in said.err, said.err
     assert files(Path()) == before and not Path("results/accepted").exists()
+
+
+def test_a_history_that_cannot_be_written_is_refused(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results/accepted").touch()
+    code = main(["accept", "latest", "--reason", REASON])
+    said = capsys.readouterr()
+    assert (code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert f"--history: {Path('results/accepted').absolute()} cannot be written: File exists; " in said.err

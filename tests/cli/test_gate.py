@@ -340,7 +340,10 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--baseline", "absent"), ("--baseline: there is no run 'absent'",)),
         (("{new}", "--baseline", "{new}"), ("--baseline:", "is NEW itself")),
         (("{incomplete}", "--history", "{history}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
-        (("{new}", "--baseline", "{incomplete}"), ("is incomplete", "finish it with 'python -m bench run --resume")),
+        (
+            ("{new}", "--baseline", "{incomplete}"),
+            ("--baseline: {incomplete} is incomplete", "finish it with 'python -m bench run --resume"),
+        ),
         (("{new}", "--history", "{history}", "--threshold", "slow"), ("--threshold: 'slow' is not a percentage",)),
         (("{new}", "--history", "{history}", "--threshold", "1"), ("--threshold: '1'", "such as 1%")),
         (("{new}", "--history", "{history}", "--level", "1%"), ("--level: '1%'", "below 50%")),
@@ -362,7 +365,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     new, incomplete = tonight(history), tonight(history, 1.0, 11)
     sealed_again(incomplete, complete=False)
     given = [text.format(new=new, history=history, incomplete=incomplete) for text in arguments]
-    refused(gate(*given), *words)
+    refused(gate(*given), *(word.format(incomplete=incomplete) for word in words))
     assert nights.read(str(history)).accepted == {} and list(Path().iterdir()) == []
 
 

@@ -2,10 +2,12 @@
 
 import copy
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import request_for
+from conftest import Bench, request_for
+from standin.runs import DDP, write_run
 
 from bench import discover, resume
 from bench.errors import RequestError
@@ -131,3 +133,23 @@ def test_what_differs_of_a_gpu_or_of_apex_is_named(now: dict[str, Any], says: st
     with pytest.raises(RequestError) as caught:
         resume.check_same(on_a_gpu(), now)
     assert says in caught.value.problem
+
+
+@pytest.mark.parametrize("option", ["--no-parity", "--no-diagnose", "--diagnose", "--fresh"])
+def test_an_option_that_is_not_taken_is_named_as_it_was_given(bench: Bench, option: str) -> None:
+    code, _, err = bench("run", "--resume", "latest", option)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"bench: error: {option}: a run is resumed with the options that it was started with")
+
+
+@pytest.mark.parametrize("content", ["{", "{}"], ids=["torn", "edited"])
+@pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
+def test_a_run_that_is_not_as_it_was_is_refused_as_what_it_was_given_for(
+    bench: Bench, tmp_path: Path, name: str, content: str
+) -> None:
+    for complete in (True, False):
+        path = write_run(tmp_path / "results", [DDP], complete=complete)
+        (path / name).write_text(content)
+        code, _, err = bench("run", "--resume", path)
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"bench: error: --resume: {path if complete else ''}")

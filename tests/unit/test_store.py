@@ -376,3 +376,12 @@ def test_letters_of_several_runs_or_too_few_are_refused(called: str, problem: st
     with pytest.raises(RequestError) as refused:
         find(called, str(tmp_path / "."))
     assert problem.format(tmp_path / ".") in refused.value.problem
+
+
+def test_a_run_that_may_not_be_read_is_not_called_no_run(tmp_path: Path) -> None:
+    """A link to itself stands for a folder without permission: neither can be looked at, by root the less."""
+    path = finished(tmp_path)
+    (path / "run.json").unlink()
+    (path / "run.json").symlink_to("run.json")
+    with pytest.raises(RequestError, match=r"RUN: .*/run.json cannot be read: Too many levels of symbolic links; "):
+        read(str(path))
