@@ -147,10 +147,10 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     return file
 
 
-def holds_acceptances(path: str) -> bool:
-    """Whether this is the folder of a history that holds what was accepted, which stands among the runs."""
-    named_so = os.path.basename(os.path.abspath(path)) == ACCEPTED
-    return named_so and not os.path.isfile(os.path.join(path, "run.json"))
+def may_be_run(path: str) -> bool:
+    """Whether a folder holds a run, or is named as if it did: other folders, such as ``accepted``, stand among them."""
+    named_so = RUN_ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
+    return named_so or os.path.isfile(os.path.join(path, "run.json"))
 
 
 def _history(folder: str, option: str) -> str:
@@ -164,7 +164,7 @@ def _history(folder: str, option: str) -> str:
 def _run_folders(folder: str) -> Iterator[str]:
     """The folders in it that hold a run, or are named as if they did."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir() and (RUN_ID.fullmatch(entry.name) or os.path.isfile(os.path.join(entry.path, "run.json"))):
+        if entry.is_dir() and may_be_run(entry.path):
             yield entry.path
 
 

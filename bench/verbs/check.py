@@ -2,7 +2,7 @@
 
 from bench.check import findings, folder_name
 from bench.errors import FAILED, OK
-from bench.nights import holds_acceptances
+from bench.nights import may_be_run
 from bench.store import find
 from bench.verbs.options import Parser, print_json
 
@@ -13,7 +13,7 @@ record says, phases that add up to steps and steps that add up to launches, memo
 EPILOG = """\
 examples:
   python -m bench check                          the latest run
-  python -m bench check results/*                all of them
+  python -m bench check results/*                all of them; folders among them that hold no run are left out
 
 Exit codes: 0 all are sound; 1 something was found; 2 there is no such run.
 """
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]
-    paths = [path for path in paths if not holds_acceptances(path)]  # which results/* names, too
+    paths = [path for path in paths if may_be_run(path)] or paths  # results/* names other folders, too
     found = {path: findings(path) for path in paths}
     if options.json:
         print_json({"runs": [{"path": path, "sound": not lines, "findings": lines} for path, lines in found.items()]})

@@ -63,9 +63,17 @@ def test_taking_it_back_is_removing_the_file(slower: list[Path]) -> None:
 def test_check_does_not_take_it_for_a_run(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     main(["accept", str(slower[0]), "--reason", REASON])
     capsys.readouterr()
+    Path("results/reference").mkdir()
     main(["check", *(str(path) for path in slower[0].parent.iterdir())])
     out = capsys.readouterr().out
-    assert f"{slower[0].name}: " in out and "accepted" not in out
+    assert f"{slower[0].name}: " in out and "accepted" not in out and "reference" not in out
+    for name in ("accepted", "reference"):
+        assert main(["check", f"results/{name}"]) == 1, "what is named alone is meant"
+        assert "is no run folder" in capsys.readouterr().out
+    named_so = Path("results/20260101T000000Z-00000000")
+    named_so.mkdir()
+    main(["check", str(slower[0]), str(named_so)])
+    assert f"{named_so.name}: {named_so} is no run folder" in capsys.readouterr().out
 
 
 def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
