@@ -75,6 +75,8 @@ def main(arguments: list[str]) -> int:
     for option in ("junit", "markdown"):
         if (file := getattr(options, option)) is not None:
             check_file(f"--{option}", file)
+    if options.junit and options.markdown and os.path.realpath(options.junit) == os.path.realpath(options.markdown):
+        raise RequestError("--markdown", f"{options.markdown} is where --junit writes", "give two files")
     rule = thresholds.rule_from(options)
     with passing(f"reading the nights in {options.history}" if options.history else "reading two runs"):
         outcome = _judged(options, rule)

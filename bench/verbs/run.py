@@ -262,6 +262,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it limits --until-precision and --find-batch, neither of which is asked for"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
+    _check_search(options)
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_python(options.python)
@@ -294,6 +295,16 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         sample_interval_s=options.sample_interval,
         force=options.force,
     )
+
+
+def _check_search(options: argparse.Namespace) -> None:
+    """Refuse what a search for the largest batch would pass over."""
+    usual = {"launches": None, "iters": None, "warmup": None, "until_precision": None, "profile": "quick"}
+    given = [name for name, value in usual.items() if getattr(options, name) != value]
+    given += [name for name in ("diagnose", "trace") if getattr(options, name)]
+    if options.find_batch and given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise RequestError(option, "--find-batch has short launches of its own, which it decides on", "leave one out")
 
 
 def _how_precise(precision: dict[str, Any] | None) -> list[str]:

@@ -105,6 +105,16 @@ CASES: dict[str, Case] = {
         for value in ("1", "0%", "100%", "nan%", "inf%", "%", "")
     },
     "negative precision": ((*CPU, "--until-precision=-1%"), ("--until-precision: '-1%'", "such as 1%")),
+    **{
+        f"a search for the batch with {given[0]}": (
+            (*CPU, "--find-batch", *given),
+            (f"error: {given[0]}: --find-batch has short launches of its own", "leave one out"),
+        )
+        for given in (
+            *(("--launches", "3"), ("--until-precision", "1%"), ("--iters", "5"), ("--warmup", "1")),
+            *(("--profile", "standard"), ("--diagnose",), ("--trace",)),
+        )
+    },
     "huge profile": ((*CPU, "--profile", "huge"), ("--profile", "'huge'", "nightly")),
     "trace without its launch": ((*CPU, "--trace", "--no-diagnose"), ("--trace", "--no-diagnose", "choose one")),
     # where it goes

@@ -355,6 +355,10 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--history", "{history}", "--junit", ""), ("--junit: '' cannot be a file",)),
         (("{new}", "--history", "{history}", "--markdown", "/proc/x"), ("--markdown: /proc/x cannot be written",)),
         (("{new}", "--history", "{history}", "--junit", "x" * 300), ("--junit:", "File name too long")),
+        (
+            ("{new}", "--history", "{history}", "--junit", "x", "--markdown", "./x"),
+            ("--markdown: ./x is where --junit",),
+        ),
         (("", "--history", "{history}"), ("RUN: it is empty",)),
         (("{new}", "--baseline", ""), ("--baseline: it is empty",)),
     ],
