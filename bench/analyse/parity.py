@@ -1,14 +1,14 @@
 """Does a recipe still train the same model? Every launch against the chunk-accumulating fp32 reference.
 
 The bounds are derived from the run itself. The *twin* is the reference with its weights moved once by at most the unit
-roundoff u of half precision (the farthest of several ways, see ``bench.worker.reference``): how far it strays, in the
-gradient of the first step and in the loss of every step, is what one rounding a layer does to this model. A step in
-half rounds six times a layer (weight, convolution and batch norm, forward and backward); independent errors add up as a
-random walk, so :data:`ROUNDINGS` = 3, a little more than the square root of six, times the twin's distance is allowed.
-Errors enter linearly, or through units that an activation switches on or off as the square root (their number goes with
-u, and so does the square of the distance); for another u than the twin's the larger of the two is taken. The loss
-itself is rounded, too: u times its value is added to the distance. To be called ``same`` a gradient may be off by
-:data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
+roundoff u of half precision, in the one of eight ways that takes the first gradient farthest (``CANDIDATES`` in
+``bench.worker.reference``): how far it strays, in the gradient of the first step and in the loss of every step, is what
+one rounding a layer does to this model. A step in half rounds six times a layer (weight, convolution and batch norm,
+forward and backward); independent errors add up as a random walk, so :data:`ROUNDINGS` = 3, a little more than the
+square root of six, times the twin's distance is allowed. Errors enter linearly, or through units that an activation
+switches on or off as the square root (their number goes with u, and so does the square of the distance); for another u
+than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
+distance. To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
 
 A loss of what is finer than half is not called ``diverged`` before it leaves the bound of half. How many units rounding
 switches in fp32 is chance, and mostly none; but over some steps it may be one, and in a small model that one is most of

@@ -1,7 +1,8 @@
 """The published form: elapsed seconds at iteration 0, 20, 40, 60, 80, beside the published rows.
 
 The author printed the time since the start of training after every twentieth iteration, with no warm-up: so warm-up
-steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do.
+steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do
+so between like machines.
 """
 
 from typing import Any

@@ -4,6 +4,7 @@ A *finding* is about one launch or, where ``launch`` is null, about a scenario a
 wrong or is of something else. ``warning``: it is right for what happened, and that may not be what was meant.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,8 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
 
     ``order``: all scenarios of the run as they are to be named, else as they come. ``code, severity``; ``scenarios``:
     their names, separated by commas, or ``all 10 scenarios``; ``where``: the names with the numbers of the
-    launches; ``what``: what was found, of several the first one with its launch; ``remedy``; ``count``: of findings.
+    launches; ``what``: what was found, of several the one with the largest share (%), or else the first, with its
+    launch; ``remedy``; ``count``: of findings.
     """
     gravity: dict[Any, int] = {"invalid": 0, "warning": 1}
     place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
@@ -93,13 +95,14 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
         mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
         texts = list(dict.fromkeys(mine["text"]))
+        worst = mine["text"].map(_share).argmax()
         rows.append(
             {
                 "code": code,
                 "severity": severity,
                 "scenarios": _named(list(dict.fromkeys(mine["scenario"])), order),
                 "where": ", ".join(_where(name, of["launch"]) for name, of in mine.groupby("scenario", sort=False)),
-                "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[0].to_dict()),
+                "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[worst].to_dict()),
                 "remedy": remedy,
                 "count": len(mine),
             }
@@ -118,9 +121,15 @@ def _where(scenario: Any, launches: pd.Series) -> str:
     return f"{scenario} ({', '.join(numbers)})" if numbers else str(scenario)
 
 
-def _for_example(first: dict[Any, Any]) -> str:
-    launch = "" if pd.isna(first["launch"]) else f", launch {first['launch']}"
-    return f"{first['scenario']}{launch}: {first['text']}"
+def _share(text: str) -> float:
+    """The first percentage in what was found, 0 where there is none."""
+    found = re.search(r"(\d[\d.e+]*) ?%", text)
+    return float(found[1]) if found else 0.0
+
+
+def _for_example(one: dict[Any, Any]) -> str:
+    launch = "" if pd.isna(one["launch"]) else f", launch {one['launch']}"
+    return f"{one['scenario']}{launch}: {one['text']}"
 
 
 def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:

@@ -206,8 +206,8 @@ def published_table(run: Analysed) -> Table | None:
         for row in form.to_dict("records")
     ]
     notes = (
-        f"time ÷ {BASE}: at the last iteration shown; above 1 is slower. Only these ratios carry from one machine to "
-        "another, and seconds never do.",
+        f"time ÷ {BASE}: at the last iteration shown; above 1 is slower. Seconds never carry from one machine to "
+        "another; these ratios do so between like machines.",
         "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
         "printed the time since training began.",
         f"Published workload: {published.PUBLISHED_WORKLOAD}. Source: the author's own figures, on three GPUs; "

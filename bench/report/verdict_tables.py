@@ -124,8 +124,9 @@ def _about_parity(document: dict[str, Any]) -> tuple[str, ...]:
         "Of each scenario the launch with the gravest verdict. The reference is one process in fp32 that accumulates "
         "the same chunks of the same data from the same weights; errors of gradients are ||g - r|| ÷ ||r||, of the "
         "worst rank.",
-        f"Bounds: a second reference, whose weights were moved once by at most the unit roundoff of {about['half']}, "
-        "shows how far one rounding a layer takes this model. A step in half rounds some six times a layer, and "
+        "Bounds: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
+        f"{about['half']}, shows how far one rounding a layer takes this model (of several such, the one whose first "
+        "gradient strays farthest). A step in half rounds some six times a layer, and "
         f"independent errors add up like a random walk, so {numerics.ROUNDINGS:g} times that distance (a little more "
         "than √6) is allowed; the loss, which is rounded itself, may be off by its own rounding besides. For another "
         "precision the bound goes with its unit roundoff, or with the root of that where this is larger, because "

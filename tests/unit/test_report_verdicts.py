@@ -176,7 +176,7 @@ def test_findings_that_ask_for_the_same_share_a_row() -> None:
     hot, unsteady, few = rows
     assert (hot["where"], hot["what"], hot["remedy"]) == ("s3 (3, 13)", "hot", "cure throttled")
     assert unsteady["where"].startswith("s0 (0, 10, 20, 30, 40, 50, 60), s1 (1, 11,")
-    assert unsteady["what"] == "s0, launch 0: 0 %"
+    assert unsteady["what"] == "s9, launch 69: 69 %"
     assert (few["scenarios"], few["where"]) == ("s1", "s1")
     assert validity.grouped(found.iloc[:0]).empty
     names = [f"s{number}" for number in reversed(range(10))]

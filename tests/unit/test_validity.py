@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from bench.analyse.overview import overview, recommendation
@@ -85,3 +86,15 @@ def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> N
     rows = {row["code"]: row for row in table.to_dict("records")}
     assert rows["power cap"]["where"] == "ddp (0, 1, 2, 3)" and rows["power cap"]["count"] == 4
     assert "nvidia-smi" in rows["power cap"]["remedy"] and "update the driver" in rows["scrambled lists"]["remedy"]
+
+
+def test_of_many_launches_the_worst_is_the_example() -> None:
+    drifts = (1.2, 12.5, 3.0)
+    told = [
+        {"launch": at, "scenario": "ddp", "code": "unsteady", "severity": "warning", "remedy": "raise --warmup"}
+        | {"text": f"its last third is {drift} % slower than its first"}
+        for at, drift in enumerate(drifts)
+    ]
+    (row,) = grouped(pd.DataFrame(told)).to_dict("records")
+    assert row["what"] == "ddp, launch 1: its last third is 12.5 % slower than its first"
+    assert row["where"] == "ddp (0, 1, 2)"
