@@ -139,7 +139,7 @@ class Compared:
 
 
 def load(path: str, *, allow_incomplete: bool = False) -> Digest:
-    """The digest of the run in a folder, verified: as it lies there, or made again where it does not.
+    """The digest and the findings of the run in a folder, verified: as they lie there, or made again where not.
 
     Raises :class:`RequestError` that names the run where it is damaged, incomplete, or has measured nothing.
     """
@@ -150,10 +150,10 @@ def load(path: str, *, allow_incomplete: bool = False) -> Digest:
         with open(os.path.join(path, DIGEST), encoding="utf-8") as file:
             stored = json.load(file)
         if stored.get("digest_version") == digest.VERSION:
-            return {**stored, "run": os.path.basename(os.path.abspath(path))}
+            return {**stored, "run": os.path.basename(os.path.abspath(path)), "findings": document["validity"]}
     run = read(path, allow_incomplete=allow_incomplete)
     run.document.update(verdicts.of(run))
-    return digest.of_run(run)
+    return {**digest.of_run(run), "findings": run.document["validity"]}
 
 
 def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:
@@ -166,7 +166,7 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
     for name in names if names is not None else dict.fromkeys([*ours, *theirs]):
         sides = ours.get(name), theirs.get(name)
         pairs.append(_Pair(name, name, *sides, scenario_obstacle(*sides), ("the base run", "the new run")))
-    warnings = (*differences(base, new), *_unclear(pairs), *_imported(base, new))
+    warnings = (*differences(base, new), *_unclear(pairs, base, new), *_imported(base, new))
     return Compared(base=base, new=new, rows=_compared(pairs), warnings=warnings)
 
 
@@ -232,17 +232,22 @@ class _Pair:
     sides: tuple[str, str]
 
 
-def _unclear(pairs: Sequence[_Pair]) -> Iterator[str]:
+def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
     """What is not known, or found, of scenarios that are compared all the same."""
     good = [pair for pair in pairs if pair.obstacle is None]
     sides = {"base": [pair.base or {} for pair in good], "new": [pair.new or {} for pair in good]}
     silent = dict.fromkeys(one["scenario"] for side in sides.values() for one in side if not one["what_ran"])
     if silent:
         yield f"not known to be the same, since a run does not say what ran: {', '.join(silent)}"
-    for name, side in sides.items():
-        doubted = [one["scenario"] for one in side if one["validity"] == "warning"]
+    for (name, side), run in zip(sides.items(), runs, strict=True):
+        codes: dict[str, list[str]] = {one["scenario"]: [] for one in side if one["validity"] == "warning"}
+        for finding in run["findings"]:
+            if finding["code"] not in codes.get(finding["scenario"], [finding["code"]]):
+                codes[finding["scenario"]].append(finding["code"])
+        doubted = "; ".join(f"{scenario} ({', '.join(mine)})" for scenario, mine in codes.items())
         if doubted:
-            yield f"findings speak for care with the {name} run ('bench report' has them): {', '.join(doubted)}"
+            more = "" if run["imported"] else ", see 'bench report'"
+            yield f"findings speak for care with the {name} run{more}: {doubted}"
 
 
 def _imported(*digests: Digest) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """``python -m bench report``: turn runs into a page with tables and plots."""
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
     with passing(f"reading {count(len(folders), 'run')}"):
         runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
-    for run in runs:
+    for folder, run in zip(folders, runs, strict=True):
         if run.document["batch_search"]:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
         imported = run.document.get("imported")
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
             raise RequestError(
                 "RUN",
                 f"{run.path} was imported from {imported['file']} and has step times alone, too little for a page",
-                f"compare it: python -m bench compare {run.id} RUN --plot",
+                f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot",
             )
     from bench import report
 

@@ -99,6 +99,9 @@ def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> N
     assert "ddp: faster: step time -23" in out
     assert "warning: not known to be the same work: model, image size, " in out
     assert "since a run does not say what ran: ddp" in out
+    one = imported(bench, "one.csv", "step_ms\n40\n41\n60\n", "--scenario", "ddp", "--global-batch", "8")
+    _, told, _ = bench("compare", ours, one.path)
+    assert "warning: findings speak for care with the new run: ddp (spread, few launches)\n" in told, told
     assert "where a step begins and ends is not known" in out
     code, out, _ = bench("compare", run.path, ours, "--json")
     document = json.loads(out)
@@ -171,9 +174,11 @@ def test_the_digest_that_lies_there_is_taken_and_one_of_another_form_is_made_aga
 ) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
     stored = json.loads((Path(run.path) / store.DIGEST).read_text())
-    assert between_runs.load(run.path) == stored == json.loads(json.dumps(of_run(run)))
+    assert stored == json.loads(json.dumps(of_run(run)))
+    loaded = stored | {"findings": run.document["validity"]}
+    assert between_runs.load(run.path) == loaded
     monkeypatch.setattr(digest, "VERSION", 2)
-    assert between_runs.load(run.path) == stored | {"digest_version": 2}
+    assert between_runs.load(run.path) == loaded | {"digest_version": 2}
     (Path(run.path) / store.DIGEST).write_text(json.dumps(stored | {"label": "better"}))
     code, _, err = bench("compare", run.path, "--scenario", "dp")
     assert (code, err.count("\n")) == (2, 1)
@@ -191,7 +196,8 @@ def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -
 def test_an_imported_run_has_no_page_and_is_not_resumed(bench: Bench) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
     for arguments, said in (
-        (("report", run.path), f"compare it: python -m bench compare {run.id} RUN"),
+        (("report", run.path), f"compare it: python -m bench compare {run.path} RUN"),
+        (("report", run.id), f"compare it: python -m bench compare results/{run.id} RUN"),
         (("run", "--resume", run.path), "was imported"),
     ):
         code, _, err = bench(*arguments)

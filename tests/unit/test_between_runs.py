@@ -64,6 +64,7 @@ def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
         "replicas": 2,
         "conditions": {"host": "host", "bench": "0.1.0"},
         "scenarios": list(scenarios),
+        "findings": [],
     }
 
 
