@@ -28,6 +28,9 @@ DEFAULT = (
 )
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
 
+RESERVED = "reference"
+"""What the launch that computes the reference is called: no scenario has this name."""
+
 ENTRY_POINT_GROUP = "bench.scenarios"
 
 
@@ -67,6 +70,9 @@ def names() -> dict[str, str]:
                 "rename one of them or uninstall the package that brings it",
             )
         files[name] = file
+    if RESERVED in files:
+        what = f"{files[RESERVED]} takes the name {RESERVED!r}, which bench needs itself"
+        raise RequestError("scenarios", what, "rename it or uninstall its package")
     ordered = [name for name in DEFAULT if name in files] + [name for name in files if name not in DEFAULT]
     return {name: files[name] for name in ordered}
 
@@ -88,6 +94,9 @@ def resolve(request: str) -> tuple[str, str]:
             raise RequestError(
                 "--scenario", f"{request} has a name that is no identifier", "name it like my_scenario.py"
             )
+        if name == RESERVED:
+            what = f"{request} takes the name {name!r}, which bench needs itself"
+            raise RequestError("--scenario", what, "rename the file")
         if name in known and os.path.realpath(known[name]) != os.path.realpath(file):
             raise RequestError("--scenario", f"{request} takes the name of the scenario {name!r}", "rename the file")
         return name, file

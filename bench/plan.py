@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.discover import Found
+from bench.discover import RESERVED, Found
 from bench.errors import RequestError
 from bench.records import Job, Workload
 
@@ -34,7 +34,7 @@ HALF = {"cpu": "bf16", "cuda": "fp16"}
 RESIDUAL_NETWORKS = ("resnet", "resnext", "wide_resnet")
 """What the names of torchvision's models begin with that can start with idle residual branches."""
 
-REFERENCE = "reference"
+REFERENCE = RESERVED
 """What the launch that computes the reference is called in logs and on the screen."""
 
 BYTES_PER_FP32 = 4

@@ -287,7 +287,10 @@ def _session(job: RankJob) -> Session:
     if job.job.strategy != "custom":
         return session_for(job)
     module = load_module(job.job.scenario, job.job.scenario_file)
-    session: Session = module.setup(job)
+    session = module.setup(job)
+    if not isinstance(session, Session):
+        what = f"setup(job) of {job.job.scenario_file} returned {type(session).__name__}"
+        raise TypeError(f"{what}; return a Session, such as session_for(job, wrap=...)")
     return session
 
 

@@ -56,6 +56,10 @@ CASES: dict[str, Case] = {
         (*CPU, "--scenario", "{here}/taken/ddp.py"),
         ("--scenario", "'ddp'", "rename"),
     ),
+    "scenario file called reference": (
+        (*CPU, "--scenario", "{here}/taken/reference.py"),
+        ("--scenario: {here}/taken/reference.py takes the name 'reference'", "rename the file"),
+    ),
     # the batch
     "uneven batch": ((*CPU, "--nproc", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
     "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),
@@ -172,6 +176,7 @@ def here(tmp_path: Path) -> Path:
         "broken.py": "import os\nx = = 1\n",
         "bare.py": "'''Nothing.'''\n",
         "taken/ddp.py": GOOD,
+        "taken/reference.py": GOOD,
         "newer/apex/__init__.py": "",
         "newer/apex/normalization/__init__.py": "",
         "newer/apex/optimizers/__init__.py": "",

@@ -234,3 +234,17 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
         again = execute("ddp", on=host)
         assert again.outcome.status == "ok", again.outcome.reason
         assert len(os.listdir(f"/proc/{host.process.pid}/fd")) <= open_now + 1, "descriptors leak from launch to launch"
+
+
+def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
+    source = """
+    from bench.scenario import Scenario
+
+    SCENARIO = Scenario(summary="forgets", strategy="custom")
+
+    def setup(job):
+        pass
+    """
+    outcome = execute(source).outcome
+    assert outcome.status == "error"
+    assert "planted.py returned NoneType; return a Session, such as session_for(job, wrap=...)" in outcome.reason

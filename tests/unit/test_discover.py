@@ -279,3 +279,9 @@ def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, fields: str, named
     error = refusal(lambda: discover.load("mine", file))
     assert f"{file}:3 " in error.problem
     assert named in error.problem
+
+
+def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> None:
+    site = install({"reference": "theirs.reference"}, {"theirs/__init__.py": "", "theirs/reference.py": GOOD})
+    with pytest.raises(RequestError, match=rf"{site}/theirs/reference.py takes the name 'reference'.*; rename it"):
+        discover.names()
