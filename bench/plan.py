@@ -38,6 +38,9 @@ REFERENCE = RESERVED
 """What the launch that computes the reference is called in logs and on the screen."""
 
 BYTES_PER_FP32 = 4
+BYTES_PER_RANK = 128 * 2**20
+"""What a rank has to itself at least: one forked for ResNet-18 with images of 32 px has 140 MiB of private memory."""
+
 BYTES_PER_STEP = 2048
 """What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
 
@@ -125,14 +128,22 @@ def global_batch(
 
 
 def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int, per_rank: bool = False) -> None:
-    """Refuse what cannot fit: timings of more than a quarter of what is free, or images of more than a half.
+    """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter, images of more than a half.
 
     ``per_rank``: the batch was asked for by ``--batch-per-rank``. Raises :class:`RequestError` that names the option
-    that is largest for its kind and, for timings, the most that it can be.
+    that is largest for its kind and, for ranks and timings, the most that it can be.
     """
     workload = request.workload
     ranks = [found.scenario.processes(request.replicas) for found in scenarios]
     steps = request.warmup + request.iters
+    most_ranks = max(1, available_bytes // BYTES_PER_RANK)
+    if max(ranks, default=1) > most_ranks:
+        raise RequestError(
+            "--nproc" if request.device == "cpu" else "--gpus",
+            f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least and "
+            f"{available_bytes >> 30} GiB are free",
+            f"use at most {most_ranks}",
+        )
     needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
     budget = available_bytes // 4
     if needed > budget:

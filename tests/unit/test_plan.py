@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench import discover
 from bench.discover import Found
 from bench.errors import RequestError
-from bench.plan import BYTES_PER_STEP, Request, check_memory, global_batch, launches
+from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_memory, global_batch, launches
 from bench.records import Workload, job_from_json, job_to_json
 
 GIB = 2**30
@@ -190,6 +190,15 @@ def test_ranks_and_launches_count_as_well() -> None:
         check_memory(request(warmup=2, iters=98, image_size=1), named("ddp"), free)
     with pytest.raises(RequestError):
         check_memory(request(warmup=2, iters=98, launches=2, image_size=1), named("single"), free)
+
+
+@pytest.mark.parametrize("replicas", [185, 3000, 100_000])
+def test_ranks_are_refused_where_the_processes_alone_do_not_fit(replicas: int) -> None:
+    check_memory(request(replicas=184, global_batch=184), ALL, 23 * GIB)
+    with pytest.raises(RequestError) as caught:
+        check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB)
+    assert (caught.value.option, caught.value.remedy) == ("--nproc", "use at most 184")
+    check_memory(request(), named("single"), BYTES_PER_RANK - 1)
 
 
 @settings(max_examples=200)
