@@ -4,10 +4,11 @@
     for night in found.nights: ...     # .digest as bench.analyse.digest makes it
     for run in found.left_out: ...     # .why, to be told and not passed over
 
-Of a run that has a sealed digest nothing else is read but that and where run.json gives its checksum, without parsing
-the rest: half a millisecond, against ten for all that ``store.read`` verifies. What is so taken on trust is that
-run.json itself and the tables are as they were sealed, which matters to nobody who reads only the digest. Where a
-decision rests on a run, :func:`verify` it too: the gate does so with the nights that it holds tonight against.
+Of a run that has a sealed digest nothing else is read but that and where run.json gives the checksums, without parsing
+the rest: half a millisecond, against ten for all that ``store.read`` verifies. The other files are looked for and not
+opened. What is so taken on trust is that run.json itself and the tables are as they were sealed, which matters to
+nobody who reads only the digest. Where a decision rests on a run, :func:`verify` it too: the gate does so with the
+nights that it holds tonight against.
 """
 
 import hashlib
@@ -82,8 +83,9 @@ def read(folder: str, option: str = "--history") -> Nights:
     """Every run of a folder, verified as far as its digest goes. Runs of any kind: nothing is compared here.
 
     A run without a digest (made before there were any) is read whole and gets one, slowly. Left out are runs that are
-    incomplete, damaged or changed since they were sealed, those that looked for a batch and measured nothing, and
-    folders that are named like a run and hold none. Raises :class:`RequestError` in the name of ``option`` where the
+    incomplete, lack a file or have a digest that was damaged or changed since it was sealed, those that looked for a
+    batch and measured nothing, copies of another one under another name, and folders that are named like a run and hold
+    none. Raises :class:`RequestError` in the name of ``option`` where the
     folder is not there or is a run itself.
     """
     folder = _history(folder, option)
@@ -100,13 +102,26 @@ def read(folder: str, option: str = "--history") -> Nights:
             left_out.append(LeftOut(path=path, why=error.problem))
         except OSError as error:
             left_out.append(LeftOut(path=path, why=f"{error.filename or path}: {error.strerror}"))
+    nights, copies = _once(nights)
     accepted, stale = _acceptances(folder, accepting)
     return Nights(
         folder=folder,
         nights=sorted(nights, key=lambda night: night.when),
-        left_out=[*left_out, *stale],
+        left_out=[*left_out, *copies, *stale],
         accepted=accepted,
     )
+
+
+def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
+    """Each run once, in the folder of its own name where there is one, and its copies."""
+    known: dict[str, Night] = {}
+    copies = []
+    for night in sorted(nights, key=lambda night: (night.id != night.digest["run"], night.id)):
+        first = known.setdefault(night.digest["run"], night)
+        if first is not night:
+            why = f"{night.path} is a copy of {first.id}: both are the run {night.digest['run']}"
+            copies.append(LeftOut(path=night.path, why=why))
+    return list(known.values()), copies
 
 
 def read_one(path: str, option: str = "RUN") -> Night:
@@ -172,25 +187,29 @@ def _digest(path: str) -> dict[str, Any]:
     """The digest of a run as it was sealed, or else made again of all that is sealed."""
     try:
         with open(os.path.join(path, "run.json"), "rb") as file:
-            sealed = _sealed_digest(file.read())
+            sealed = _sealed(file.read())
         with open(os.path.join(path, store.DIGEST), "rb") as file:
             content = file.read()
     except FileNotFoundError:
         return _made_again(path)
-    if sealed is None or hashlib.sha256(content).hexdigest() != sealed:
+    whole = all(os.path.exists(os.path.join(path, name)) for name in sealed)
+    if hashlib.sha256(content).hexdigest() != sealed.get(store.DIGEST) or not whole:
         return _made_again(path)  # or the reason why not
     digest: dict[str, Any] = json.loads(content)
     return digest if digest["digest_version"] == _version() else _made_again(path)
 
 
-def _sealed_digest(text: bytes) -> str | None:
-    """The checksum of the digest in the text of a finished run.json that is laid out as bench lays it out, or None."""
+def _sealed(text: bytes) -> dict[str, str]:
+    """The files and their checksums in the text of a finished run.json that is laid out as bench does it, else none."""
     start = text.rfind(FILES)
     if start < 0 or COMPLETE not in text or not text.endswith(b"\n}\n"):
-        return None
+        return {}
     end = text.find(b"\n }", start)
-    found = re.search(rb'\n  "digest\.json": \{\n   "sha256": "([0-9a-f]{64})"', text[start:end])
-    return found[1].decode() if found else None
+    try:
+        files = json.loads(b"{" + text[start:end] + b"}}")["files"]
+        return {name: seal["sha256"] for name, seal in files.items()}
+    except (ValueError, TypeError, KeyError):
+        return {}
 
 
 def _made_again(path: str) -> dict[str, Any]:

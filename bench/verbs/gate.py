@@ -183,7 +183,11 @@ def _against_history(
 
 def _same(night: nights.Night, new: nights.Night) -> bool:
     """Whether a night of the history is the run that is judged, or a copy of it."""
-    return night.id == new.id or os.path.realpath(night.path) == os.path.realpath(new.path)
+    return (
+        night.digest["run"] == new.digest["run"]
+        or night.id == new.id
+        or os.path.realpath(night.path) == os.path.realpath(new.path)
+    )
 
 
 def _sound_base(

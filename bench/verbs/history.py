@@ -32,7 +32,8 @@ examples:
   python -m bench history --json > history.json              every figure, level and shift, for programs
 
 The nights that the gate stops are marked by the same rule, with the same thresholds: give those that the gate is given.
-Runs that are incomplete or damaged are left out and named.
+Runs that are incomplete, lack a file or have a damaged digest, and copies of a run under another name, are left out and
+named. Of the other files it is not verified that they are as they were sealed: 'bench check' does that.
 
 Exit codes: 0 done, whatever was found; 2 the request is wrong, or the folder has no finished run.
 """

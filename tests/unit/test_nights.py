@@ -180,3 +180,26 @@ def test_accepting_again_replaces_and_an_unsound_run_is_refused(history: Path) -
     with pytest.raises(RequestError, match="is incomplete"):
         nights.accept(str(history), str(incomplete), "no matter", UTC)
     assert list((history / "accepted").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "memory.parquet"])
+def test_a_run_that_lacks_a_file_is_no_night(run_with_tables: Path, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copytree(run_with_tables, tmp_path / "history" / run_with_tables.name))
+    (path / name).unlink()
+    found = nights.read(str(path.parent))
+    assert found.nights == [] and [one.why for one in found.left_out] == [f"{path / name} is missing"]
+
+
+def test_a_run_counts_once_under_whatever_names_it_lies_there(history: Path) -> None:
+    before = nights.read(str(history)).nights
+    own = Path(before[1].path)
+    for copy in ("20200101T000000Z-0000000a", "20990101T000000Z-0000000b"):
+        shutil.copytree(own, history / copy)
+    found = nights.read(str(history))
+    assert found.nights == before
+    assert [one.why for one in found.left_out] == [
+        f"{history / copy} is a copy of {own.name}: both are the run {own.name}"
+        for copy in ("20200101T000000Z-0000000a", "20990101T000000Z-0000000b")
+    ]
+    shutil.rmtree(own)
+    assert [one.id for one in nights.read(str(history)).nights].count("20200101T000000Z-0000000a") == 1
