@@ -347,7 +347,7 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
     heading, rule, *lines = _aligned([row[:-1] for row in rows], left)
     if _width([heading, rule, *lines]) <= width:
         pairs = zip([heading, *lines], rows, strict=True)
-        head, *others = [f"{line}\n  {row[-1]}" for line, row in pairs]
+        head, *others = [f"{line}\n  {row[-1]}" if row[-1] else line for line, row in pairs]
         return "\n".join([head, rule, *others])
     label = max(1, len(list(takewhile(lambda name: name in left, rows[0][:-1]))))
     tables: list[str] = []

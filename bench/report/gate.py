@@ -29,13 +29,14 @@ from bench.analyse.gate import (
     Outcome,
     Row,
 )
-from bench.console import align, count
+from bench.console import SHORT, align, count
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Column, Table
 
 TITLES = {STEP_TIME: "step time", MEMORY: "peak memory", PARITY: "numerics"}
 UNITS = {STEP_TIME: "ms", MEMORY: "MiB"}
 HEADINGS = ("scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict")
+LEFT = ("scenario", "metric", "verdict")
 NUMBERS = range(2, 7)
 TONES = {
     REGRESSED: "bad",
@@ -118,7 +119,7 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
 
 
 def as_text(outcome: Outcome, width: int | None = None) -> str:
-    """For a terminal: the outcome, what to do, the table, and the warnings. ``width``: see :func:`align`.
+    """For a terminal: the outcome, what to do, the table, and the warnings. ``width``: of the terminal, else None.
 
     On a terminal, from which a long table has moved the outcome away, it stands below once more.
     """
@@ -126,7 +127,7 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_without_repeats(rows), left=("scenario", "metric", "verdict"), width=width)]
+        lines += ["", align(_fitting(_without_repeats(rows), width), left=LEFT, width=width)]
     lines += _reasons(outcome)
     lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -240,6 +241,19 @@ def _without_repeats(rows: list[list[str]]) -> list[list[str]]:
     before = ""
     for row in rows[1:]:
         row[0], before = ("" if row[0] == before else row[0]), row[0]
+    return rows
+
+
+def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
+    """What a terminal has room for, so that a verdict stands beside its figures: short words, no nights, no bound."""
+    for less in ("words", "nights", "bound"):
+        if width is None or len(align(rows, left=LEFT).splitlines()[1]) <= width:
+            break
+        if less == "words":
+            rows = [[SHORT.get(cell, cell) for cell in row] for row in rows]
+        else:
+            at = rows[0].index(less)
+            rows = [[*row[:at], *row[at + 1 :]] for row in rows]
     return rows
 
 

@@ -110,6 +110,28 @@ def test_on_a_terminal_the_outcome_stands_below_a_long_table_once_more(history: 
     assert report.as_text(many, 120).endswith(report.sentence(many))
 
 
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (None, "scenario metric tonight base change bound nights verdict"),
+        (80, "scenario metric tonight base change bound nights verdict"),
+        (73, "scenario metric tonight base change bound verdict"),
+        (65, "scenario metric tonight base change verdict"),
+    ],
+)
+def test_on_a_terminal_the_verdict_stands_beside_its_figures(history: Path, width: int | None, headings: str) -> None:
+    half = "within half precision"
+    digest = nights.read_one(str(tonight(history))).digest
+    digest["scenarios"] = [one | {"parity": half} for one in digest["scenarios"]]
+    measured = judging.measured("tonight", digest)
+    rows = judging.judge(measured, {name: (one,) * 3 for name, one in measured.items()}, Rule())
+    lines = report.as_text(Outcome(run="r", rows=tuple(rows), rule=Rule(), against="x", folder="x"), width).splitlines()
+    table = lines[lines.index("") + 1 :][: 2 + len(rows)]
+    assert table[0].split() == headings.split() and all(row.endswith("  ok") for row in table[2:])
+    assert width is None or max(map(len, table)) <= width
+    assert (half in "\n".join(table)) == (width is None)
+
+
 def test_a_change_of_nothing_has_no_sign() -> None:
     assert [report._change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]
 

@@ -79,6 +79,11 @@ def test_the_last_cells_of_a_wide_table_stand_below_the_others() -> None:
     ]
 
 
+def test_a_last_cell_with_nothing_in_it_has_no_line() -> None:
+    lines = align([*ROWS, ["dp", "-", "-", ""]], ("scenario", "what ran"), 40).splitlines()
+    assert lines[-2:] == ["  torch DDP · gloo ×2 · fp32", "dp            -        -"]
+
+
 def test_a_table_that_is_wider_all_the_same_goes_on_in_another() -> None:
     first, second, third = align(ROWS, ("scenario", "what ran"), 20).split("\n\n")
     assert first.splitlines() == ["scenario  img/s", "--------  -----", "ddp        10.0"]
