@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any
@@ -221,16 +221,28 @@ class Turns:
         self.listener.listen(1)
         self.listener.settimeout(START_LIMIT_S)
         self.pids: dict[int, int] = {}
-        self.background = Thread(target=launch, args=(on, self.job, where, self._hear), daemon=True)
+        self.error: RuntimeError | None = None
+        self.background = Thread(target=self._launch, args=(on, where), daemon=True)
         self.background.start()
+
+    def _launch(self, on: WorkerHost, where: str) -> None:
+        try:
+            launch(on, self.job, where, self._hear)
+        except RuntimeError as error:
+            self.error = error
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as knock:  # whoever waits for it to be warm need not
+                knock.connect(self.listener.getsockname())
 
     def _hear(self, event: dict[str, Any]) -> None:
         if event["event"] == "up":
             self.pids[event["rank"]] = event["pid"]
 
     def wait_until_warm(self) -> None:
-        """Raises ``TimeoutError`` when the launch failed before."""
+        """Raises ``RuntimeError`` with the reason when the launch failed before it was warm."""
         connection, _ = self.listener.accept()
+        if self.error is not None:
+            connection.close()
+            raise self.error
         connection.settimeout(START_LIMIT_S)
         self.channel = Channel(connection)
 
