@@ -5,7 +5,8 @@
 A: ``handwritten.py``, a process of its own with nothing of bench in it. B: a launch of bench, its rank forked by the
 worker host and instrumented as in a run, progress messages included. Both live at the same time and take turns, blocks
 of a few steps in the order ``ABBA``, ``BAAB``; one waits on a socket while the other computes, so they need twice the
-memory. One device: on several, a launch would have ranks to wait for.
+memory. One device: on several, a launch would have ranks to wait for. Both take the algorithms that cuDNN chooses by
+its rules: by timing them, as a run does, two processes may choose differently, whoever wrote them.
 
 This is a test of equivalence: it passes when the whole 95 % interval of B / A lies within 1 +- 1 %.
 """

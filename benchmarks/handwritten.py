@@ -5,7 +5,8 @@
 Plain torch and torchvision, nothing of bench: one process on the first visible GPU (or the CPU), ResNet-101 in fp32
 (TF32 as torch has it) or under autocast with a gradient scaler, SGD with momentum, four batches in pinned memory,
 cuDNN's own choice of algorithms. Prints what a step takes. With ``--turns`` it does as many steps as each line of its
-standard input says and answers with the seconds that they took (see ``against_handwritten.py``).
+standard input says and answers with the seconds that they took (see ``against_handwritten.py``), with the algorithms
+that cuDNN chooses without timing them.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def training(options: argparse.Namespace) -> Callable[[int], float]:
     device = torch.device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not options.turns  # what it chooses by timing differs from one process to the next
     torch.manual_seed(0)
     residual = {"zero_init_residual": True} if "resne" in options.model else {}  # Goyal et al. 2017, section 5.1
     model: nn.Module = torchvision.models.get_model(options.model, weights=None, **residual).to(device)
