@@ -38,6 +38,9 @@ pytestmark = [
 ]
 
 WHOLE = {"image_size": 64, "global_batch": 32, "device": "cuda", "warmup": 3, "iters": 10}
+DDP_LOGS = 12
+"""Warm-up steps until torch DDP's logger, which waits for its events in the first ten, is over."""
+
 FREE_AGAIN_S = 10.0
 CONTEXT_MIB = 200.0
 """By how much the level of a GPU may differ for other reasons than a launch."""
@@ -95,6 +98,7 @@ STRICT = """
 
     def setup(job):
         import torch
+        from torch.cuda import _gpu_trace
         from bench.worker import loop, parallel
         from bench.worker.session import session_for
 
@@ -105,17 +109,23 @@ STRICT = """
             windows.append(1)
             if len(windows) < 3:  # the first step, and the rest of the warm-up
                 return chain(*arguments)
+            waited = []
+            torch._C._activate_gpu_trace()  # set_sync_debug_mode sees streams and copies: no events, no whole devices
+            for what in ("event", "stream", "device"):
+                watch = getattr(_gpu_trace, f"register_callback_for_{{what}}_synchronization")
+                watch(lambda *about, what=what: waited.append(what))
             torch.cuda.set_sync_debug_mode("error")
             try:
                 chain(*arguments)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
+            assert not waited, f"synchronizing: {{waited}}"
             print("strict", arguments[2], flush=True)
 
         def look(images, labels):
             loss = forward(images, labels)
-            if {looks} and len(windows) == 3:
-                loss.item()
+            if len(windows) == 3:
+                {looks}
             return loss
 
         loop._chain, session.forward = strict, look
@@ -126,10 +136,10 @@ WRAPS = ALONE | {"ddp": "distributed_data_parallel", "apex_ddp": "apex_distribut
 WATCHED = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o2")
 
 
-def strict(scenario: str, *, looks: bool = False) -> str:
+def strict(scenario: str, *, looks: str = "pass") -> str:
     """The source of ``scenario`` (its native form) with every synchronisation in the measured window an error.
 
-    ``looks``: with one planted.
+    ``looks``: what is planted in its forward passes.
     """
     strategy, _, level = scenario.partition("_o")
     kind = "one_process=True" if strategy in ALONE else 'needs=("distributed",)'
@@ -146,7 +156,7 @@ def watched(
     def once(scenario: str) -> Executed:
         if scenario not in done:
             devices = gpus[:1] if scenario in ALONE else gpus
-            options = WHOLE | {"devices": devices, "replicas": len(devices), "impl": "native"}
+            options = WHOLE | {"devices": devices, "replicas": len(devices), "impl": "native", "warmup": DDP_LOGS}
             done[scenario] = run(strict(scenario), **options)
         found = done[scenario]
         assert found.outcome.status == "ok", f"{found.outcome.reason}\n{found.log()[-3000:]}"
@@ -160,8 +170,9 @@ def test_nothing_synchronises_in_the_measured_window(watched: Callable[[str], Ex
     assert f"strict {WHOLE['iters']}" in watched(scenario).log(), "the measured window was not the one that was watched"
 
 
-def test_a_synchronisation_in_the_measured_window_would_be_seen(launch: Callable[..., Executed]) -> None:
-    done = launch(strict("ddp_o1", looks=True), impl="native")
+@pytest.mark.parametrize("looks", ["loss.item()", "torch.cuda.synchronize()"])
+def test_a_synchronisation_in_the_measured_window_would_be_seen(launch: Callable[..., Executed], looks: str) -> None:
+    done = launch(strict("ddp_o1", looks=looks), impl="native", warmup=DDP_LOGS)
     assert done.outcome.status == "error" and "synchronizing" in (done.outcome.reason or ""), done.outcome
 
 

@@ -124,8 +124,11 @@ def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
     if str(rank.pid) not in by_smi:
         assert nested(), "on the host itself the driver lists our PID"
         pytest.skip("a container: nvidia-smi does not show our PID, so there is nothing to compare with")
+    told = by_smi[str(rank.pid)]
+    if not told.isdigit() or told == "0":
+        pytest.skip(f"nvidia-smi says {told} of our PID, so there is nothing to compare with")
     assert {row["source"] for row in memory} == {"nvml_pid"}
-    assert memory[-1]["used_mib"] == pytest.approx(float(by_smi[str(rank.pid)]), abs=2)
+    assert memory[-1]["used_mib"] == pytest.approx(float(told), abs=2)
     assert 100 < memory[-1]["used_mib"] - rank.reserved_mib < 2000  # the context and the libraries
 
 
@@ -147,8 +150,8 @@ def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: 
 def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> None:
     session = nvml.Nvml()
     before, reason = session.processes(gpu.uuid)
-    if not before:
-        pytest.skip(f"the driver lists no process here: {reason}")
+    if not before or None in dict(before).values():
+        pytest.skip(f"the driver lists no process here, or not what it holds: {reason}")
     rank.tell("probe 0")
     after, _ = session.processes(gpu.uuid)
     session.close()
@@ -166,14 +169,15 @@ def test_energy_by_the_counter_agrees_with_power_over_ten_seconds(gpu: nvml.Gpu,
     start_ns = time.perf_counter_ns()
     while time.perf_counter_ns() < start_ns + SECONDS * 1e9:
         by_smi.append(float(smi(gpu.uuid, "gpu", "power.draw")[0][0]))
-        time.sleep(0.2)
+        time.sleep(1.0)  # each is a process that asks the same driver
     memory, device = sampler.finish(0)
     cost = sampler.cost
     sampler.stop()
     assert list(memory[0]) == list(MEMORY_COLUMNS)
     steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": start_ns, "step_ms": SECONDS * 1e3, "step": 0}])
     (row,) = devices.per_device(pd.DataFrame(device, columns=list(DEVICE_COLUMNS)), steps).to_dict("records")
-    assert row["energy_source"] in ("counter", "estimated"), row["energy_reason"]
+    counted = any(sample["energy_mj"] is not None for sample in device)
+    assert row["energy_source"] == ("counter" if counted else "estimated"), row["energy_reason"]
     assert row["mean_power_w"] == pytest.approx(sum(by_smi) / len(by_smi), rel=0.1)
     assert cost is not None
     assert (cost["memory"]["total_ms"] + cost["device"]["total_ms"]) / (SECONDS * 1e3) < 0.015, cost
