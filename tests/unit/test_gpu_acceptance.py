@@ -252,6 +252,8 @@ def a_run() -> dict[str, Any]:
 
     return {
         "run": "20260101T000000Z-00000000",
+        "complete": True,
+        "reference": {"status": "ok", "reason": None},
         "workload": {"global_batch": 128},
         "launches": [launch("single", "O0", {}), launch("ddp_o1", "O1", ran)],
         "summary": [row("single", 100.0, "same"), row("ddp_o1", 50.0, "within half precision")],
@@ -287,6 +289,7 @@ def test_a_run_on_a_gpu_passes_as_it_should(acceptance: Any) -> None:
         ("steps add up", lambda run: run["launches"][0]["checks"].update(conservation_ok=False)),
         ("the memory of every", lambda run: run["summary"][1].update(peak_total_mib=None)),
         ("train the model", lambda run: run["parity"][1].update(verdict="diverged")),
+        ("train the model", lambda run: run["reference"].update(status="oom", reason="full")),
         ("computed in fp16", lambda run: run["launches"][1]["effective"].update(compute_dtypes=["bfloat16"])),
         ("computed in fp16", lambda run: run["launches"][1]["effective"].update(scaler=None)),
     ],
@@ -300,6 +303,31 @@ def test_whatever_is_wrong_with_a_run_fails_its_check_and_no_other(
         name for name, verdict in verdicts(acceptance.of_run(run, [], on_gpu=True)).items() if verdict == "FAILED"
     ]
     assert len(failed) == 1 and what in failed[0], failed
+
+
+def test_what_was_not_held_against_the_reference_has_not_passed(acceptance: Any) -> None:
+    run = a_run()
+    run["parity"][1].update(verdict=None, reason="the loss scaler skipped the first step")
+    (check,) = [one for one in acceptance.of_run(run, [], on_gpu=True) if "train the model" in one.what]
+    assert (check.verdict, check.why) == ("not shown", "ddp_o1: the loss scaler skipped the first step")
+
+
+def test_of_scenarios_that_were_ended_what_was_done_is_judged(
+    pack: Any, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "run", [DDP], complete=False)
+
+    def ended(*arguments: Any, **more: Any) -> None:
+        raise pack.NotDone("it was ended")
+
+    monkeypatch.setattr(pack.Acceptance, "document", ended)
+    with pytest.raises(pack.NotDone):
+        started.scenarios(10.0)
+    assert [row["scenario"] for row in started.run["summary"]] == ["ddp"]
+    found = {check.what: check.verdict for check in started.checks}
+    assert found["on the CPU: every scenario runs"] == "passed"
+    assert found["on the CPU: the run folder is sealed and sound"] == "not done"
+    assert pack.salvaged(str(tmp_path / "nowhere")) is None
 
 
 def test_what_check_finds_fails_but_for_steps_that_do_not_add_up_on_a_shared_cpu(acceptance: Any) -> None:
@@ -553,9 +581,8 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
         commands[name] = command
         if name == "tests":
             assert environment == {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": "GPU-0"}
-            (tmp_path / "out" / "parts" / "tests.xml").write_text(
-                '<testsuite><testcase name="a" time="1"/></testsuite>'
-            )
+            junit = Path(self.out) / "parts" / "tests.xml"
+            junit.write_text('<testsuite><testcase name="a" time="1"/></testsuite>')
         return pack.Done(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False)
 
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
@@ -564,6 +591,11 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
     monkeypatch.setattr(check, "findings", lambda path: [])
     assert pack.main(["--out", str(tmp_path / "out")]) == 0
     assert list(commands) == [part.name for part in pack.PARTS]
+    every = dict(commands)
+    commands.clear()
+    assert pack.main(["--out", str(tmp_path / "more"), "--parts", "tests, batch"]) == 0
+    assert list(commands) == ["doctor", "look", "probe", "tests", "batch"]
+    commands |= every
 
     measured = run._parser().parse_args(commands["scenarios"][3:])
     assert (measured.device, measured.gpus, measured.global_batch, measured.image_size) == ("cuda", "GPU-0", 128, 224)
@@ -595,6 +627,17 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
     assert "communication between GPUs (not applicable here): one GPU was chosen" in page
 
 
+def test_a_launch_that_fails_before_its_first_turn_says_why_at_once(pack: Any, tmp_path: Path) -> None:
+    import launching
+
+    job = launching.plan("single", model="resnet18", warmup=1, iters=1)
+    failing = SimpleNamespace(run=lambda *about: SimpleNamespace(status="oom", reason="planted"))
+    began_s = time.monotonic()
+    with pytest.raises(RuntimeError, match="the launch of single failed: planted"):
+        launching.Turns(failing, job, str(tmp_path)).wait_until_warm()
+    assert time.monotonic() - began_s < launching.START_LIMIT_S / 10
+
+
 @pytest.mark.parametrize(
     ("problem", "remedy"),
     [
@@ -617,6 +660,7 @@ def test_every_reason_has_a_remedy(pack: Any, problem: str, remedy: str) -> None
         (("--out", "{new}", "--budget", "8"), "--budget: '8' is not a length of time"),
         (("--out", "{new}", "--global-batch", "0"), "--global-batch: '0'"),
         (("--out", "{new}", "--apex", "{full}"), "--apex: "),
+        (("--out", "{new}", "--parts", "tests,all"), "--parts: there is no part 'all'; choose from scenarios, "),
         (("--out", "{new}", "--gpus", "7"), "--gpus: there is no GPU '7'; choose from 0"),
         (("--reference", "{full}"), "--reference: "),
     ],
