@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import gated
@@ -61,11 +62,11 @@ def test_a_full_disk_behind_standard_output_is_one_line(regressed: Path, command
 def test_what_no_verb_foresaw_is_one_line(
     regressed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: str, content: bytes) -> None:
-        raise OSError(28, "No space left on device", path)
+    def full(*about: Any) -> None:
+        raise OSError(28, "No space left on device", "file")
 
     monkeypatch.chdir(regressed)
-    monkeypatch.setattr("bench.store.write_atomically", full)
+    monkeypatch.setattr("bench.nights.accept", full)
     code = main(["accept", str((regressed / "new").resolve()), "--reason", "x", "--json"])
     said = capsys.readouterr()
     assert code == 1 and said.err.count("\n") == 1 and said.err.startswith("bench: error: ")
