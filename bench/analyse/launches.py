@@ -13,6 +13,14 @@ def ok_rows(document: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
     return frame if good.all() else frame[good]
 
 
+def how_many(document: dict[str, Any]) -> str:
+    """How many launches of each scenario are ``ok``, whatever was asked for: ``3 to 9 launches``."""
+    ok = [launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"]
+    counts = sorted({ok.count(scenario) for scenario in ok}) or [0]
+    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{many} launch{'' if many == '1' else 'es'}"
+
+
 def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
     """The rows that are wanted: the frame itself where all are, which may have millions of them."""
     return frame if wanted.all() else frame[wanted]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import data_parallel, spent
-from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios
+from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios, pairwise, verdict_of
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
@@ -67,9 +67,19 @@ def _chance(row: Row) -> str:
     if row["verdict"] == TOO_FEW:
         few = min(row["n_base"], row["n_new"])
         return f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance."
+    adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
     if row["verdict"] == ALIKE:
-        return f"Chance alone does as much (p = {row['p_holm']:.2g} after Holm): this run cannot tell which is faster."
-    return f"Chance does not do as much (p = {row['p_holm']:.2g} after Holm over all pairs)."
+        return f"Chance alone does as much ({adjusted}): this run cannot tell which is faster."
+    return f"Chance does not do as much ({adjusted})."
+
+
+def _pair(run: Analysed, scenario: str, base: str) -> Row:
+    """One scenario's step against another's; the verdict goes by p adjusted over all pairs of the run's scenarios."""
+    figures = run.good_figures
+    (row,) = between_scenarios(figures[figures["scenario"].isin([scenario, base])], base).to_dict("records")
+    pairs = pairwise(figures)
+    p = float(pairs.loc[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1), "p_holm"].item())
+    return {**row, "p_holm": p, "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
 
 
 def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -87,11 +97,18 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     more = times["dp"] - times["ddp"]
     if more <= 0:
         return question, f"It is not slower here: {times['dp']:.1f} ms a step against {times['ddp']:.1f} ms."
+    pair = _pair(run, "dp", "ddp")
+    if pair["verdict"] == ALIKE:
+        return question, f"Whether it is: its step takes {_times(pair)} as long. {_chance(pair)}"
     medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
     apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
     whole = sum(apart.values())
-    shares = ", ".join(f"{phase} {value:+.1f} ms ({100 * value / whole:.0f} %)" for phase, value in apart.items())
-    text = f"Its step takes {more:.1f} ms longer. By phase (medians, whose sum is {whole:.1f} ms): {shares}."
+    shares = ", ".join(
+        f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
+        for phase, value in apart.items()
+    )
+    text = f"Its step takes {more:.1f} ms longer. {_chance(pair)} "
+    text += f"By phase (medians, whose sum is {whole:.1f} ms): {shares}."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
         return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."
@@ -105,15 +122,18 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
     """Whether O1 is slower than no AMP, and what it spends time on that the other does not."""
-    figures = run.good_figures
-    if not {half, full} <= set(figures["scenario"]):
+    if not {half, full} <= set(run.good_figures["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
-    (pair,) = between_scenarios(figures[figures["scenario"].isin([half, full])], full).to_dict("records")
+    pair = _pair(run, half, full)
     slower = pair["ratio"] > 1
     sure = pair["verdict"] not in (TOO_FEW, ALIKE)
     opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
     text = f"{opening}: its step takes {_times(pair)} as long. {_chance(pair)}"
+    doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
+    if len(doubts):
+        named = _listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
+        text += f" Do not act on it: not to be believed are the figures of {named}."
     costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
     if not {half, full} <= set(costs):
         return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."

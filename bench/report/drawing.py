@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse.answer import failures
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import shown
+from bench.analyse.launches import how_many, shown
 from bench.store import Run
 
 if TYPE_CHECKING:
@@ -237,8 +237,7 @@ def light(name: str) -> str:
 def sheet(run: Run, title: str, *, height_in: float) -> Artist:
     """A figure with its title, on what it was measured, and its source."""
     request = run.document["request"]
-    launches = "1 launch" if request["launches"] == 1 else f"{request['launches']} launches"
-    much = f"{launches} of {request['warmup']} + {request['iters']} steps per scenario"
+    much = f"{how_many(run.document)} of {request['warmup']} + {request['iters']} steps per scenario"
     source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
     return titled(title, measured_on(run.document), source, height_in=height_in)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.advice import Advice, advice
 from bench.analyse.analysed import Analysed
 from bench.analyse.answer import answer, caveats, failures
+from bench.analyse.launches import how_many
 from bench.analyse.questions import Answer, questions
 from bench.console import duration
 from bench.report import device_tables, tables, verdict_tables
@@ -139,10 +140,7 @@ def _together(value: Any) -> Any:
 def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     """Where, when and on what a run was measured: pairs of a name and a text."""
     request, workload, machine = document["request"], document["workload"], document["machine"]
-    count = request["launches"]
-    launches = (
-        f"{count} launch{'es' if count > 1 else ''} of {request['warmup']} warm-up and {request['iters']} measured"
-    )
+    launches = f"{how_many(document)} of {request['warmup']} warm-up and {request['iters']} measured"
     ranks = "replica" if workload["replicas"] == 1 else "replicas"
     pairs = [
         ("Date", _date(document)),

@@ -20,9 +20,12 @@ from bench import report
 from bench.analyse import validity
 from bench.analyse.advice import advice, recommended
 from bench.analyse.analysed import Analysed
+from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
+from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
 from bench.report import drawing, figures, tables, verdict_tables
+from bench.report.page import facts
 from bench.store import EMPTY, RunWriter
 
 STEPS = 5
@@ -132,6 +135,41 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     assert "whether it trains the same model was not shown" in said["Fastest"].lower()
     assert "Left out" not in said
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest", "ddp_o2": "leanest"}
+
+
+def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: Path) -> None:
+    fast = [Launch("ddp", [[9, ms, ms]], [[500.2]]) for ms in (40, 41, 42)]
+    slower = [Launch("ddp_o2", [[9, ms, ms]], [[500.0]], precision="O2") for ms in (41, 42, 43)]
+    run = Analysed.read(str(write_run(tmp_path, [*fast, *slower])))
+    assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
+
+
+def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_are_not_to_be_believed(
+    tmp_path: Path,
+) -> None:
+    """Between the two alone p is below 0.05; among the ten pairs of five scenarios chance does as much."""
+    steps = {"ddp": (40.0, 40.3, 40.6), "ddp_o1": (41.0, 41.3, 41.6), "single": (39.9, 40.5, 41.0)}
+    steps |= {"ddp_o2": (40.1, 40.6, 40.9), "ddp_o3": (40.2, 40.4, 41.1)}
+    launches = [
+        Launch(name, [[9, ms, ms]], precision=f"O{name[-1]}" if "_o" in name else "O0")
+        for name in steps
+        for ms in steps[name]
+    ]
+    run = Analysed.read(str(write_run(tmp_path, launches)))
+    question = "Is O1 slower than no AMP (ddp_o1 against ddp)?"
+    said = dict(questions(run))[question]
+    assert said.startswith("Perhaps: its step takes 1.02 times") and "Chance alone does as much" in said
+    assert "Do not act on it" not in said
+    table = overview(run)
+    table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
+    _, said = mixed_precision(run, table, "ddp_o1", "ddp")
+    assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
+
+
+def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
+    run = Analysed.read(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
+    run.document["request"]["launches"] = 9
+    assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
 
 
 def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:
