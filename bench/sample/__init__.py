@@ -70,10 +70,10 @@ class Sampler:
         """Look at the devices before the ranks of a launch are started, and wait until that is done.
 
         What a rank has there already cannot be told from what was there before it, so without an answer, or without
-        this call, what was before the launch is unknown.
+        this call, what was before the launch is unknown. On the CPU there is nothing to look at, and no wait.
         """
         self._revive()
-        if self._is_ready():
+        if self._config["device"] != "cpu" and self._is_ready():
             self._channel.send(event="begin", launch=launch)
             answer = self._receive("begun", ANSWER_LIMIT_S)
             self._begun = None if answer is None else answer["launch"]
