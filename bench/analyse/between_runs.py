@@ -282,6 +282,11 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
     return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
 
 
+def _ways(source: Any) -> set[str]:
+    """How figures came about: where a sample among them is unknown, the others are not."""
+    return set(source.split("+")) - {"unavailable"}
+
+
 def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> Row:
     """A metric of both sides, without its verdict."""
     figure, ours, theirs = _figures(metric, base, new)
@@ -290,7 +295,7 @@ def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any])
     told = tuple(side.get(source) for side in (base, new)) if source else (None, None)
     if lacking:
         reason = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
-    elif None not in told and told[0] != told[1]:
+    elif None not in told and _ways(told[0]) != _ways(told[1]):
         reason = f"measured in another way: {told[0]} against {told[1]}"
     else:
         reason = None

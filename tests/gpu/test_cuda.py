@@ -401,7 +401,7 @@ def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[s
 
 
 def test_two_runs_on_one_gpu_refuse_each_other(tmp_path: Path, gpus: tuple[str, ...], repository: Path) -> None:
-    """With ``--force``, since without it the second would not come as far as the lock."""
+    """By their locks, which come before the look at who is on the GPU: ``--force`` is no way around them."""
     run = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", gpus[0], "--scenario", "single"]
     run += ["--model", "resnet18", "--image-size", "64", "--global-batch", "32", "--iters", "20000", "--no-parity"]
     first = subprocess.Popen(

@@ -197,6 +197,9 @@ def test_memory_that_was_measured_in_another_way_is_another_figure(base: Digest,
     base["scenarios"][0]["memory_source"], new["scenarios"][0]["memory_source"] = "nvml_pid", "torch_allocator"
     row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
     assert (row.verdict, row.reason) == (NOT_COMPARABLE, "measured in another way: nvml_pid against torch_allocator")
+    base["scenarios"][0]["memory_source"] = "torch_allocator+unavailable"
+    row = rows(between_runs.runs(base, new))["ddp", "peak_memory"]
+    assert row.reason is None, "a sample that was lost changes no figure"
 
 
 @pytest.mark.parametrize(
