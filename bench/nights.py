@@ -85,8 +85,7 @@ def read(folder: str, option: str = "--history") -> Nights:
     A run without a digest (made before there were any) is read whole and gets one, slowly. Left out are runs that are
     incomplete, lack a file or have a digest that was damaged or changed since it was sealed, those that looked for a
     batch and measured nothing, copies of another one under another name, and folders that are named like a run and hold
-    none. Raises :class:`RequestError` in the name of ``option`` where the
-    folder is not there or is a run itself.
+    none. Raises :class:`RequestError` in the name of ``option`` where the folder is not there or is a run itself.
     """
     folder = _history(folder, option)
     nights: list[Night] = []

@@ -26,6 +26,7 @@ from bench.analyse import comparison, digest, verdicts
 from bench.analyse.comparable import Digest, differences, scenario_obstacle, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
+from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
 from bench.errors import RequestError
 from bench.store import DIGEST, read, verified
@@ -36,9 +37,6 @@ BETTER, WORSE, NEITHER = "better", "worse", "none"
 
 PAGE_MIB = 2.0
 """In which a GPU maps memory: no process is known better than that, and CUDA's own part moves by one or two."""
-
-LEAST_MEMORY = 0.005
-"""Differences of memory below this part are not told: a process that does the same again is as far apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

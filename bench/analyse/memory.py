@@ -9,6 +9,8 @@ from bench.analyse.launches import only
 ALLOCATOR = "torch_allocator"
 """The source of a figure that is torch's own peak, where the driver had none."""
 
+LEAST_MEMORY = 0.005
+"""Differences of memory below this part are not told: a process that does the same again is as far apart."""
 
 PROCESS_COLUMNS = ("launch", "scenario", "t_ns", "pid", "rank", "used_mib")
 

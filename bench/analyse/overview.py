@@ -7,6 +7,7 @@ import pandas as pd
 from bench.analyse import validity
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import SLOWER, against_fastest
+from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
 from bench.store import Run
@@ -15,9 +16,6 @@ ENERGY = ("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_pe
 
 LEAN_ENOUGH = 0.95
 """What part of the fastest scenario's speed one that needs less memory must have."""
-
-LEAN_BY = 0.005
-"""By what part less memory is less, as in a comparison of two runs."""
 
 
 def overview(run: Run) -> pd.DataFrame:
@@ -62,9 +60,9 @@ def recommendation(table: pd.DataFrame) -> dict[str, Any]:
     """What to train with, from an :func:`overview` or some rows of one.
 
     ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
-    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest where that is not by :data:`LEAN_BY` less; None where
-    there is none. ``not_told_apart``: those that may be as fast as the fastest for all that the launches can tell.
-    ``left_out``: why not, by scenario.
+    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest where that is not by :data:`LEAST_MEMORY` less; None
+    where there is none. ``not_told_apart``: those that may be as fast as the fastest for all that the launches can
+    tell. ``left_out``: why not, by scenario.
     """
     good = table[table["why_not"].isna() & table["throughput_img_s"].notna()]
     left_out = {row["scenario"]: row["why_not"] for row in table.to_dict("records") if pd.notna(row["why_not"])}
@@ -77,7 +75,7 @@ def recommendation(table: pd.DataFrame) -> dict[str, Any]:
         if row["throughput_img_s"] >= LEAN_ENOUGH * fastest["throughput_img_s"] and pd.notna(row["peak_total_mib"])
     ]
     leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
-    if fastest in near and leanest["peak_total_mib"] > (1 - LEAN_BY) * fastest["peak_total_mib"]:
+    if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:
         leanest = fastest
     return {
         "fastest": fastest["scenario"],

@@ -11,7 +11,6 @@ from typing import Any
 from bench.analyse.between_runs import (
     BETTER,
     ENERGY,
-    LEAST_MEMORY,
     MEMORY,
     METRICS,
     NEITHER,
@@ -26,6 +25,7 @@ from bench.analyse.between_runs import (
 )
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW
+from bench.analyse.memory import LEAST_MEMORY
 from bench.console import align
 from bench.report import markdown
 from bench.report.drawing import (
