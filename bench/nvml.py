@@ -40,6 +40,9 @@ LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
 ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
 
+EXCLUSIVE = "exclusive process"
+"""The compute mode in which one process at a time can use a GPU, as clusters set it."""
+
 _SIGNS_OF_A_DRIVER = (
     "/dev/nvidiactl",
     "/proc/driver/nvidia/version",
@@ -255,7 +258,8 @@ class Nvml:
         """What :class:`Gpu` has not, for a page about the device; None is what the driver does not tell.
 
         ``free_mib``, ``occupied_mib``; ``default_power_limit_w``; ``max_sm_clock_mhz``; ``mig``; ``ecc``,
-        ``persistence`` (bool); ``pcie_generation``, ``pcie_width``, ``max_pcie_width``; ``processes``: (PID, name, MiB)
+        ``persistence`` (bool); ``compute_mode`` (``default``, ``exclusive thread``, ``prohibited`` or
+        ``exclusive process``); ``pcie_generation``, ``pcie_width``, ``max_pcie_width``; ``processes``: (PID, name, MiB)
         with ``processes_reason``; and ``now``: :meth:`device_sample`.
         """
         pynvml = self._pynvml
@@ -266,6 +270,12 @@ class Nvml:
         memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
         ecc = ask(pynvml.nvmlDeviceGetEccMode)
         persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+        compute_modes = {
+            pynvml.NVML_COMPUTEMODE_DEFAULT: "default",
+            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
+            pynvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE,
+        }
         rows, reason = self.processes(uuid)
         return {
             "free_mib": None if memory is None else memory.free / _MIB,
@@ -275,6 +285,7 @@ class Nvml:
             "mig": self.mig(uuid),
             "ecc": None if ecc is None else bool(ecc[0]),
             "persistence": None if persistence is None else bool(persistence),
+            "compute_mode": compute_modes.get(ask(pynvml.nvmlDeviceGetComputeMode)),
             "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
             "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
             "max_pcie_width": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),

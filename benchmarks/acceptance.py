@@ -41,6 +41,9 @@ the first step a few times more."""
 FILLED = 0.9
 """The part of a limit that is planned for."""
 
+TESTS = ("alone", "tests")
+"""The parts that are tests, which the page shows by themselves."""
+
 MANY = 8
 """How many checks that have no answer for one and the same reason are named."""
 
@@ -155,7 +158,7 @@ def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Che
     return checks
 
 
-def of_tests(junit: str) -> list[Check]:
+def of_tests(part: str, junit: str) -> list[Check]:
     """One check per test, from pytest's JUnit file. Raises ``ElementTree.ParseError`` for a file that is none."""
     checks = []
     for case in ElementTree.fromstring(junit).iter("testcase"):
@@ -166,13 +169,13 @@ def of_tests(junit: str) -> list[Check]:
         figure = f"{float(case.get('time') or 0):.1f} s"
         if broken:
             why = " ".join((broken[0].get("message") or broken[0].text or "").split())[:300]
-            checks.append(Check(part="tests", what=what, verdict=FAILED, figure=figure, why=why))
+            checks.append(Check(part=part, what=what, verdict=FAILED, figure=figure, why=why))
         elif skipped is not None:
             why = " ".join((skipped.get("message") or "").split())
             verdict = NOT_DONE if why.startswith("not reached") else NOT_HERE
-            checks.append(Check(part="tests", what=what, verdict=verdict, why=why))
+            checks.append(Check(part=part, what=what, verdict=verdict, why=why))
         else:
-            checks.append(Check(part="tests", what=what, verdict=PASSED, figure=figure))
+            checks.append(Check(part=part, what=what, verdict=PASSED, figure=figure))
     return checks
 
 
@@ -391,7 +394,7 @@ def page(evidence: Evidence) -> str:
         "## How it was made",
         _table(("", ""), [(name, value) for name, value in evidence.about.items()]),
         "## Checks",
-        _checks([check for check in evidence.checks if check.part != "tests"]),
+        _checks([check for check in evidence.checks if check.part not in TESTS]),
     ]
     if evidence.run is not None:
         parts += ["## The scenarios", _scenarios(evidence.run, evidence.speeds)]
@@ -401,7 +404,7 @@ def page(evidence: Evidence) -> str:
             parts.append(ONE_DEVICE)
     if evidence.probe is not None:
         parts += ["## What the device can do", _rates(evidence.probe)]
-    tests = [check for check in evidence.checks if check.part == "tests"]
+    tests = [check for check in evidence.checks if check.part in TESTS]
     if tests:
         parts += ["## `pytest -m gpu`", _checks(tests)]
     parts += ["## What could not be checked, and why", _undone(evidence.checks)]

@@ -6,7 +6,8 @@ A: ``handwritten.py``, a process of its own with nothing of bench in it. B: a la
 worker host and instrumented as in a run, progress messages included. Both live at the same time and take turns, blocks
 of a few steps in the order ``ABBA``, ``BAAB``; one waits on a socket while the other computes, so they need twice the
 memory. One device: on several, a launch would have ranks to wait for. Both take the algorithms that cuDNN chooses by
-its rules: by timing them, as a run does, two processes may choose differently, whoever wrote them.
+its rules: by timing them, as a run does, two processes may choose differently, whoever wrote them, and could not get
+warm side by side as these do.
 
 This is a test of equivalence: it passes when the whole 95 % interval of B / A lies within 1 +- 1 %.
 """
@@ -50,7 +51,7 @@ def main() -> int:
         model=options.model or model,
         image_size=options.image_size or image_size,
         global_batch=options.global_batch or batch,
-        warmup=20,
+        warmup=launching.WARMUP,
         iters=1,
     )
     if job.processes > 1:
@@ -61,9 +62,9 @@ def main() -> int:
         Handwritten(job, where) as script,
         launching.host(where, device=options.device) as host,
     ):
-        script.wait_until_warm()  # before the launch begins, so that neither chooses its algorithms beside the other
         launched = launching.Turns(host, job, where, steps=steps)
         launched.wait_until_warm()
+        script.wait_until_warm()
         end = time.monotonic() + options.seconds
         while time.monotonic() < end or len(measured) < 2:
             order = paired.LONG[len(measured) % 2]

@@ -10,9 +10,8 @@ too: between neighbours it cancels. (Measured here: for the same total time, blo
 third of that of blocks of eight.) What happens only now and then in a run, a progress message or a sample, is made to
 happen in every block of one kind; whoever reads the figures weighs it with how often it happens.
 
-``ask.json`` in the launch's folder: ``what`` (``overhead``, ``sampler`` or ``gate``), ``strategy``, ``steps`` (of a
-block), ``seconds``, ``times`` (how many times over the overhead is laid on each step), ``peace_s`` (how long the
-sampler samples at its own pace, for what it takes).
+``ask.json`` in the launch's folder: ``strategy``, and one after the other the ``measures`` of ``launching.Measure``.
+Each rank leaves a list of what came of them.
 """
 
 import gc
@@ -47,7 +46,9 @@ def setup(job: RankJob) -> Session:
     """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
     with open(os.path.join(job.job.scratch, "ask.json"), encoding="utf-8") as file:
         ask = json.load(file)
-    if ask["what"] == "gate":  # processes that are compared: cuDNN's choice by timing differs from one to the next
+    if any(
+        one["what"] == "gate" for one in ask["measures"]
+    ):  # processes that are compared: cuDNN's choice by timing differs from one to the next
         torch.backends.cudnn.benchmark = False
     run_window = loop.run_window
     done = 0
@@ -63,11 +64,13 @@ def setup(job: RankJob) -> Session:
     ) -> loop.Timings:
         nonlocal done
         if done == job.workload.warmup:  # which may come in several windows
-            measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[ask["what"]]
-            block = Block(session, load, ask["steps"], device, on_step, ask["times"])
-            result = measure(block, job, ask["seconds"], ask["peace_s"])
+            results = []
+            for one in ask["measures"]:
+                block = Block(session, load, one["steps"], device, on_step, one["times"])
+                measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[one["what"]]
+                results.append(measure(block, job, one["seconds"], one["peace_s"]))
             with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
-                json.dump(result, file)
+                json.dump(results, file)
         done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 

@@ -30,13 +30,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.etree import ElementTree
 
 import acceptance
+import launching
 import paired  # also puts bench on the path
 from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Budget, Check, Evidence, Part
 
@@ -71,11 +72,11 @@ HOST_S = 6.0
 HOST_MOST_S = 20.0
 """But no more than this: what came from a cold disk, or from a cold driver, is there the second time."""
 
-WARM_STEPS = 20
-"""Of the benchmarks that compare, before they measure."""
-
 PEACE_S = 6.0
 """For the sampler to sample at its own pace."""
+
+ROUNDS = 10
+"""Of blocks, at the least, for what instruments and sampler cost; three times as many where there is time."""
 
 AFTER_S = 6.0
 """Of a benchmark that compares, after it measured: the end of its launch, its bounds; and to find the GPU free."""
@@ -87,7 +88,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ALWAYS = ("doctor", "look", "probe")
 """The parts that the others rest on."""
 
-NEEDS_BATCH = ("scenarios", "single", "ddp_o1", "overhead", "sampler")
+NEEDS_BATCH = ("scenarios", "single", "ddp_o1", "instruments")
 """The parts that train at the full batch."""
 
 PARTS = (
@@ -97,10 +98,23 @@ PARTS = (
     Part(name="scenarios", title="the ten scenarios", least_s=60, most_s=170),
     Part(name="single", title="the step of single against a hand-written script", least_s=40, most_s=60),
     Part(name="ddp_o1", title="the step of ddp_o1 against a hand-written script", least_s=40, most_s=60),
-    Part(name="tests", title="pytest -m gpu", least_s=60, most_s=300),
-    Part(name="overhead", title="the instrumented step against a bare loop", least_s=30, most_s=60),
-    Part(name="sampler", title="the step with the sampler at work against asleep", least_s=30, most_s=50),
+    Part(name="alone", title="pytest -m gpu: what must be alone on the GPU", least_s=60, most_s=160),
+    Part(name="tests", title="pytest -m gpu: the rest, side by side", least_s=45, most_s=160),
+    Part(name="instruments", title="what instruments and sampler cost a step", least_s=50, most_s=100),
     Part(name="batch", title="the largest batch of ddp and ddp_o2", least_s=70, most_s=150),
+)
+
+TESTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "alone": {"alone": ("test_nvml_real.py", "test_alone.py")},
+    "tests": {name: (f"test_{name}.py",) for name in ("what_ran", "ranks", "whole_run")},
+}
+"""The files of ``tests/gpu`` that one pytest does, by its name; those of a part run side by side."""
+
+LAST_TEST_S = 25.0
+"""For the test that is running when the time of its part is nearly over, and for pytest to end."""
+
+ONE_AT_A_TIME = (
+    "its compute mode is exclusive process; allow several with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
 )
 
 CHOSEN_FROM = tuple(part.name for part in PARTS if part.name not in ALWAYS)
@@ -171,6 +185,7 @@ class Acceptance:
     budget: Budget
     sizes: Sizes
     gpus: tuple[nvml.Gpu, ...] = ()
+    exclusive: bool = False
     checks: list[Check] = field(default_factory=list)
     took: dict[str, float] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
@@ -206,13 +221,18 @@ class Acceptance:
         first_s = self.probe["step"].get("first_s") if self.probe else None
         return max(START_S, (first_s or 0.0) + AROUND_S)
 
-    def before_s(self, launches: int) -> float:
-        """Until so many launches of one benchmark, one after the other, are warm."""
-        return self.host_s + launches * (self.launch_s + WARM_STEPS * self.step_s)
+    def before_s(self, together: int) -> float:
+        """Until a benchmark's launch is warm, and as many others as get so beside it."""
+        return self.host_s + self.launch_s + together * launching.WARMUP * self.step_s
 
     def block(self, most: int, seconds: float) -> int:
         """The steps of a block of at most so many seconds."""
         return max(1, min(most, int(seconds / self.step_s)))
+
+    @property
+    def round(self) -> int:
+        """The steps of a round of the overhead, six blocks, and of one of the sampler, four steps."""
+        return 6 * self.block(4, 0.25) + 4
 
     def sized(self, part: Part) -> Part:
         """The part with the time that it needs at the speed that the probe found: for what its answer rests on."""
@@ -224,8 +244,7 @@ class Acceptance:
             + acceptance.seconds_for_fewest(self.step_s, launches=len(DEFAULT), start_s=self.launch_s),
             "single": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
             "ddp_o1": self.before_s(2) + rounds_s * 5 * 4 * self.block(5, 0.5),
-            "overhead": self.before_s(1) + ALONE_S + rounds_s * 20 * 6 * self.block(4, 0.25),
-            "sampler": self.before_s(1) + PEACE_S + rounds_s * 20 * 4,
+            "instruments": self.before_s(1) + ALONE_S + PEACE_S + rounds_s * ROUNDS * self.round,
             "batch": self.host_s + 4 * self.launch_s,
         }
         if part.name not in needs:
@@ -238,41 +257,59 @@ class Acceptance:
         uuids = self.uuids[:1] if first_only else self.uuids
         return ["--gpus", ",".join(uuids)] if uuids else []
 
-    def execute(self, name: str, command: Sequence[str], limit_s: float, **environment: str) -> Done:
-        """Run a command of this pack for ``limit_s`` at most; what it prints is kept under ``parts/``."""
-        paths = [os.path.join(self.out, "parts", f"{name}.{kind}") for kind in ("out", "err")]
+    def execute(self, commands: Mapping[str, Sequence[str]], limit_s: float, **environment: str) -> dict[str, Done]:
+        """Run commands of this pack, by their names, side by side and for ``limit_s`` at most; what they print is kept
+        under ``parts/``.
+        """
+        until_s = time.monotonic() + limit_s
+        processes: dict[str, subprocess.Popen[bytes]] = {}
+        ended = set()
+        try:
+            for name, command in commands.items():
+                processes[name] = self._start(name, command, environment)
+            for name, process in processes.items():
+                if not self._wait(process, name, until_s, limit_s):
+                    ended.add(name)
+        finally:
+            end(processes.values())
+        return {name: self._done(name, process.returncode, name in ended) for name, process in processes.items()}
+
+    def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         parent = os.getpid()
-        with open(paths[0], "wb") as said, open(paths[1], "wb") as told:
-            process = subprocess.Popen(
+        said, told = self._printed(name)
+        with open(said, "wb") as output, open(told, "wb") as errors:
+            return subprocess.Popen(
                 [sys.executable, *command],
                 cwd=paired.ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=told,
-                env=os.environ | environment,
+                stdout=output,
+                stderr=errors,
+                env={**os.environ, **environment},
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(parent),
             )
-            try:
-                ended = not self._wait(process, name, limit_s)
-            finally:
-                end(process)
-        texts = []
-        for path in paths:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                texts.append(file.read())
-        return Done(code=process.returncode, said=texts[0], told=texts[1], ended=ended)
 
-    def _wait(self, process: "subprocess.Popen[bytes]", name: str, limit_s: float) -> bool:
-        """Whether it ended within ``limit_s``; says now and then that it goes on."""
-        started_s = time.monotonic()
-        while (gone_s := time.monotonic() - started_s) < limit_s:
+    def _wait(self, process: "subprocess.Popen[bytes]", name: str, until_s: float, limit_s: float) -> bool:
+        """Whether it ended until then; says now and then that it goes on."""
+        while (left_s := until_s - time.monotonic()) > 0:
             try:
-                process.wait(min(SAY_EVERY_S, limit_s - gone_s))
+                process.wait(min(SAY_EVERY_S, left_s))
                 return True
             except subprocess.TimeoutExpired:
-                self.say(f"{name}: {time.monotonic() - started_s:.0f} s of at most {limit_s:.0f}")
-        return False
+                self.say(f"{name}: {limit_s - until_s + time.monotonic():.0f} s of at most {limit_s:.0f}")
+        return process.poll() is not None
+
+    def _done(self, name: str, code: int, ended: bool) -> Done:
+        texts = []
+        for path in self._printed(name):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                texts.append(file.read())
+        return Done(code=code, said=texts[0], told=texts[1], ended=ended)
+
+    def _printed(self, name: str) -> tuple[str, str]:
+        """The files with a command's standard output and error."""
+        folder = os.path.join(self.out, "parts")
+        return os.path.join(folder, f"{name}.out"), os.path.join(folder, f"{name}.err")
 
     def say(self, text: str) -> None:
         print(f"[{self.budget.left_s:3.0f} s left] {text}", file=sys.stderr, flush=True)
@@ -384,45 +421,60 @@ class Acceptance:
             raise NotDone(
                 f"both need {2 * peak + 2048:,.0f} MiB at once and {free:,.0f} are free; use a smaller --global-batch"
             )
+        if self.exclusive:
+            raise NotDone(f"both are on the GPU at once, and {ONE_AT_A_TIME}")
         steps = self.block(5, 0.5)
         command = ["--scenario", scenario, "--pairs", "5", "--steps", str(steps)]
         command += ["--seconds", self.seconds(limit_s - self.before_s(2) - AFTER_S, 15 * 4 * steps)]
-        self.compare("against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s)
+        found = self.compared("against_handwritten", scenario, [*command, *self.where(first_only=True)], limit_s)
+        self.judge_comparison(scenario, title(scenario), found)
 
-    def tests(self, limit_s: float) -> None:
-        junit = os.path.join(self.out, "parts", "tests.xml")
-        first = ["tests/gpu/test_nvml_real.py", "tests/gpu/test_cuda.py"]  # few and short: not what is not reached
-        command = ["-m", "pytest", "-m", "gpu", *first, "-o", "addopts=", "--strict-markers", "-q"]
-        command += ["-p", "no:cacheprovider", f"--junitxml={junit}"]
-        command += ["-k", "not every_scenario"]  # that is what the scenarios' own run shows
-        environment = {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": ",".join(self.uuids)}
+    def tests(self, part: str, limit_s: float) -> None:
+        """The tests of a GPU, each file by a pytest of its own, side by side unless they must be alone."""
+        environment = {"BENCH_GPU_TESTS_S": f"{limit_s - LAST_TEST_S:.0f}", "BENCH_TEST_GPUS": ",".join(self.uuids)}
         environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
+        sessions = TESTS[part]
+        commands = {name: self._pytest(name, files) for name, files in sessions.items()}
+        until_s = time.monotonic() + limit_s
+        done: dict[str, Done] = {}
         with self.locked():
-            done = self.execute("tests", command, limit_s, **environment)
+            for together in [{name: commands[name]} for name in commands] if self.exclusive else [commands]:
+                done |= self.execute(together, max(0.0, until_s - time.monotonic()), **environment)
+        for name, files in sessions.items():
+            self.add(*self._tested(part, name, done[name]))
+            if done[name].ended:
+                what = f"all tests of {', '.join(files)}"
+                self.add(Check(part=part, what=what, verdict=NOT_DONE, why=f"ended after {limit_s:.0f} s"))
+
+    def _pytest(self, name: str, files: Sequence[str]) -> list[str]:
+        command = ["-m", "pytest", "-m", "gpu", *(f"tests/gpu/{file}" for file in files)]
+        command += ["-k", "not every_scenario"]  # that is what the scenarios' own run shows
+        command += ["-o", "addopts=", "--strict-markers", "-q", "-p", "no:cacheprovider"]
+        return [*command, f"--junitxml={self._junit(name)}"]
+
+    def _junit(self, name: str) -> str:
+        return os.path.join(self.out, "parts", f"{name}.xml")
+
+    def _tested(self, part: str, name: str, done: Done) -> list[Check]:
+        """The checks of one pytest."""
+        last = (done.said.strip().splitlines() or [done.last_line])[-1]
         try:
-            with open(junit, encoding="utf-8") as file:
-                checks = acceptance.of_tests(file.read())
-        except (FileNotFoundError, ElementTree.ParseError) as error:
-            lines = (done.said.strip().splitlines() or [done.last_line])[-1]
-            raise NotDone(f"pytest left no results: {lines}") from error
-        self.add(*checks)
-        if done.ended:
-            self.add(Check(part="tests", what=title("tests"), verdict=NOT_DONE, why=f"ended after {limit_s:.0f} s"))
-        elif not checks or done.code not in (0, 1):
-            why = f"pytest ended with {done.code}: {(done.said.strip().splitlines() or ['it said nothing'])[-1]}"
-            self.add(Check(part="tests", what=title("tests"), verdict=FAILED, why=why))
+            with open(self._junit(name), encoding="utf-8") as file:
+                checks = acceptance.of_tests(part, file.read())
+        except (FileNotFoundError, ElementTree.ParseError):
+            return [Check(part=part, what=f"pytest {name}", verdict=NOT_DONE, why=f"pytest left no results: {last}")]
+        if not done.ended and (not checks or done.code not in (0, 1)):
+            why = f"pytest ended with {done.code}: {last}"
+            checks.append(Check(part=part, what=f"pytest {name}", verdict=FAILED, why=why))
+        return checks
 
-    def overhead(self, limit_s: float) -> None:
-        steps = self.block(4, 0.25)
-        command = ["--scenario", "ddp", "--pairs", "10", "--steps", str(steps)]
-        command += ["--seconds", self.seconds(limit_s - self.before_s(1) - ALONE_S - AFTER_S, 30 * 6 * steps)]
-        self.compare("overhead", "overhead", [*command, *self.where()], limit_s)
-
-    def sampler(self, limit_s: float) -> None:
-        seconds = self.seconds(limit_s - self.before_s(1) - PEACE_S - AFTER_S, 40 * 4)
-        command = ["--scenario", "ddp", "--pairs", "10", "--peace", f"{PEACE_S:.0f}"]
-        command += ["--seconds", seconds, "--budget", seconds]  # one look
-        self.compare("sampler_effect", "sampler", [*command, *self.where()], limit_s)
+    def instruments(self, limit_s: float) -> None:
+        most_s = limit_s - self.before_s(1) - ALONE_S - PEACE_S - AFTER_S
+        command = ["--scenario", "ddp", "--pairs", "10", "--steps", str(self.block(4, 0.25))]
+        command += ["--seconds", self.seconds(most_s, 3 * ROUNDS * self.round), "--peace", f"{PEACE_S:.0f}"]
+        found = self.compared("instruments", "instruments", [*command, *self.where()], limit_s)
+        self.judge_comparison("instruments", "the instrumented step against a bare loop", found["overhead"])
+        self.judge_comparison("instruments", "the step with the sampler at work against asleep", found["sampler"])
 
     def batch(self, limit_s: float) -> None:
         command = ["-m", "bench", "run", "--find-batch", "--scenario", "ddp,ddp_o2", *self.sizes.options, *self.where()]
@@ -440,18 +492,19 @@ class Acceptance:
         """For so many steps with what lies between blocks of them, or what there is."""
         return f"{max(1.0, min(most_s, 1.2 * steps * self.step_s)):.0f}"
 
-    def compare(self, benchmark: str, name: str, command: list[str], limit_s: float) -> None:
-        """Run a benchmark that compares, and judge it; in a rehearsal its ratio is a figure of no meaning."""
+    def compared(self, benchmark: str, part: str, command: list[str], limit_s: float) -> dict[str, Any]:
+        """What a benchmark that compares says."""
         if not self.on_gpu:
             pairs, seconds = command.index("--pairs"), command.index("--seconds")
             command[pairs + 1], command[seconds + 1] = "2", "4"
         where = [script(f"{benchmark}.py"), "--json", *self.sizes.options, *command]
         with self.locked():
-            found = self.document(name, where, limit_s, codes=(0, 1))
-        checks = acceptance.of_comparison(name, title(name), found)
-        if not self.on_gpu:
-            checks = [replace(one, verdict=FIGURE, why="") for one in checks]
-        self.add(*checks)
+            return self.document(part, where, limit_s, codes=(0, 1))
+
+    def judge_comparison(self, part: str, what: str, found: dict[str, Any]) -> None:
+        """Its checks; in a rehearsal its ratio is a figure of no meaning."""
+        checks = acceptance.of_comparison(part, what, found)
+        self.add(*(checks if self.on_gpu else [replace(one, verdict=FIGURE, why="") for one in checks]))
 
     def document(
         self, name: str, command: Sequence[str], limit_s: float, codes: tuple[int, ...] = (0,), **environment: str
@@ -459,7 +512,7 @@ class Acceptance:
         """What a command says in JSON, kept under ``parts/``. Raises :class:`NotDone` where it had to be ended, and
         :class:`RuntimeError` where it failed.
         """
-        done = self.execute(name, command, limit_s, **environment)
+        done = self.execute({name: command}, limit_s, **environment)[name]
         if done.ended:
             raise NotDone(f"it was ended after {limit_s:.0f} s; give more with --budget")
         found = done.document()
@@ -484,9 +537,9 @@ class Acceptance:
             "scenarios": self.scenarios,
             "single": lambda limit_s: self.against_handwritten("single", limit_s),
             "ddp_o1": lambda limit_s: self.against_handwritten("ddp_o1", limit_s),
-            "tests": self.tests,
-            "overhead": self.overhead,
-            "sampler": self.sampler,
+            "alone": lambda limit_s: self.tests("alone", limit_s),
+            "tests": lambda limit_s: self.tests("tests", limit_s),
+            "instruments": self.instruments,
             "batch": self.batch,
         }
         order = list(parts.values())
@@ -561,6 +614,18 @@ class Acceptance:
             json.dump(acceptance.document(evidence), file, indent=1, allow_nan=False)
 
 
+def exclusive(uuids: Sequence[str]) -> bool:
+    """Whether one of these GPUs lets in one process at a time."""
+    try:
+        session = nvml.Nvml()
+    except nvml.NvmlUnavailable:
+        return False
+    try:
+        return any(session.details(uuid)["compute_mode"] == nvml.EXCLUSIVE for uuid in uuids)
+    finally:
+        session.close()
+
+
 @contextmanager
 def kept_awake() -> Iterator[None]:
     """A client of the driver for as long as this lasts: without persistence mode it lets go of a GPU that has none, and
@@ -621,16 +686,16 @@ def remedy(found: dict[str, Any]) -> str:
     return "see 'python -m bench doctor'"
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and all that it started: first as Ctrl-C does, so that it can seal what it has."""
+def end(processes: "Iterable[subprocess.Popen[bytes]]") -> None:
+    """End commands and all that they started: first as Ctrl-C does, so that they can seal what they have."""
     for number, patience_s in ((signal.SIGINT, ENDING_S), (signal.SIGKILL, None)):
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, number)
-        try:
-            process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            continue
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            os.killpg(process.pid, number)
+        until_s = time.monotonic() + (patience_s or 0.0)
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s and max(0.0, until_s - time.monotonic()))
 
 
 def circumstances(
@@ -782,6 +847,7 @@ def accept(options: argparse.Namespace) -> int:
             )
     os.makedirs(os.path.join(out, "parts"), exist_ok=True)
     pack = Acceptance(options=options, out=out, budget=budget, sizes=sizes, gpus=gpus, obstacle=obstacle)
+    pack.exclusive = exclusive(pack.uuids)
     if obstacle is not None:
         pack.say(f"gpu_acceptance: {obstacle}")
         pack.say("doctor and the scenarios on the CPU are still done")

@@ -9,7 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from threading import Thread
 from typing import Any
 
@@ -28,6 +28,8 @@ NOT_QUIET = f"the others are of seconds in which other work took more than {QUIE
 """What other processes may take of the machine's cores, judged over stretches of so many seconds."""
 
 START_LIMIT_S = 180.0
+WARMUP = 12
+"""Steps: torch DDP's logger waits for the device in its first ten."""
 
 
 def plan(
@@ -123,7 +125,7 @@ def launch(
     return scratch
 
 
-def read(scratch: str, processes: int, name: str = "rank") -> list[dict[str, Any]]:
+def read(scratch: str, processes: int, name: str = "rank") -> list[Any]:
     """The files ``<name><R>.json`` of a launch, in the order of ranks."""
     results = []
     for rank in range(processes):
@@ -173,18 +175,35 @@ class Blocks:
         return lines
 
 
-def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1, peace_s: float = 20.0) -> Blocks:
-    """Do blocks of so many of ``job``'s steps in turn for so long, instrumented ``times`` over.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What is asked of a launch of ``blocks.py``: ``what`` (``overhead``, ``sampler`` or ``gate``), in blocks of so
+    many ``steps``, for so many ``seconds``. ``times``: how many times over the overhead is laid on each step.
+    ``peace_s``: how long a sampler then samples at its own pace.
+    """
 
-    ``peace_s``: how long a sampler then samples at its own pace. On a GPU every round counts: in a container the
-    kernel's account is of the whole server, whose other work is on its cores and not on this GPU. Raises
-    ``RuntimeError`` when the launch fails.
+    what: str
+    steps: int
+    seconds: float = 0.0
+    times: int = 1
+    peace_s: float = 20.0
+
+
+def blocks(job: Job, *measures: Measure) -> list[Blocks]:
+    """Do blocks of ``job``'s steps in turn, in one launch for all ``measures``.
+
+    On a GPU every round counts: in a container the kernel's account is of the whole server, whose other work is on its
+    cores and not on this GPU. Raises ``RuntimeError`` when the launch fails.
     """
     with folder() as where, host(where, device=job.workload.device) as started:
-        asked = block_job(job, what, where, steps=steps, seconds=seconds, times=times, peace_s=peace_s)
-        scratch = launch(started, asked, where)
-        results = read(scratch, job.processes, "blocks")
+        scratch = launch(started, block_job(job, where, *measures), where)
+        of_ranks = read(scratch, job.processes, "blocks")
         version = torch_version(started)
+    return [_blocks(list(results), job.workload.device, version) for results in zip(*of_ranks, strict=True)]
+
+
+def _blocks(results: list[dict[str, Any]], device: str, version: str) -> Blocks:
+    """Of one measure, from what each rank left."""
     ranks = [result["rounds"] for result in results]
     measured = [
         paired.round_of((same[0][0], max(taken for _, taken in same)) for same in zip(*blocks, strict=True))
@@ -194,19 +213,15 @@ def blocks(job: Job, what: str, *, steps: int, seconds: float, times: int = 1, p
         Load(t_s=of_all[0]["t_s"], machine_s=of_all[0]["machine_s"], own_s=sum(one["own_s"] for one in of_all))
         for of_all in zip(*ranks, strict=True)
     ]
-    device = job.workload.device
     counted = measured if device == "cuda" else quiet(measured, loads)
     return Blocks(results=results, rounds=measured, quiet=counted, torch=version, device=device)
 
 
-def block_job(
-    job: Job, what: str, where: str, *, steps: int, seconds: float = 0.0, times: int = 1, peace_s: float = 20.0
-) -> Job:
+def block_job(job: Job, where: str, *measures: Measure) -> Job:
     """The job with ``blocks.py`` around its scenario, and a folder under ``where`` that says what is asked of it."""
     scratch = tempfile.mkdtemp(dir=where)
     with open(os.path.join(scratch, "ask.json"), "w", encoding="utf-8") as file:
-        ask = {"what": what, "strategy": job.strategy, "steps": steps, "seconds": seconds, "times": times}
-        json.dump({**ask, "peace_s": peace_s}, file)
+        json.dump({"strategy": job.strategy, "measures": [asdict(one) for one in measures]}, file)
     scenario_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
     return replace(job, strategy="custom", scenario_file=scenario_file, scratch=scratch)
 
@@ -215,7 +230,7 @@ class Turns:
     """A launch that lives in the background and does a block of steps each time it is asked for one."""
 
     def __init__(self, on: WorkerHost, job: Job, where: str, steps: int = 1) -> None:
-        self.job = block_job(job, "gate", where, steps=steps)
+        self.job = block_job(job, where, Measure(what="gate", steps=steps))
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.path.join(self.job.scratch, "gate"))
         self.listener.listen(1)
@@ -270,7 +285,7 @@ class Turns:
         self.channel.close()
         self.listener.close()
         results = read(self.job.scratch, self.job.processes, "blocks")
-        return [[Turn(**turn) for turn in result["blocks"]] for result in results]
+        return [[Turn(**turn) for turn in result["blocks"]] for (result,) in results]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,9 +323,10 @@ def quiet(measured: Sequence[paired.Round], loads: Sequence[Load]) -> list[paire
 
 
 def enough(done: Blocks, pairs: int) -> paired.Check:
-    """Whether a pair has more than a single round."""
-    text = f"at least {2 * pairs} rounds while nothing else ran"
-    return paired.Check(text, len(done.quiet) >= 2 * pairs, by_noise=True)
+    """Whether there is a round for each pair, and more than one where other work is on the cores that compute."""
+    rounds = pairs if done.device == "cuda" else 2 * pairs
+    text = f"at least {rounds} rounds" + " while nothing else ran" * (done.device != "cuda")
+    return paired.Check(text, len(done.quiet) >= rounds, by_noise=True)
 
 
 def describe(job: Job) -> str:

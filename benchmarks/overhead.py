@@ -23,6 +23,8 @@ import statistics
 import launching
 import paired
 
+from bench.records import Job
+
 ALLOWED = 1.005
 DEFAULTS = {"cpu": ("mobilenet_v3_small", 32, 1, 100), "cuda": ("resnet101", 224, 10, 1)}
 """Model and image size whose step takes 20 to 100 ms; steps of a block; how many times over they are instrumented.
@@ -54,14 +56,25 @@ def main() -> int:
         model=options.model or model,
         image_size=options.image_size or image_size,
         global_batch=options.global_batch,
-        warmup=20,
+        warmup=launching.WARMUP,
         iters=1,
     )
-    done = launching.blocks(job, "overhead", steps=steps, seconds=options.seconds, times=times)
+    (done,) = launching.blocks(job, measure(steps, options.seconds, times))
+    return judged(done, job, measure(steps, options.seconds, times), options.pairs).finish(options.json)
+
+
+def measure(steps: int, seconds: float, times: int) -> launching.Measure:
+    """What the launch is asked for."""
+    return launching.Measure(what="overhead", steps=steps, seconds=seconds, times=times)
+
+
+def judged(done: launching.Blocks, job: Job, asked: launching.Measure, pairs: int) -> paired.Answer:
+    """What came of it."""
+    steps, times = asked.steps, asked.times
     bare_s = statistics.median(taken for one in done.rounds for taken in one["A"])
     share = min(1.0, bare_s / MESSAGE_INTERVAL_S)
-    marks = [one / times for one in paired.pairs(done.quiet, options.pairs, "B", "A")]
-    messages = paired.pairs(done.quiet, options.pairs, "C", "B")
+    marks = [one / times for one in paired.pairs(done.quiet, pairs, "B", "A")]
+    messages = paired.pairs(done.quiet, pairs, "C", "B")
     comparison = paired.Comparison(
         name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
         a="bare",
@@ -82,14 +95,12 @@ def main() -> int:
     notes.append(
         f"around steps that do nothing and nothing else, marks take {done.results[0]['alone_us']:.1f} us a step"
     )
-    return paired.finish(
-        "overhead",
-        [comparison],
-        [launching.enough(done, options.pairs)],
+    return paired.Answer(
+        benchmark="overhead",
+        comparisons=[comparison],
+        checks=[launching.enough(done, pairs)],
         notes=notes,
-        as_json=options.json,
-        torch=done.torch,
-        ranks=done.results,
+        more={"torch": done.torch, "ranks": done.results},
     )
 
 

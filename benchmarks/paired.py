@@ -19,7 +19,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -233,6 +233,45 @@ def count(number: int, one: str) -> str:
     return f"{number} {one}{'' if number == 1 else 's'}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a benchmark found. ``more``: besides, for machines."""
+
+    benchmark: str
+    comparisons: Sequence[Comparison]
+    checks: Sequence[Check] = ()
+    notes: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything did."""
+        return all(one.passed for one in (*self.comparisons, *self.checks))
+
+    def document(self) -> dict[str, Any]:
+        """For machines, with the raw values."""
+        return {
+            "benchmark": self.benchmark,
+            "passed": self.passed,
+            "comparisons": [comparison.document() for comparison in self.comparisons],
+            "checks": [asdict(check) for check in self.checks],
+            "notes": list(self.notes),
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load_1min": os.getloadavg()[0]},
+            **self.more,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = [line for comparison in self.comparisons for line in comparison.lines()]
+        lines += [f"{check.text}: {'PASS' if check.passed else 'FAIL'}" for check in self.checks]
+        return [*lines, *self.notes, f"{self.benchmark}: {'PASS' if self.passed else 'FAIL'}"]
+
+    def finish(self, as_json: bool) -> int:
+        """Print it; returns the exit code: 0 when everything passed, otherwise 1."""
+        print(json.dumps(self.document(), indent=1, allow_nan=False) if as_json else "\n".join(self.lines()))
+        return 0 if self.passed else 1
+
+
 def finish(
     name: str,
     comparisons: Sequence[Comparison],
@@ -242,25 +281,6 @@ def finish(
     as_json: bool,
     **more: Any,
 ) -> int:
-    """Print the answer; returns the exit code: 0 when everything passed, otherwise 1."""
-    passed = all(comparison.passed for comparison in comparisons) and all(check.passed for check in checks)
-    if as_json:
-        document = {
-            "benchmark": name,
-            "passed": passed,
-            "comparisons": [comparison.document() for comparison in comparisons],
-            "checks": [asdict(check) for check in checks],
-            "notes": list(notes),
-            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load_1min": os.getloadavg()[0]},
-            **more,
-        }
-        print(json.dumps(document, indent=1, allow_nan=False))
-    else:
-        for comparison in comparisons:
-            print("\n".join(comparison.lines()))
-        for check in checks:
-            print(f"{check.text}: {'PASS' if check.passed else 'FAIL'}")
-        for note in notes:
-            print(note)
-        print(f"{name}: {'PASS' if passed else 'FAIL'}")
-    return 0 if passed else 1
+    """Print the answer of a benchmark that has one; returns its exit code."""
+    made = Answer(benchmark=name, comparisons=comparisons, checks=checks, notes=notes, more=more)
+    return made.finish(as_json)

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 import launching
 import paired
 
+from bench.records import Job
+
 ALLOWED = 1.005
 CPU_SHARE = 0.01
 LOOKS_AT_MOST = 10
@@ -57,28 +59,43 @@ def main() -> int:
         model=options.model or model,
         image_size=options.image_size or image_size,
         global_batch=options.global_batch,
-        warmup=20,
+        warmup=launching.WARMUP,
         iters=1,
     )
     looks = max(1, min(LOOKS_AT_MOST, int(options.budget // options.seconds)))
-    level = 1.0 - 0.05 / looks
+    asked = measure(steps, options.seconds, options.peace)
     done: list[launching.Blocks] = []
-    verdict = UNDECIDED
-    while verdict == UNDECIDED and len(done) < looks:
-        done.append(launching.blocks(job, "sampler", steps=steps, seconds=options.seconds, peace_s=options.peace))
-        share, raw = of_a_run(done, options.pairs, INTERVAL_S[options.device])
-        comparison = paired.Comparison(
-            name=f"blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
-            a="sampler asleep",
-            b="a sample in the block",
-            log_ratios=[share * one for one in raw],
-            a_s=[taken for look in done for one in look.quiet for taken in one["A"]],
-            b_s=[taken for look in done for one in look.quiet for taken in one["B"]],
-            allowed=ALLOWED,
-            level=level,
-        )
-        verdict = decision(comparison)
-        paired.progress(f"look {len(done)} of at most {looks}: {paired.count(len(raw), 'pair')}, {verdict}")
+    while True:
+        done += launching.blocks(job, asked)
+        answer = judged(done, job, asked, options.pairs, looks)
+        pairs, verdict = len(answer.comparisons[0].log_ratios), answer.more["verdict"]
+        paired.progress(f"look {len(done)} of at most {looks}: {paired.count(pairs, 'pair')}, {verdict}")
+        if verdict != UNDECIDED or len(done) == looks:
+            return answer.finish(options.json)
+
+
+def measure(steps: int, seconds: float, peace_s: float) -> launching.Measure:
+    """What the launch of a look is asked for."""
+    return launching.Measure(what="sampler", steps=steps, seconds=seconds, peace_s=peace_s)
+
+
+def judged(
+    done: Sequence[launching.Blocks], job: Job, asked: launching.Measure, pairs: int, looks: int
+) -> paired.Answer:
+    """What the looks so far, of at most so many, say together."""
+    share, raw = of_a_run(done, pairs, INTERVAL_S[job.workload.device])
+    level = 1.0 - 0.05 / looks
+    comparison = paired.Comparison(
+        name=f"blocks of {paired.count(asked.steps, 'step')} ({launching.describe(job)})",
+        a="sampler asleep",
+        b="a sample in the block",
+        log_ratios=[share * one for one in raw],
+        a_s=[taken for look in done for one in look.quiet for taken in one["A"]],
+        b_s=[taken for look in done for one in look.quiet for taken in one["B"]],
+        allowed=ALLOWED,
+        level=level,
+    )
+    verdict = decision(comparison)
     mine = [look.results[0] for look in done]
     sampled_s = sum(one["sampled_s"] for one in mine)
     used = sum(one["sampler_cpu_s"] for one in mine) / sampled_s
@@ -102,27 +119,29 @@ def main() -> int:
             used <= CPU_SHARE,
         ),
     ]
-    return paired.finish(
-        "sampler_effect",
-        [comparison],
-        checks,
+    return paired.Answer(
+        benchmark="sampler_effect",
+        comparisons=[comparison],
+        checks=checks,
         notes=notes,
-        as_json=options.json,
-        torch=done[0].torch,
-        verdict=verdict,
-        looks=len(done),
-        looks_planned=looks,
-        ranks=[rank for look in done for rank in look.results],
+        more={
+            "torch": done[0].torch,
+            "verdict": verdict,
+            "looks": len(done),
+            "looks_planned": looks,
+            "ranks": [rank for look in done for rank in look.results],
+        },
     )
 
 
 def of_a_run(done: Sequence[launching.Blocks], pairs: int, interval_s: float) -> tuple[float, list[float]]:
     """The share of a run's blocks that meet a sample, and the log ratios of the pairs of all looks.
 
-    A pair is of one look, and of two rounds at least: of a look with fewer that count there are fewer pairs.
+    A pair is of one look, and on the CPU of two rounds at least: of a look with fewer that count there are fewer pairs.
     """
     asleep_s = statistics.median(taken for look in done for one in look.rounds for taken in one["A"])
-    raw = [one for look in done for one in paired.pairs(look.quiet, min(pairs, len(look.quiet) // 2))]
+    each = 1 if done[0].device == "cuda" else 2
+    raw = [one for look in done for one in paired.pairs(look.quiet, min(pairs, len(look.quiet) // each))]
     return min(1.0, asleep_s / interval_s), raw
 
 

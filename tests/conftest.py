@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench import discover, pipeline
+from bench import discover, machine, pipeline
 from bench.cli import main
 from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Request, launches
@@ -25,6 +25,9 @@ a step ten times slower where other work shares the cores, and tests have all ki
 BEGAN_S = time.monotonic()
 GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 """The variable that says how many seconds there are for the tests of a GPU: those that are not reached say so."""
+
+ON_GPU = {"image_size": 64, "global_batch": 32, "device": "cuda", "warmup": 3, "iters": 10}
+"""Of a launch in the tests of GPUs, whose changes to :func:`request_for` these are."""
 
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 Bench = Callable[..., tuple[int, str, str]]
@@ -120,6 +123,45 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             else []
         )
         return Executed(outcome, results, folder, events)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def gpus() -> tuple[str, ...]:
+    """The UUIDs that ``BENCH_TEST_GPUS`` chooses, as ``bench run --gpus`` does; all without it."""
+    return machine.choose_gpus(os.environ.get("BENCH_TEST_GPUS"), machine.choose_device("cuda")[1])
+
+
+@pytest.fixture(scope="session")
+def cuda_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    """A worker host whose ranks use CUDA."""
+    log = tmp_path_factory.mktemp("host") / "host.log"
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device="cuda") as running:
+        running.wait_until_ready()
+        yield running
+
+
+@pytest.fixture
+def launch(cuda_host: WorkerHost, gpus: tuple[str, ...], tmp_path: Path) -> Callable[..., Executed]:
+    """As ``execute``, on the GPUs."""
+    run = executor(cuda_host, tmp_path)
+
+    def on(scenario: str, **changes: Any) -> Executed:
+        devices = changes.get("devices", gpus)
+        return run(scenario, **(ON_GPU | {"devices": devices, "replicas": len(devices)} | changes))
+
+    return on
+
+
+@pytest.fixture
+def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
+    """As ``launch``, for launches that must end well."""
+
+    def run(scenario: str, **changes: Any) -> Executed:
+        done = launch(scenario, **changes)
+        assert done.outcome.status == "ok", f"{done.outcome.reason}\n{done.log()[-3000:]}"
+        return done
 
     return run
 

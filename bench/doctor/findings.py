@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench import foreign, throttle
+from bench import foreign, nvml, throttle
 
 LEVELS = ("problem", "warning", "note")
 """A problem keeps something from being measured, a warning spoils figures, a note is good to know."""
@@ -217,6 +217,23 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
             finding="persistence mode is off",
             consequence="the driver is unloaded between launches: start-up takes seconds longer and clocks begin cold",
             remedy="sudo nvidia-smi -pm 1",
+        )
+    mode = gpu["compute_mode"]
+    if mode == "prohibited":
+        yield Finding(
+            level="problem",
+            about=about,
+            finding="its compute mode is prohibited",
+            consequence="no process may compute on it",
+            remedy=f"sudo nvidia-smi -i {gpu['index']} -c DEFAULT",
+        )
+    if mode == nvml.EXCLUSIVE:
+        yield Finding(
+            level="note",
+            about=about,
+            finding="its compute mode is exclusive process",
+            consequence="bench's launches, one process on each GPU, run; what puts a second process there does not",
+            remedy=f"sudo nvidia-smi -i {gpu['index']} -c DEFAULT, for comparisons of two programs on one GPU",
         )
     limit, default = gpu["power_limit_w"], gpu["default_power_limit_w"]
     if limit and default and limit < 0.99 * default:

@@ -56,7 +56,8 @@ def _gpus(report: dict[str, Any]) -> list[str]:
         settings = (
             f"MIG {_switch(gpu['mig'])}, ECC {_switch(gpu['ecc'])}, persistence {_switch(gpu['persistence'])}",
             f"PCIe gen {_told(gpu['pcie_generation'])} ×{_told(gpu['pcie_width'])}",
-            f"NUMA node {_told(gpu['numa_node'])}, compute capability {_told(gpu['compute_capability'])}",
+            f"compute mode {_told(gpu['compute_mode'])}, compute capability {_told(gpu['compute_capability'])}",
+            f"NUMA node {_told(gpu['numa_node'])}",
         )
         lines += [
             f"GPU {gpu['index']}    {gpu['name']}, {gpu['uuid']}",

@@ -186,6 +186,7 @@ def test_two_gpus_are_described_in_pci_order_with_what_would_spoil_a_measurement
         *(f"value {A} capability 70", f"value {B} capability 90", f"value {B} ecc 1", f"value {B} persistence 1"),
         *(f"value {A} power_limit 200000", f"value {A} default_power_limit 300000", f"value {A} temperature 61"),
         *(f"value {A} used {2048 * MIB}", f"process {A} 4242 {2000 * MIB}", "name trainer 4242 0"),
+        *(f"value {A} compute_mode 3", f"value {B} compute_mode 2"),
         *(f"value {A} pcie_width 8", f"value {A} max_pcie_width 16", f"value {A} throttle 64"),
         *("value * topology 50", "value * p2p_read 1", "value * p2p_nvlink 1", f"value {B} max_sm_clock 1980"),
     )
@@ -203,15 +204,16 @@ def test_two_gpus_are_described_in_pci_order_with_what_would_spoil_a_measurement
         "it has 8 of 16 PCIe lanes",
         "it slows down now: thermal slowdown (hardware)",
         "others are using it: PID 4242 (trainer), 2,048 MiB occupied",
+        "its compute mode is exclusive process",
     ]
-    assert about(told, "GPU 0") == []
+    assert about(told, "GPU 0") == ["its compute mode is prohibited"]
     assert about(told, "topology") == ["no peer access between GPUs 0-1"]
     assert about(told, "GPUs") == ["they are of 2 models: Stand-in A, Stand-in B"]
     text = doctor(**environment).stdout
     assert f"GPU 0    Stand-in B, {B}" in text
     assert "process 4242 (trainer): 2,000 MiB" in text
     assert "GPU 0-1  no peer access, by the link between CPU sockets" in text
-    assert "ECC on" in text
+    assert "ECC on" in text and "compute mode exclusive process" in text
 
 
 def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: Driver, quick: dict[str, str]) -> None:
@@ -219,6 +221,7 @@ def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: D
         "pci_generation",
         "ecc",
         "persistence",
+        "compute_mode",
         "numa",
         "power_limit",
         "used",

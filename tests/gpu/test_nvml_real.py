@@ -75,15 +75,16 @@ class Rank:
         return line
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def gpu() -> nvml.Gpu:
     here = nvml.list_gpus()[0]
     uuid = machine.choose_gpus(os.environ.get("BENCH_TEST_GPUS"), here)[0]
     return next(one for one in here if one.uuid == uuid)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rank(gpu: nvml.Gpu) -> Iterator[Rank]:
+    """For all tests that do not mind what it did before; the first, which must be alone, comes before it."""
     one = Rank(gpu.uuid)
     yield one
     one.process.kill()
@@ -116,6 +117,21 @@ def sampled(folder: Path, gpu: nvml.Gpu, rank: Rank, seconds: float) -> tuple[Sa
         sampler.stop()
 
 
+def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: nvml.Gpu, tmp_path: Path) -> None:
+    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
+    sampler.begin(0)
+    sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
+    time.sleep(1.0)
+    rank = Rank(gpu.uuid)
+    time.sleep(1.5)
+    memory, _ = sampler.finish(0)
+    sampler.stop()
+    rank.process.kill()
+    rank.process.communicate()
+    assert memory[-1]["source"] == "nvml_device_delta", memory[-1]["reason"]
+    assert rank.reserved_mib < memory[-1]["used_mib"] < rank.reserved_mib + 2000
+
+
 def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
     gpu: nvml.Gpu, rank: Rank, tmp_path: Path
 ) -> None:
@@ -130,21 +146,6 @@ def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
     assert {row["source"] for row in memory} == {"nvml_pid"}
     assert memory[-1]["used_mib"] == pytest.approx(float(told), abs=2)
     assert 100 < memory[-1]["used_mib"] - rank.reserved_mib < 2000  # the context and the libraries
-
-
-def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: nvml.Gpu, tmp_path: Path) -> None:
-    sampler = Sampler.start(device="cuda", gpus=(gpu.uuid,), spool=str(tmp_path), host="here", nested=True)
-    sampler.begin(0)
-    sampler.watch(0, "single", 0, 2**22 + 1, (gpu.uuid,))  # a PID that is nobody's: as if the list did not name it
-    time.sleep(1.0)
-    rank = Rank(gpu.uuid)
-    time.sleep(1.5)
-    memory, _ = sampler.finish(0)
-    sampler.stop()
-    rank.process.kill()
-    rank.process.communicate()
-    assert memory[-1]["source"] == "nvml_device_delta", memory[-1]["reason"]
-    assert rank.reserved_mib < memory[-1]["used_mib"] < rank.reserved_mib + 2000
 
 
 def test_the_pid_that_rises_by_the_probe_is_found(gpu: nvml.Gpu, rank: Rank) -> None:

@@ -407,6 +407,11 @@ int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
     return unsigned_metric(__func__, handle, "persistence", mode);
 }
 
+int nvmlDeviceGetComputeMode(void *handle, unsigned *mode)
+{
+    return unsigned_metric(__func__, handle, "compute_mode", mode);
+}
+
 int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending)
 {
     int code = unsigned_metric(__func__, handle, "ecc", current);

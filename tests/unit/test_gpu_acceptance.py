@@ -143,12 +143,9 @@ def test_a_part_is_begun_with_the_time_that_it_needs_or_not_at_all(
             assert acceptance.steps_that_fit(left_s, step_s, launches=10, start_s=made.launch_s) is not None
         elif part.name in ("single", "ddp_o1"):
             assert left_s - made.before_s(2) >= 20 * made.block(5, 0.5) * step_s, "five rounds of four blocks"
-        elif part.name == "overhead":
-            assert left_s - made.before_s(1) - pack.ALONE_S >= 120 * made.block(4, 0.25) * step_s, (
-                "twenty rounds of six blocks"
-            )
-        elif part.name == "sampler":
-            assert left_s - made.before_s(1) - pack.PEACE_S >= 80 * step_s, "twenty rounds of four blocks"
+        elif part.name == "instruments":
+            left_s -= made.before_s(1) + pack.ALONE_S + pack.PEACE_S
+            assert left_s >= 10 * (6 * made.block(4, 0.25) + 4) * step_s, "ten rounds of six blocks, and of four steps"
     assert made.launch_s >= first_s and (begun[:1] == ["scenarios"] or made.sized(pack.PARTS[3]).least_s > 410.0)
 
 
@@ -217,7 +214,7 @@ def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
         <testcase name="test_e" time="0"><skipped message="not reached within 100 s"/></testcase>
         <testcase time="6.2"/>
     </testsuite></testsuites>"""
-    found = {check.what: (check.verdict, check.why) for check in acceptance.of_tests(junit)}
+    found = {check.what: (check.verdict, check.why) for check in acceptance.of_tests("alone", junit)}
     assert found == {
         "test_a": ("passed", ""),
         "test_b": ("FAILED", "assert 1 == 2"),
@@ -444,8 +441,7 @@ def quick(pack: Any, patch: pytest.MonkeyPatch, *broken: str) -> list[str]:
         "scenarios",
         "against_handwritten",
         "tests",
-        "overhead",
-        "sampler",
+        "instruments",
         "batch",
     )
     for name in names:
@@ -504,9 +500,9 @@ def test_all_parts_in_order_and_one_that_breaks_takes_no_other_with_it(
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
     assert pack.main(["--out", str(tmp_path / "out")]) == 1
     assert called[:5] == ["doctor", "examine", "examine_speed", "scenarios", "against_handwritten"]
-    assert called[5:] == ["against_handwritten", "tests", "overhead", "sampler", "batch"]
+    assert called[5:] == ["against_handwritten", "tests", "tests", "instruments", "batch"]
     found = json.loads((tmp_path / "out" / "acceptance.json").read_text())
-    assert [one["why"] for one in found["checks"] if one["verdict"] == "FAILED"] == ["RuntimeError: tests broke"]
+    assert [one["why"] for one in found["checks"] if one["verdict"] == "FAILED"] == ["RuntimeError: tests broke"] * 2
     assert found["about"]["GPU"] == A_GPU.name and not found["rehearsal"]
 
 
@@ -536,12 +532,12 @@ def test_a_driver_too_old_and_a_batch_too_large_are_told_with_their_remedy(
     told["probe"] = {"rates": PROBE["rates"], "counts": PROBE["counts"]} | {
         "step": {"step_s": None, "peak_mib": None, "oom": "CUDA out of memory"}
     }
-    monkeypatch.setattr(pack.Acceptance, "tests", lambda self, limit_s: None)
+    monkeypatch.setattr(pack.Acceptance, "tests", lambda self, part, limit_s: None)
     assert pack.main(["--out", str(tmp_path / "small")]) == 12
     found = json.loads((tmp_path / "small" / "acceptance.json").read_text())
     why = {one["part"]: one["why"] for one in found["checks"] if one["verdict"] == "not done"}
     assert "128 images of 224 px do not fit" in why["scenarios"] and "(9,000 MiB free)" in why["scenarios"]
-    assert "use --global-batch 64" in why["overhead"] and why["batch"] == "batch is not looked at here"
+    assert "use --global-batch 64" in why["instruments"] and why["batch"] == "batch is not looked at here"
 
 
 class Planned(Exception):
@@ -573,28 +569,33 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
         "scenarios": a_run() | {"path": str(tmp_path)},
         "batch": {"batch_search": {"scenarios": {}}},
         **dict.fromkeys(("single", "ddp_o1"), compared(0.999, 1.001, margin=0.01, allowed=None, passed=True)),
-        **dict.fromkeys(("overhead", "sampler"), compared(0.999, 1.001, passed=True)),
+        "instruments": dict.fromkeys(("overhead", "sampler"), compared(0.999, 1.001, passed=True)),
     }
     commands: dict[str, list[str]] = {}
+    files = {file.name for file in (Path(__file__).parents[1] / "gpu").glob("test_*.py")}
+    assert files == {file for sessions in pack.TESTS.values() for done in sessions.values() for file in done}
 
-    def execute(self: Any, name: str, command: list[str], limit_s: float, **environment: str) -> Any:
-        commands[name] = command
-        if name == "tests":
-            assert environment == {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": "GPU-0"}
-            junit = Path(self.out) / "parts" / "tests.xml"
-            junit.write_text('<testsuite><testcase name="a" time="1"/></testsuite>')
-        return pack.Done(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False)
+    def execute(self: Any, asked: dict[str, list[str]], limit_s: float, **environment: str) -> dict[str, Any]:
+        for name, command in asked.items():
+            commands[name] = command
+            if "pytest" in command:
+                assert environment == {"BENCH_GPU_TESTS_S": f"{limit_s - 25:.0f}", "BENCH_TEST_GPUS": "GPU-0"}
+                assert {Path(word).name for word in command if word.endswith(".py")} <= files
+                junit = Path(self.out) / "parts" / f"{name}.xml"
+                junit.write_text('<testsuite><testcase name="a" time="1"/></testsuite>')
+        return {name: pack.Done(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False) for name in asked}
 
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
     monkeypatch.setattr(pack.Acceptance, "execute", execute)
     monkeypatch.setattr(check, "findings", lambda path: [])
     assert pack.main(["--out", str(tmp_path / "out")]) == 0
-    assert list(commands) == [part.name for part in pack.PARTS]
+    with_tests = [pack.TESTS.get(part.name, (part.name,)) for part in pack.PARTS]
+    assert list(commands) == [name for names in with_tests for name in names]
     every = dict(commands)
     commands.clear()
     assert pack.main(["--out", str(tmp_path / "more"), "--parts", "tests, batch"]) == 0
-    assert list(commands) == ["doctor", "look", "probe", "tests", "batch"]
+    assert list(commands) == ["doctor", "look", "probe", "what_ran", "ranks", "whole_run", "batch"]
     commands |= every
 
     measured = run._parser().parse_args(commands["scenarios"][3:])
@@ -611,20 +612,46 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
         raise Planned
 
     monkeypatch.setattr(launching, "plan", plan)
-    for name in ("single", "ddp_o1", "overhead", "sampler"):
+    for name in ("single", "ddp_o1", "instruments"):
         script, *arguments = commands[name]
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         with pytest.raises(Planned):
             importlib.import_module(Path(script).stem).main()
-    assert [one["scenario"] for one in asked] == ["single", "ddp_o1", "ddp", "ddp"]
+    assert [one["scenario"] for one in asked] == ["single", "ddp_o1", "ddp"]
     for one in asked:
         assert (one["device"], one["gpus"], one["model"]) == ("cuda", "GPU-0", "resnet101")
-        assert (one["image_size"], one["global_batch"], one["warmup"]) == (224, 128, 20)
+        assert (one["image_size"], one["global_batch"], one["warmup"]) == (224, 128, 12)
     for name in ("look", "probe"):
         assert Path(commands[name][0]).is_file()
     page = (tmp_path / "out" / "acceptance.md").read_text()
     assert "| NVIDIA Imaginary 9000 |" in page and "torch | 2.11, CUDA 13.0" in page and "64 % of tf32" in page
     assert "communication between GPUs (not applicable here): one GPU was chosen" in page
+
+
+def test_a_gpu_that_lets_in_one_process_at_a_time_is_given_no_second(
+    pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock()
+    made = pack.Acceptance(
+        options=pack.parse(["--out", str(tmp_path)]),
+        out=str(tmp_path),
+        budget=acceptance.Budget(total_s=480.0, reserve_s=pack.RESERVE_S, clock=clock),
+        sizes=pack.TINY,
+        exclusive=True,
+    )
+    with pytest.raises(pack.NotDone, match="both are on the GPU at once, and its compute mode is exclusive process; "):
+        made.against_handwritten("single", 60.0)
+    together: list[list[str]] = []
+
+    def execute(self: Any, asked: dict[str, list[str]], limit_s: float, **environment: str) -> dict[str, Any]:
+        together.append(list(asked))
+        return {name: pack.Done(code=0, said="", told="", ended=False) for name in asked}
+
+    monkeypatch.setattr(pack.Acceptance, "execute", execute)
+    for alone in (True, False):
+        made.exclusive = alone
+        made.tests("tests", 60.0)
+    assert together == [["what_ran"], ["ranks"], ["whole_run"], ["what_ran", "ranks", "whole_run"]]
 
 
 def test_a_launch_that_fails_before_its_first_turn_says_why_at_once(pack: Any, tmp_path: Path) -> None:
@@ -718,8 +745,10 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
         "print(child.pid, flush=True); time.sleep(100)"
     )
     began_s = time.monotonic()
-    done = started.execute("slow", ["-c", program], 1.0)
+    both = started.execute({"slow": ["-c", program], "quick": ["-c", "print('done')"]}, 1.0)
+    done, quick = both["slow"], both["quick"]
     assert done.ended and done.code == -9 and time.monotonic() - began_s < 10
+    assert (quick.ended, quick.code, quick.said) == (False, 0, "done\n"), "side by side, and it was over in time"
     child = int(done.said)
     deadline_s = time.monotonic() + 5
     while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
@@ -825,5 +854,5 @@ def test_a_rehearsal_from_end_to_end(pack: Any, tmp_path: Path, capsys: pytest.C
         and len(found["summary"]) == 10
         and set(found["took_s"]) == {part.name for part in pack.PARTS if part.name != "look"}
     )
-    assert {one["verdict"] for one in found["checks"] if one["part"] == "tests"} == {"not applicable here"}
+    assert {one["verdict"] for one in found["checks"] if one["part"] in ("alone", "tests")} == {"not applicable here"}
     assert "no evidence of any GPU" in (tmp_path / "out" / "acceptance.md").read_text()

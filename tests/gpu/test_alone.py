@@ -1,0 +1,178 @@
+"""What must have the GPU for itself, because it looks at the GPU or at the clock: ``python -m pytest -m gpu``.
+
+``BENCH_TEST_GPUS=0,2`` chooses GPUs as ``bench run --gpus`` does (default: all).
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import Executed
+
+from bench.nvml import Nvml
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
+
+FREE_AGAIN_S = 10.0
+CONTEXT_MIB = 200.0
+"""By how much the level of a GPU may differ for other reasons than a launch."""
+
+
+def test_steps_by_events_add_up_to_the_wall(on_gpu: Callable[..., Executed]) -> None:
+    """``timings.wall_ms`` is host time from before the first mark to after a synchronisation."""
+    measured = on_gpu("single", global_batch=128, image_size=224).results[0]["measured"]
+    assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.005)
+
+
+def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]) -> None:
+    """The forward pass returns at once and keeps the GPU busy for tens of milliseconds: a clock that is read without
+    waiting for it would miss them."""
+    measured = on_gpu(
+        """
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="queues idle cycles", strategy="custom", one_process=True)
+
+        def setup(job):
+            import torch
+            from bench.worker.session import session_for
+            session = session_for(job, wrap=lambda model, job: model)
+            forward = session.forward
+            def queue(images, labels):
+                torch.cuda._sleep(60_000_000)
+                return forward(images, labels)
+            session.forward = queue
+            return session
+        """
+    ).results[0]["measured"]
+    assert pd.Series(measured["forward_ms"]).median() > 20, "60 million cycles at no more than 3 GHz"
+    assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.01)
+
+
+GREEDY = """
+    from bench.scenario import Scenario
+
+    SCENARIO = Scenario(summary="takes all memory", strategy="custom", one_process=True)
+
+    def setup(job):
+        import torch
+        from bench.worker.session import session_for
+
+        session, held = session_for(job, wrap=lambda model, job: model), []
+
+        def greedy(images, labels):
+            while True:
+                held.append(torch.empty(1 << 30, dtype=torch.uint8, device=job.device))
+
+        session.forward = greedy
+        return session
+"""
+KILLED = """
+    from bench.scenario import Scenario
+
+    SCENARIO = Scenario(summary="one rank is killed", strategy="custom", needs=("distributed",))
+
+    def setup(job):
+        import os, signal, time
+        import torch
+        from bench.worker import parallel
+        from bench.worker.session import session_for
+
+        session, calls = session_for(job, wrap=parallel.distributed_data_parallel), []
+        forward = session.forward
+
+        def last(images, labels):
+            calls.append(1)
+            if len(calls) == 6 and job.rank == job.world_size - 1:
+                torch.cuda.synchronize()
+                with open(os.path.join(job.job.scratch, "killed"), "w") as file:
+                    file.write(str(time.monotonic()))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return forward(images, labels)
+
+        session.forward = last
+        return session
+"""
+
+
+def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
+    """Until the GPUs hold as much as before; at most twice of what is allowed is waited for."""
+    nvml, started = Nvml(), time.monotonic()
+    try:
+        while (waited := time.monotonic() - started) < 2 * FREE_AGAIN_S:
+            if all((nvml.occupied_mib(uuid)[0] or 0.0) <= before_mib[uuid] + CONTEXT_MIB for uuid in uuids):
+                break
+            time.sleep(0.1)
+        return waited
+    finally:
+        nvml.close()
+
+
+def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
+    nvml = Nvml()
+    try:
+        levels = {uuid: nvml.occupied_mib(uuid)[0] for uuid in uuids}
+    finally:
+        nvml.close()
+    if None in levels.values():
+        pytest.skip("the driver does not tell how much memory is occupied")
+    return {uuid: float(level or 0.0) for uuid, level in levels.items()}
+
+
+def test_out_of_memory_is_oom_and_the_memory_is_free_soon(
+    launch: Callable[..., Executed], gpus: tuple[str, ...]
+) -> None:
+    before = occupied(gpus[:1])
+    done = launch(GREEDY, devices=gpus[:1])
+    assert done.outcome.status == "oom", done.outcome
+    assert "out of memory" in (done.outcome.reason or "").lower()
+    assert seconds_until_free(gpus[:1], before) <= FREE_AGAIN_S
+
+
+def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
+    before = occupied(gpus)
+    done = launch(KILLED)
+    over = time.monotonic()
+    assert (done.outcome.status, done.outcome.first_failed_rank) == ("killed", len(gpus) - 1), done.outcome
+    assert over - float((done.folder / "killed").read_text()) <= 5.0
+    assert seconds_until_free(gpus, before) <= FREE_AGAIN_S
+
+
+def test_two_runs_on_one_gpu_refuse_each_other(tmp_path: Path, gpus: tuple[str, ...], repository: Path) -> None:
+    """By their locks, which come before the look at who is on the GPU: ``--force`` is no way around them."""
+    run = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", gpus[0], "--scenario", "single"]
+    run += ["--model", "resnet18", "--image-size", "64", "--global-batch", "32", "--iters", "20000", "--no-parity"]
+    first = subprocess.Popen(
+        [*run, "--force", "--out", str(tmp_path / "first")],
+        cwd=repository,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert first.stderr is not None
+        said = ""
+        while "measured steps" not in said:
+            line = first.stderr.readline()
+            assert line, said
+            said += line
+        second = [*run, "--force", "--out", str(tmp_path / "second")]
+        refused = subprocess.run(second, cwd=repository, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2, refused.stderr
+        assert "--gpus: " in refused.stderr and f"PID {first.pid}" in refused.stderr
+        assert not (tmp_path / "second").exists()
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=30)
+        assert first.returncode == 130
+    finally:
+        first.kill()
+        first.communicate()

@@ -1,0 +1,199 @@
+"""Ranks on GPUs: two on one by gloo, chosen subsets, real apex, and gradients that others must reproduce.
+
+``BENCH_APEX=PATH`` names a checkout of apex 25.05, for the tests of the real one. Needs no GPU to itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ON_GPU, Executed, executor, request_for
+
+from bench import discover, nvml
+from bench.launch.local import WorkerHost
+from bench.plan import launches
+from bench.records import job_to_json
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+]
+
+GLOO = """
+import sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from bench.records import job_from_json
+from bench.worker import rank
+import json, os
+
+def join(job, me, device):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+
+rank._join = join
+job = job_from_json(json.loads(sys.argv[1]))
+rank.execute(job, rank.Identity.from_environment(os.environ), None, time.perf_counter_ns())
+"""
+
+
+def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, repository: Path) -> None:
+    """Functional only: bench gives every rank a GPU of its own, and times of ranks that share one are no figures.
+
+    It is for the code of a rank to run with more than one of them on a machine with one GPU, where NCCL refuses: both
+    have ``LOCAL_RANK`` 0 and join by gloo, which takes CUDA tensors through the host.
+    """
+    session = nvml.Nvml()
+    mode = session.details(gpus[0])["compute_mode"]
+    session.close()
+    if mode == nvml.EXCLUSIVE:
+        pytest.skip("the GPU lets in one process at a time: its compute mode is exclusive process")
+    two_gloo_ranks("ddp_o2", "cuda", gpus[:1], tmp_path, repository)
+
+
+def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder: Path, repository: Path) -> None:
+    """Both ranks train, end with the same weights, and ran what the scenario says."""
+    import socket
+
+    found = discover.load(*discover.resolve(scenario))
+    options = ON_GPU | {"device": device, "devices": devices, "replicas": 2, "impl": "native", "iters": 3}
+    (planned,) = launches(request_for((found,), **options), (found,), cores=2)
+    job = json.dumps(job_to_json(replace(planned.job, scratch=str(folder), logs=str(folder))))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(devices), "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", GLOO, job],
+            cwd=repository,
+            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": str(repository)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-3000:]
+    results = [json.loads((folder / f"rank{number}.json").read_text()) for number in range(2)]
+    for result in results:
+        ran = result["effective"]
+        assert (ran["backend"], ran["world_size"], ran["device"]["type"]) == ("gloo", 2, device)
+        assert ran["precision"] == f"O{scenario.rpartition('_o')[2]}"
+    assert len({result["final_sha256"] for result in results}) == 1
+    assert results[0]["measured"]["loss"] != results[1]["measured"]["loss"], "they saw the same images"
+
+
+def test_a_chosen_subset_of_the_gpus(on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
+    if len(gpus) < 3:
+        pytest.skip(f"needs three GPUs, of which the first and the third are chosen; there are {len(gpus)}")
+    chosen = (gpus[0], gpus[2])
+    done = on_gpu("ddp", devices=chosen)
+    assert tuple(result["effective"]["device"]["uuid"] for result in done.results) == chosen
+    assert on_gpu("dp", devices=chosen).results[0]["effective"]["replicas"] == 2
+
+
+def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
+    path = os.environ.get("BENCH_APEX")
+    if not path:
+        pytest.skip("BENCH_APEX=PATH names no checkout of apex 25.05")
+    options = ON_GPU | {"devices": gpus, "replicas": len(gpus), "impl": "apex", "apex_path": path}
+    with WorkerHost(
+        python=None, fresh=False, apex_path=path, log=str(tmp_path / "host.log"), device="cuda"
+    ) as with_apex:
+        with_apex.wait_until_ready()
+        run = executor(with_apex, tmp_path)
+        for scenario in ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"):
+            done = run(scenario, **options)
+            assert done.outcome.status == "ok", f"{scenario}: {done.outcome.reason}\n{done.log()[-3000:]}"
+            ran = done.results[0]["effective"]
+            assert ran["parallel_impl"] == "apex"
+            assert ran["precision_impl"] == ("apex" if "_o" in scenario else "torch")
+            assert ran["apex_kernels"] == (find_spec("amp_C") is not None)
+
+
+def test_data_parallel_has_the_gradients_of_accumulated_chunks(
+    on_gpu: Callable[..., Executed], gpus: tuple[str, ...]
+) -> None:
+    """With TF32 off, fp32 within 1e-5 of one process that accumulates the same chunks on the first GPU."""
+    if len(gpus) < 2:
+        pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
+    done = on_gpu(
+        """
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="compares gradients", strategy="custom", one_process=True)
+
+        def setup(job):
+            import torch
+            from bench.worker.parallel import data_parallel
+            from bench.worker.session import session_for
+            torch.backends.cudnn.allow_tf32 = False
+            session = session_for(job, wrap=data_parallel)
+            backward, compared = session.backward, []
+            alone = job.build_model()
+            forward = session.forward
+            def remember(images, labels):
+                compared.append((images, labels))
+                return forward(images, labels)
+            def compare(loss):
+                backward(loss)
+                if len(compared) == 1:
+                    images, labels = compared[0]
+                    parts = job.job.replicas
+                    for x, y in zip(images.chunk(parts), labels.chunk(parts)):
+                        (torch.nn.functional.cross_entropy(alone(x), y) / parts).backward()
+                    mine = torch.cat([p.grad.flatten() for p in session.model.parameters()]).double()
+                    other = torch.cat([p.grad.flatten() for p in alone.parameters()]).double()
+                    error = float((mine - other).norm() / other.norm())
+                    assert error < 1e-5, error
+            session.forward, session.backward = remember, compare
+            return session
+        """
+    )
+    assert done.results[0]["effective"]["replicas"] == len(gpus)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Executed], level: str) -> None:
+    """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
+    on_gpu(
+        f"""
+        from bench.scenario import Scenario
+
+        SCENARIO = Scenario(summary="compares gradients", strategy="custom", precision="{level}", one_process=True)
+
+        def setup(job):
+            import torch
+            from bench.worker.session import Session, session_for
+            session = session_for(job, wrap=lambda model, job: model)
+            plain = Session(job, wrap=lambda model, job: model)
+            session.scaler._init_scale = 1024.0
+            forward, optimize, compared = session.forward, session.optimize, []
+            def both(images, labels):
+                if not compared:
+                    plain.backward(plain.forward(images, labels))
+                return forward(images, labels)
+            def compare():
+                optimize()
+                if not compared:
+                    compared.append(1)
+                    mine, other = (torch.cat([g.flatten().double() for g in s.gradients()]) for s in (session, plain))
+                    error = float((mine - other).norm() / other.norm())
+                    assert 0 < error < 0.9, error
+            session.forward, session.optimize = both, compare
+            return session
+        """,
+        impl="native",
+    )
