@@ -34,9 +34,9 @@ WARMUP = 10
 FEWEST = 8
 """Steps of a launch in the scenarios' run: to warm up, and at least to measure."""
 
-REFERENCE_LAUNCHES = 10
-"""As many launches' steps as the reference is counted for: it makes two passes over the same steps without TF32, and
-the first step a few times more."""
+REFERENCE_LAUNCHES = 8
+"""As many launches' steps as the reference is counted for: it makes two passes over the same steps without TF32, which
+take two or three times as long, and the first step a few times more."""
 
 FILLED = 0.9
 """The part of a limit that is planned for."""
@@ -124,6 +124,18 @@ def seconds_for_fewest(step_s: float, *, launches: int, start_s: float) -> float
     """The least ``seconds`` for which :func:`steps_that_fit` finds any."""
     steps_s = (WARMUP + FEWEST) * (launches + REFERENCE_LAUNCHES) * step_s
     return ((launches + 1) * start_s + steps_s) / FILLED
+
+
+def besides_steps(document: Mapping[str, Any]) -> float | None:
+    """Seconds that the longest launch of a run took besides its steps, None where no launch is ``ok``."""
+    steps = document["request"]["warmup"] + document["request"]["iters"]
+    step_ms = {row["scenario"]: row["step_median_ms"] for row in document["summary"]}
+    took_s = [
+        launch["wall_s"] - steps * step_ms[launch["scenario"]] / 1e3
+        for launch in document["launches"]
+        if launch["status"] == "ok" and step_ms.get(launch["scenario"]) is not None
+    ]
+    return max(took_s, default=None)
 
 
 # From what the parts left behind to checks

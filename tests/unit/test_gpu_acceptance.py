@@ -100,10 +100,10 @@ def test_all_parts_have_their_least_in_eight_minutes(pack: Any) -> None:
 
 def test_how_many_steps_fit(acceptance: Any) -> None:
     fits = acceptance.steps_that_fit
-    assert fits(170.0, 0.13, launches=10, start_s=6.0) == (10, 23), "(0.9 x 170 - 11 x 6) / (20 x 0.13) = 33 steps"
+    assert fits(170.0, 0.13, launches=10, start_s=6.0) == (10, 27), "(0.9 x 170 - 11 x 6) / (18 x 0.13) = 37 steps"
     assert fits(170.0, 0.01, launches=10, start_s=6.0) == (10, 30)
-    assert fits(170.0, 0.24, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
-    assert fits(170.0, 0.25, launches=10, start_s=6.0) is None
+    assert fits(170.0, 0.26, launches=10, start_s=6.0) == (10, 8), "18 steps, the fewest"
+    assert fits(170.0, 0.27, launches=10, start_s=6.0) is None
     assert fits(60.0, 0.01, launches=10, start_s=6.0) is None, "the launches alone take longer"
 
 
@@ -154,6 +154,32 @@ def test_a_part_is_begun_with_the_time_that_it_needs_or_not_at_all(
 
 def checks_of(acceptance: Any, *verdicts: str) -> list[Any]:
     return [acceptance.Check(part="p", what="w", verdict=verdict) for verdict in verdicts]
+
+
+def test_what_a_launch_takes_besides_its_steps_is_seen_in_the_run(pack: Any, acceptance: Any) -> None:
+    """By the longest of those that were ok, here of 20 steps of 100 ms."""
+    row, launch = a_run()["summary"][0], a_run()["launches"][0]
+    run = {
+        "request": {"warmup": 5, "iters": 15},
+        "summary": [{**row, "scenario": name, "step_median_ms": ms} for name, ms in (("a", 100.0), ("b", None))],
+        "launches": [
+            {**launch, "scenario": name, "status": status, "wall_s": wall_s}
+            for name, status, wall_s in (("a", "ok", 9.0), ("a", "ok", 11.5), ("a", "oom", 99.0), ("b", "ok", 99.0))
+        ],
+    }
+    assert acceptance.besides_steps(run) == 9.5
+    made = pack.Acceptance(
+        options=pack.parse(["--out", "x"]),
+        out="x",
+        budget=acceptance.Budget(total_s=480.0, reserve_s=pack.RESERVE_S, clock=Clock()),
+        sizes=pack.TINY,
+        probe={"step": {"step_s": 0.1, "first_s": 3.0}},
+    )
+    assert made.launch_s == 3.0 + pack.AROUND_S
+    made.run = run
+    assert made.launch_s == 9.5
+    made.run = {**run, "launches": []}
+    assert made.launch_s == 3.0 + pack.AROUND_S, "nothing was seen"
 
 
 def test_the_gravest_verdict_is_the_exit_code(acceptance: Any) -> None:
@@ -230,7 +256,8 @@ def a_run() -> dict[str, Any]:
 
     def launch(scenario: str, precision: str, effective: dict[str, Any]) -> dict[str, Any]:
         checks = {"conservation_error": 0.001, "conservation_ok": True}
-        return {"scenario": scenario, "precision": precision, "status": "ok", "checks": checks, "effective": effective}
+        about = {"scenario": scenario, "precision": precision, "status": "ok", "wall_s": 10.0}
+        return {**about, "checks": checks, "effective": effective}
 
     def row(scenario: str, step_ms: float, parity: str) -> dict[str, Any]:
         return {
@@ -250,6 +277,7 @@ def a_run() -> dict[str, Any]:
     return {
         "run": "20260101T000000Z-00000000",
         "complete": True,
+        "request": {"warmup": 10, "iters": 20},
         "reference": {"status": "ok", "reason": None},
         "workload": {"global_batch": 128},
         "launches": [launch("single", "O0", {}), launch("ddp_o1", "O1", ran)],
