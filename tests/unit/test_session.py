@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ torch.set_num_threads(1)  # more of them wait for each other where other work sh
 SINGLE = discover.load(*discover.resolve("single"))
 
 
-def rank_job(precision: str = "O0", half: str = "bf16", model: str = "resnet18") -> RankJob:
-    (planned,) = launches(request_for((SINGLE,), model=model), (SINGLE,), cores=1)
+def rank_job(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> RankJob:
+    """With two images where they do not matter: a CPU without instructions for half takes half a second for each."""
+    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch), (SINGLE,), cores=1)
     return RankJob(
         job=replace(planned.job, precision=precision, half=half),
         rank=0,
@@ -49,6 +51,12 @@ def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timing
     return effective.read(session, watch), timings
 
 
+@cache
+def ran_at(level: str) -> dict[str, Any]:
+    """What ran in a session of this level, in bf16."""
+    return train(session_for(rank_job(level)))[0]
+
+
 WEIGHTS_AND_NORMS = {
     "O0": ({"float32"}, {"float32"}, ["float32"], {"float32"}),
     "O1": ({"float32"}, {"float32"}, ["bfloat16"], {"float32"}),
@@ -59,7 +67,7 @@ WEIGHTS_AND_NORMS = {
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_a_level_is_what_the_table_says(level: str) -> None:
-    ran, _ = train(session_for(rank_job(level)))
+    ran = ran_at(level)
     weights, norms, compute, updated = WEIGHTS_AND_NORMS[level]
     assert set(ran["parameter_dtypes"]) == weights == set(ran["gradient_dtypes"])
     assert set(ran["batch_norm_dtypes"]) == norms
@@ -73,17 +81,15 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
 @pytest.mark.parametrize("asked", ["O0", "O1", "O2", "O3"])
 @pytest.mark.parametrize("done", ["O0", "O1", "O2", "O3"])
 def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) -> None:
-    ran, _ = train(session_for(rank_job(done)))
-    found = effective.contradictions(ran, precision=asked, half="bf16", strategy="single")
+    found = effective.contradictions(ran_at(done), precision=asked, half="bf16", strategy="single")
     assert bool(found) == (asked != done)
 
 
 def test_a_strategy_without_its_wrapper_is_noticed() -> None:
-    ran, _ = train(session_for(rank_job()))
     for strategy in ("dp", "ddp", "apex_ddp"):
         assert (
             "the wrapper is torchvision"
-            in effective.contradictions(ran, precision="O0", half="bf16", strategy=strategy)[0]
+            in effective.contradictions(ran_at("O0"), precision="O0", half="bf16", strategy=strategy)[0]
         )
 
 
@@ -96,8 +102,8 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     skipped, scale = session.skipped_steps(), session.scaler.get_scale()
     assert skipped is not None
     skipped = int(skipped)
-    images = torch.full((4, 3, 32, 32), float("inf"))
-    session.backward(session.forward(images, torch.zeros(4, dtype=torch.long)))
+    images = torch.full((2, 3, 32, 32), float("inf"))
+    session.backward(session.forward(images, torch.zeros(2, dtype=torch.long)))
     session.optimize()
     assert int(session.skipped_steps() or 0) == skipped + 1
     assert session.scaler.get_scale() == scale / 2
@@ -158,7 +164,7 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
     """Those of fp32, but for rounding, and not as many times as the loss was scaled."""
-    plain, session = session_for(rank_job()), session_for(rank_job(level, half="fp16"))
+    plain, session = (session_for(rank_job(*asked, global_batch=8)) for asked in (("O0",), (level, "fp16")))
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     train(plain)
     train(session)
