@@ -37,27 +37,32 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, **driver.environment(), **uuids, "BENCH_LOCK_DIR": str(folder)}
 
 
-def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
-    environment: dict[str, str], repository: Path, tmp_path: Path
-) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "bench",
-        "run",
-        "--json",
-        "--device",
-        "cuda",
-        "--gpus",
-        "0,2",
-        "--out",
-        str(tmp_path),
-    ]
+@pytest.fixture(scope="module")
+def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A run on two GPUs, one of which another run had at first: what it said, and its first line for people."""
+    driver = Path(environment["BENCH_STANDIN_NVML"])
+    free = driver.read_text()
+    command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--model", "resnet18", "--image-size", "32"]
-    command += ["--global-batch", "16", "--warmup", "2", "--iters", "3", "--launches", "1"]
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout)
+    command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1"]
+    command += ["--out", str(tmp_path_factory.mktemp("out"))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
+        with lock.acquire((C,), wait=False, say=print):
+            driver.write_text(free + f"process {C} {os.getpid()} {2048 * MIB}\n")
+            running = subprocess.Popen(
+                command, cwd=repository, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            assert running.stderr is not None
+            first = running.stderr.readline()
+            driver.write_text(free)
+    said, shown = running.communicate(timeout=240)
+    assert running.returncode == 0, first + shown[-3000:]
+    return said, first
+
+
+def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, str]) -> None:
+    said = json.loads(waited[0])
     ran: dict[str, dict[str, Any]] = {launch["scenario"]: launch["effective"] for launch in said["launches"]}
     for name, effective in ran.items():
         assert effective["device"]["type"] == "cuda" and effective["device"]["uuid"] == A, "rank 0 has the first"
@@ -77,25 +82,8 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(
         assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
 
 
-def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(
-    environment: dict[str, str], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Path(environment["BENCH_STANDIN_NVML"])
-    free = driver.read_text()
-    monkeypatch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
-    command = [sys.executable, "-m", "bench", "run", "--wait", "--gpus", "1", "--out", str(tmp_path), "--no-parity"]
-    command += ["--scenario", "single", "--model", "resnet18", "--image-size", "32", "--global-batch", "8"]
-    with lock.acquire((B,), wait=False, say=print):
-        driver.write_text(free + f"process {B} {os.getpid()} {2048 * MIB}\n")
-        waiting = subprocess.Popen(
-            [*command, "--warmup", "1", "--iters", "2"], cwd=repository, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert waiting.stderr is not None
-        assert f"waiting until GPU {B} is free of PID {os.getpid()} (" in waiting.stderr.readline()
-        driver.write_text(free)
-    said, shown = waiting.communicate(timeout=240)
-    assert waiting.returncode == 0, said + shown
+def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waited: tuple[str, str]) -> None:
+    assert f"waiting until GPU {C} is free of PID {os.getpid()} (" in waited[1]
 
 
 @pytest.mark.slow
