@@ -4,14 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from conftest import Bench, CommandLine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import Driver, compile_driver
 
+from bench.cli import main
 from bench.store import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +28,8 @@ COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--nproc", "--wa
 
 Case = tuple[tuple[str, ...], tuple[str, ...]]
 """The arguments, and what the one line must have in it."""
+
+Refused = Callable[..., None]
 
 CASES: dict[str, Case] = {
     "unknown verb": (("frobnicate",), ("frobnicate", "list, run, report")),
@@ -187,61 +192,87 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bench(here: Path, arguments: tuple[str, ...], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", *(argument.format(here=here) for argument in arguments)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def in_a_new_process(arguments: Sequence[str], **environment: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command line, in the folder of the repository."""
+    command = [sys.executable, "-m", "bench", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
 
 
-def assert_refused(here: Path, case: Case, **environment: str) -> None:
-    arguments, says = case
-    done = bench(here, arguments, **environment)
-    line = done.stderr.removesuffix("\n")
-    assert done.returncode == 2, done.stderr
-    assert line.startswith("bench: error: ")
-    assert "\n" not in line
-    assert "Traceback" not in line
-    for words in says:
-        assert words.format(here=here) in line
-    assert done.stdout == ""
-    assert not (here / "out").exists()
-    assert (here / "file").read_text() == ""
+@pytest.fixture
+def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The same in this process, since starting an interpreter takes longer than refusing a request; with an
+    ``environment`` of its own in a new one, since a driver is looked for once."""
+    monkeypatch.chdir(ROOT)
+
+    def run(arguments: Sequence[str], **environment: str) -> tuple[int, str, str]:
+        asked = [argument.format(here=here) for argument in arguments]
+        if environment:
+            return in_a_new_process(asked, **environment)
+        code = main(asked)
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def assert_refused(here: Path, bench: Bench) -> Refused:
+    """``assert_refused(case, **environment)``"""
+
+    def check(case: Case, **environment: str) -> None:
+        arguments, says = case
+        code, out, shown = bench(arguments, **environment)
+        line = shown.removesuffix("\n")
+        assert code == 2, shown
+        assert line.startswith("bench: error: ")
+        assert "\n" not in line
+        assert "Traceback" not in line
+        for words in says:
+            assert words.format(here=here) in line
+        assert out == ""
+        assert not (here / "out").exists()
+        assert (here / "file").read_text() == ""
+
+    return check
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_wrong_request_is_refused_in_one_line(here: Path, case: Case) -> None:
-    assert_refused(here, case)
+def test_a_wrong_request_is_refused_in_one_line(assert_refused: Refused, case: Case) -> None:
+    assert_refused(case)
+
+
+def test_a_process_ends_with_the_code_and_the_line_of_its_refusal(bench: Bench) -> None:
+    arguments, _ = CASES["unknown device"]
+    refusal = in_a_new_process(arguments)
+    assert refusal == bench(arguments) and refusal[0] == 2
 
 
 @pytest.mark.parametrize("case", REPORTS.values(), ids=REPORTS)
-def test_a_report_on_nothing_is_refused_in_one_line(here: Path, case: Case) -> None:
+def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: Refused, case: Case) -> None:
     for folder in ("results", "complete"):
         writer = RunWriter(str(here / folder), {"request": {"scenarios": ["ddp"]}, "workload": {"global_batch": 8}})
         writer.add({"launch": 0, "scenario": "ddp", "status": "unsupported"})
         writer.finish(complete=folder == "complete")
-    assert_refused(here, case)
+    assert_refused(case)
 
 
 @pytest.mark.parametrize(
     "name", ["unknown verb", "value missing", "unknown scenario", "uneven batch", "python that is not there"]
 )
-def test_with_json_there_is_one_document_beside_the_line(here: Path, name: str) -> None:
+def test_with_json_there_is_one_document_beside_the_line(here: Path, bench: Bench, name: str) -> None:
     arguments, _ = CASES[name]
-    done = bench(here, (*arguments, "--json"))
-    line = done.stderr.removesuffix("\n").removeprefix("bench: error: ")
-    assert done.returncode == 2
-    assert json.loads(done.stdout) == {"error": line, "exit_code": 2}
+    code, out, shown = bench((*arguments, "--json"))
+    line = shown.removesuffix("\n").removeprefix("bench: error: ")
+    assert code == 2
+    assert json.loads(out) == {"error": line, "exit_code": 2}
     assert not (here / "out").exists()
 
 
-def test_an_unknown_model_is_refused_with_the_closest(here: Path) -> None:
-    """The one case that has to import torch, so it is asked once."""
-    done = bench(here, (*CPU, "--scenario", "single", "--model", "resnet_101", "--json"))
+def test_an_unknown_model_is_refused_with_the_closest(here: Path, run_here: CommandLine) -> None:
+    """The one case that has to import torch."""
+    asked = (*CPU, "--scenario", "single", "--model", "resnet_101", "--json")
+    done = run_here(*(argument.format(here=here) for argument in asked))
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("bench: error: --model: ")
     assert done.stderr.count("\n") == 1
@@ -263,8 +294,10 @@ def test_an_unknown_model_is_refused_with_the_closest(here: Path) -> None:
     ],
     ids=["run", "list", "index"],
 )
-def test_a_gpu_is_refused_where_there_is_none(here: Path, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
-    assert_refused(here, (arguments, says))
+def test_a_gpu_is_refused_where_there_is_none(
+    assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    assert_refused((arguments, says))
 
 
 @pytest.fixture(scope="module")
@@ -288,51 +321,51 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=" ".join,
 )
 def test_gpus_that_are_not_there_or_named_twice_are_refused(
-    here: Path, library: Path, arguments: tuple[str, ...], says: tuple[str, ...]
+    here: Path, library: Path, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     """With two GPUs of a stand-in driver: NVML lists A first, and in PCI order B comes first."""
     driver = Driver(library, here / "driver.txt")
     driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920", "device GPU-bbbb 0 1 0 Stand-in_B 42949672960")
-    assert_refused(here, (("run", "--out", "{here}/out", *arguments), says), **driver.environment())
+    assert_refused((("run", "--out", "{here}/out", *arguments), says), **driver.environment())
 
 
-def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: Path) -> None:
+def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: Path, assert_refused: Refused) -> None:
     """CUDA_LAUNCH_BLOCKING, left over from a hunt for a bug, would slow every scenario and nobody would see why."""
     driver = Driver(library, here / "driver.txt")
     driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920")
     environment = driver.environment() | {"CUDA_LAUNCH_BLOCKING": "1"}
     asked = ("run", "--out", "{here}/out", "--scenario", "single")
-    assert_refused(here, (asked, ("CUDA_LAUNCH_BLOCKING", "unset")), **environment)
+    assert_refused((asked, ("CUDA_LAUNCH_BLOCKING", "unset")), **environment)
 
 
 # What bench does not do yet
 
 
 @pytest.mark.parametrize("option", ["--nproc", "--batch-per-rank"])
-def test_the_absurd_number_that_makes_the_batch_too_large_is_named(here: Path, option: str) -> None:
-    assert_refused(here, ((*CPU, option, "999999999"), (option,)))
+def test_the_absurd_number_that_makes_the_batch_too_large_is_named(assert_refused: Refused, option: str) -> None:
+    assert_refused(((*CPU, option, "999999999"), (option,)))
 
 
-def test_a_number_of_steps_beyond_all_floats_is_refused(here: Path) -> None:
-    assert_refused(here, ((*CPU, "--iters", "9" * 400), ("--iters",)))
+def test_a_number_of_steps_beyond_all_floats_is_refused(assert_refused: Refused) -> None:
+    assert_refused(((*CPU, "--iters", "9" * 400), ("--iters",)))
 
 
-def test_a_seed_beyond_64_bits_is_refused(here: Path) -> None:
+def test_a_seed_beyond_64_bits_is_refused(assert_refused: Refused) -> None:
     """The output folder, which is looked at later, is there so that this refuses before torch is imported."""
     arguments = ("run", "--device", "cpu", "--seed", "9" * 23, "--out", "/proc/x")
-    assert_refused(here, (arguments, ("error: --seed: ",)))
+    assert_refused((arguments, ("error: --seed: ",)))
 
 
-def test_a_second_scenario_option_does_not_drop_the_first(here: Path) -> None:
+def test_a_second_scenario_option_does_not_drop_the_first(assert_refused: Refused) -> None:
     """Refused or added to the first: either way the unknown name is not passed over."""
     arguments = ("run", "--device", "cpu", "--scenario", "frobnicate", "--scenario", "single", "--out", "/proc/x")
-    assert_refused(here, (arguments, ("--scenario",)))
+    assert_refused((arguments, ("--scenario",)))
 
 
-def test_a_scenario_file_without_the_ending_py_is_refused(here: Path) -> None:
+def test_a_scenario_file_without_the_ending_py_is_refused(here: Path, assert_refused: Refused) -> None:
     (here / "mine").write_text("x = 1\n")
-    assert_refused(here, ((*CPU, "--scenario", "{here}/mine"), ("--scenario", "{here}/mine")))
+    assert_refused(((*CPU, "--scenario", "{here}/mine"), ("--scenario", "{here}/mine")))
 
 
-def test_a_wrong_apex_is_refused_by_list_too(here: Path) -> None:
-    assert_refused(here, (("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")))
+def test_a_wrong_apex_is_refused_by_list_too(assert_refused: Refused) -> None:
+    assert_refused((("list", "--apex", "{here}/absent"), ("--apex", "{here}/absent")))
