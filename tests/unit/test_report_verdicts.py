@@ -103,6 +103,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     return Analysed.read(str(write_run(folder, launches, label=HOSTILE, also=everything)))
 
 
+@pytest.fixture(scope="module")
+def files(whole: Analysed) -> dict[str, bytes]:
+    return report.render([whole])
+
+
 def page_of(run: Analysed) -> str:
     return Page(report.render([run])["index.html"].decode()).text.replace("\u00a0%", " %")  # the two stay on one line
 
@@ -378,8 +383,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
     assert "replicate ms" in page_of(run)
 
 
-def test_page_and_markdown_have_every_section(whole: Analysed) -> None:
-    files = report.render([whole])
+def test_page_and_markdown_have_every_section(files: dict[str, bytes]) -> None:
     page = Page(files["index.html"].decode())
     for heading in (
         *("Recommendation", "What was found, and what to do about it", "Questions and answers"),
@@ -400,8 +404,7 @@ def test_page_and_markdown_have_every_section(whole: Analysed) -> None:
     assert "<script>" not in text and "synchronising costs 30.0 ms" in text
 
 
-def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analysed) -> None:
-    files = report.render([whole])
+def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analysed, files: dict[str, bytes]) -> None:
     rows = {
         name: list(csv.DictReader(StringIO(files[f"{name}.csv"].decode()))) for name in verdict_tables.for_csv(whole)
     }
