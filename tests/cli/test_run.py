@@ -19,6 +19,7 @@ from standin.processes import descendants, nobody_left
 from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
 
 SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32"]
+WARMUP, ITERS = 1, 2
 
 
 def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -36,7 +37,8 @@ def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.Compl
 def comparison(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
     """All ten scenarios, once: the JSON document, what people saw, and the run folder."""
     out = tmp_path_factory.mktemp("results")
-    done = bench(repository, "run", *SMALL, "--warmup", "2", "--iters", "4", "--out", str(out), "--json")
+    steps = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4"]
+    done = bench(repository, "run", *SMALL, *steps, "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     return document, done.stderr, Path(document["path"])
@@ -78,7 +80,7 @@ def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Pa
         assert hashlib.sha256((path / name).read_bytes()).hexdigest() == seal["sha256"], name
     assert pq.ParquetFile(path / "steps.parquet").schema_arrow.names == list(STEP_COLUMNS)
     assert pq.ParquetFile(path / "memory.parquet").schema_arrow.names == list(MEMORY_COLUMNS)
-    assert stored["files"]["steps.parquet"]["rows"] == (2 + 8 * 2) * (2 + 4)
+    assert stored["files"]["steps.parquet"]["rows"] == (2 + 8 * 2) * (WARMUP + ITERS)
 
 
 def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[str, Any], str, Path]) -> None:
@@ -86,8 +88,9 @@ def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[st
     steps = pd.read_parquet(path / "steps.parquet")
     for launch, mine in steps.groupby("launch"):
         ranks = document["launches"][launch]["processes"]
-        assert sorted(zip(mine["rank"], mine["step"], strict=True)) == [(r, s) for r in range(ranks) for s in range(6)]
-        assert mine.loc[mine["step"] < 2, "warmup"].all() and not mine.loc[mine["step"] >= 2, "warmup"].any()
+        expected = [(rank, step) for rank in range(ranks) for step in range(WARMUP + ITERS)]
+        assert sorted(zip(mine["rank"], mine["step"], strict=True)) == expected
+        assert (mine["warmup"] == (mine["step"] < WARMUP)).all()
     phases = steps[["data_ms", "forward_ms", "backward_ms", "optimizer_ms"]].sum(axis=1)
     assert (phases - steps["step_ms"]).abs().max() < 1e-6
     assert all(launch["checks"]["conservation_ok"] for launch in document["launches"])
