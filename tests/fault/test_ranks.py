@@ -6,15 +6,18 @@ import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed
+from conftest import Executed, request_for
 from standin.processes import alive, nobody_left
 
+from bench import discover
 from bench.launch import local
 from bench.launch.local import WorkerHost
+from bench.plan import launches
 
 pytestmark = pytest.mark.fault
 
@@ -248,3 +251,21 @@ def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callabl
     outcome = execute(source).outcome
     assert outcome.status == "error"
     assert "planted.py returned NoneType; return a Session, such as session_for(job, wrap=...)" in outcome.reason
+
+
+def test_ranks_die_with_the_host(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
+    """SIGKILL of the host leaves no rank (the tie of the host to the command line is in tests/cli/test_run.py)."""
+    host, _ = planted  # which comes up again for whoever needs it after this
+    found = discover.load(*discover.resolve("ddp"))
+    (planned,) = launches(request_for((found,), iters=100000), (found,), cores=2)
+    pids: list[int] = []
+
+    def kill_when_both_are_up(event: dict[str, Any]) -> None:
+        if event["event"] == "up":
+            pids.append(event["pid"])
+        if len(pids) == 2:
+            host.process.kill()
+
+    outcome = host.run(replace(planned.job, scratch=str(tmp_path), logs=str(tmp_path)), kill_when_both_are_up)
+    assert outcome.status == "killed"
+    assert len(pids) == 2 and nobody_left(pids)

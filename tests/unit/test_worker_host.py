@@ -4,7 +4,6 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,25 +159,6 @@ def test_a_launch_through_fresh_interpreters_gives_the_same_losses(
     assert fresh.outcome.status == "ok", fresh.outcome.reason
     for rank in (0, 1):
         assert fresh.results[rank]["measured"]["loss"] == forked.results[rank]["measured"]["loss"]
-
-
-def test_ranks_die_with_the_host(tmp_path: Path) -> None:
-    """SIGKILL of the host leaves no rank (the tie of the host to the command line is in tests/cli/test_run.py)."""
-    found = discover.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,), iters=100000), (found,), cores=2)
-    host = WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu")
-    host.wait_until_ready()
-    job = replace(planned.job, scratch=str(tmp_path), logs=str(tmp_path))
-    host.channel.send(event="launch", job=job_to_json(job))
-    pids: list[int] = []
-    while len(pids) < 2:
-        pids += [message["pid"] for message in host.channel.receive() if message["event"] == "up"]
-    host.process.kill()
-    host.close()
-    deadline = time.monotonic() + 5
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(alive(pid) for pid in pids)
 
 
 def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> None:
