@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from bench import discover, machine, pipeline
+from bench import discover, machine, pipeline, store
 from bench.cli import main
+from bench.console import Console
 from bench.launch.local import Outcome, WorkerHost
 from bench.plan import Request, launches
+from bench.store import Run
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
@@ -166,16 +168,34 @@ def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
     return run
 
 
-def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
-    """The exit code of a command line that runs here, on a worker host that is up."""
+def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:
+    """From now on runs in this process take ``host``, which is up: importing torch takes longer than a launch."""
     patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
     patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
+
+
+def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
+    """The exit code of a command line that runs here, on a worker host that is up."""
+    serve_runs(host, patch)
     return main(list(arguments))
+
+
+def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: Any) -> Run:
+    """The run of these scenarios, names or files, under ``folder``, each launch of which has ended well; see
+    :func:`request_for`."""
+    found = tuple(discover.load(*discover.resolve(name)) for name in names)
+    with pytest.MonkeyPatch.context() as patch:
+        serve_runs(host, patch)
+        finished = pipeline.run(
+            request_for(found, **changes), found, out=str(folder / "out"), console=Console(quiet=True)
+        )
+    assert finished.failed == 0, finished.document["launches"]
+    return store.read(finished.path)
 
 
 @pytest.fixture
 def run_here(host: WorkerHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """The command line in this process, on the worker host of all tests: importing torch takes longer than a launch."""
+    """The command line in this process, on the worker host of all tests."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         code = in_this_process(host, monkeypatch, arguments)

@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import request_for
+from conftest import measured
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
-from bench import discover, pipeline, store
 from bench.analyse.communication import communication, mean_interval
 from bench.analyse.overview import overview
-from bench.console import Console
+from bench.launch.local import WorkerHost
 from bench.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.store import Run
 from bench.worker import diagnose
@@ -54,15 +53,11 @@ PAIRS = 4
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("diagnose")
     (folder / "opaque.py").write_text(OPAQUE)
     names = [*SCENARIOS[:-1], str(folder / "opaque.py")]
-    found = tuple(discover.load(*discover.resolve(name)) for name in names)
-    request = request_for(found, warmup=1, iters=ITERS, global_batch=4, parity=False, diagnose=True, trace=True)
-    finished = pipeline.run(request, found, out=str(folder / "out"), console=Console(quiet=True))
-    assert finished.failed == 0, finished.document["launches"]
-    return store.read(finished.path)
+    return measured(host, folder, names, warmup=1, iters=ITERS, global_batch=4, parity=False, diagnose=True, trace=True)
 
 
 def look(run: Run, scenario: str, name: str) -> pd.DataFrame:

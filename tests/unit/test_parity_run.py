@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import request_for
+from conftest import measured
 
-from bench import discover, pipeline, store
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
-from bench.console import Console
+from bench.launch.local import WorkerHost
 from bench.store import Run
 
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
@@ -47,13 +46,16 @@ NAN_LATER = """def poisoned(images, labels):
         return loss * float("nan") if len(calls) == 4 else loss
     session.forward = poisoned"""
 
+IDLE = "session.optimize = lambda: setattr(session, 'backward', lambda loss: None)"
+"""No update; and no gradients after the first step, the only ones that are looked at: in half they take long."""
+
 STRANGER = "[weights.data.mul_(1 + job.rank / 100) for weights in session.model.parameters()]"
 
 BROKEN: dict[str, dict[str, str]] = {
     "forgetful": {"wrap": "single"},
     "stranger": {"fault": STRANGER},
     "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
-    "idle": {"fault": "session.optimize = lambda: None", "level": "O1"},
+    "idle": {"fault": IDLE, "level": "O1"},
     "poisoned": {"fault": NAN_LATER},
     "lazy": {"fault": "session.forward = lambda images, labels: forward(images[:2], labels[:2])"},
 }
@@ -61,18 +63,15 @@ NAMED = ("ddp", "ddp_o1", "ddp_o2")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """In which a launch that trains another model has ended all the same."""
     folder = tmp_path_factory.mktemp("parity")
     names = list(NAMED)
     for name, changes in BROKEN.items():
         file = folder / f"{name}.py"
         file.write_text(SOURCE.format(**(HONEST | changes)))
         names.append(str(file))
-    found = tuple(discover.load(*discover.resolve(name)) for name in names)
-    request = request_for(found, warmup=WARMUP, iters=ITERS, **WELL_CONDITIONED)
-    finished = pipeline.run(request, found, out=str(folder / "out"), console=Console(quiet=True))
-    assert finished.failed == 0, "a launch that trains another model has ended all the same"
-    return store.read(finished.path)
+    return measured(host, folder, names, warmup=WARMUP, iters=ITERS, **WELL_CONDITIONED)
 
 
 def row(run: Run, scenario: str) -> dict[str, object]:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import request_for
+from conftest import measured
 
-from bench import discover, pipeline, store
 from bench.analyse import steps as analysis
 from bench.analyse.overview import overview
-from bench.console import Console
+from bench.launch.local import WorkerHost
 from bench.store import Run
 
 WARMUP, ITERS = 3, 45
@@ -82,38 +81,41 @@ PLANTED: dict[str, dict[str, str]] = {
 
 ATTEMPTS = 3
 
+Meets = Callable[[str, Callable[[Run], None]], None]
 
-def launch(folder: Path, *names: str) -> Run:
+
+def launch(host: WorkerHost, folder: Path, *names: str) -> Run:
     """A run of these scenarios."""
-    found = []
-    for name in names:
-        file = folder / f"{name}.py"
-        file.write_text(SOURCE.format(**(HONEST | PLANTED[name])))
-        found.append(discover.load(*discover.resolve(str(file))))
-    request = request_for(tuple(found), warmup=WARMUP, iters=ITERS, global_batch=2, parity=False)
-    finished = pipeline.run(request, tuple(found), out=str(folder / "out"), console=Console(quiet=True))
-    assert finished.failed == 0, finished.document["launches"]
-    return store.read(finished.path)
+    files = [folder / f"{name}.py" for name in names]
+    for file in files:
+        file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
+    return measured(host, folder, list(map(str, files)), warmup=WARMUP, iters=ITERS, global_batch=2, parity=False)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return launch(tmp_path_factory.mktemp("planted"), *PLANTED)
+def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return launch(host, tmp_path_factory.mktemp("planted"), *PLANTED)
 
 
-def meets(run: Run, scenario: str, folder: Path, check: Callable[[Run], None]) -> None:
-    """Check a size in ``run``, and where it is not met in a run of its own, in ``folder``."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            check(run)
-            return
-        except AssertionError:
-            if attempt == ATTEMPTS:
-                raise
-        run = launch(folder, scenario)
+@pytest.fixture
+def meets(run: Run, host: WorkerHost, tmp_path: Path) -> Meets:
+    """``meets(scenario, check)``: check a size in the run, and where it is not met in one of the scenario alone."""
+
+    def again(scenario: str, check: Callable[[Run], None]) -> None:
+        found = run
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                check(found)
+                return
+            except AssertionError:
+                if attempt == ATTEMPTS:
+                    raise
+            found = launch(host, tmp_path, scenario)
+
+    return again
 
 
-def measured(run: Run, scenario: str) -> pd.DataFrame:
+def measured_steps(run: Run, scenario: str) -> pd.DataFrame:
     """The measured steps of every rank of a scenario."""
     return run.steps[(run.steps["scenario"] == scenario) & ~run.steps["warmup"]]
 
@@ -127,7 +129,7 @@ def more_on_odd_steps(steps: pd.DataFrame) -> pd.Series:
 
 def more_headline_ms(run: Run, scenario: str) -> float:
     """The same difference in the headline: of every step the slowest rank, and their median."""
-    steps = measured(run, scenario)
+    steps = measured_steps(run, scenario)
     halves = (analysis.per_launch(steps[steps["step"] % 2 == rest])["median_ms"] for rest in (1, 0))
     odd, even = (float(half.iloc[0]) for half in halves)
     return odd - even
@@ -139,9 +141,9 @@ def codes(run: Run, scenario: str) -> dict[str, str]:
     return {finding["code"]: finding["severity"] for finding in about if finding["launch"] is not None}
 
 
-def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, tmp_path: Path) -> None:
+def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, meets: Meets) -> None:
     def check(run: Run) -> None:
-        steps = measured(run, "slow_loader")
+        steps = measured_steps(run, "slow_loader")
         for rank in (0, 1):
             more = more_on_odd_steps(steps[steps["rank"] == rank])
             assert more["data_ms"] == pytest.approx(20, abs=2)
@@ -149,19 +151,19 @@ def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, tm
             assert more["forward_ms"] == pytest.approx(0, abs=2) and more["optimizer_ms"] == pytest.approx(0, abs=2)
         assert more_headline_ms(run, "slow_loader") == pytest.approx(20, abs=2)
 
-    meets(run, "slow_loader", tmp_path, check)
+    meets("slow_loader", check)
 
 
-def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run, tmp_path: Path) -> None:
+def test_10_ms_on_one_rank_are_10_ms_for_all_and_the_other_rank_waits(run: Run, meets: Meets) -> None:
     def check(run: Run) -> None:
         assert more_headline_ms(run, "slow_rank") == pytest.approx(10, abs=2)
-        steps = measured(run, "slow_rank")
+        steps = measured_steps(run, "slow_rank")
         slow, waiting = (more_on_odd_steps(steps[steps["rank"] == rank]) for rank in (1, 0))
         assert slow["data_ms"] == pytest.approx(10, abs=2) and slow["backward_ms"] == pytest.approx(0, abs=2)
         assert waiting["data_ms"] == pytest.approx(0, abs=2), "it is not its own data that rank 0 waits for"
         assert waiting["backward_ms"] == pytest.approx(10, abs=2), "it waits where gradients are averaged"
 
-    meets(run, "slow_rank", tmp_path, check)
+    meets("slow_rank", check)
 
 
 def test_input_that_is_waited_for_is_found(run: Run) -> None:
@@ -169,7 +171,7 @@ def test_input_that_is_waited_for_is_found(run: Run) -> None:
     assert "input-bound" not in codes(run, "plain")
 
 
-def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, tmp_path: Path) -> None:
+def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, meets: Meets) -> None:
     assert codes(run, "slow_start")["unsteady"] == "warning"
     (finding,) = [
         finding
@@ -182,7 +184,7 @@ def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, tmp_path: Pat
         drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
         assert drift == pytest.approx(-0.5, abs=0.15)
 
-    meets(run, "slow_start", tmp_path, check)
+    meets("slow_start", check)
 
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
