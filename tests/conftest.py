@@ -35,6 +35,29 @@ CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 Bench = Callable[..., tuple[int, str, str]]
 
 
+LONGEST_FIRST = (
+    *("unit/test_parity_run.py", "cli/test_readme.py", "unit/test_numerics.py", "cli/test_run.py"),
+    *("unit/test_report_verdicts.py", "cli/test_nightly.py", "fault/test_whole_run.py", "cli/test_cuda_pretended.py"),
+    *("unit/test_report_devices.py", "unit/test_diagnose.py", "unit/test_planted.py", "fault/test_victims.py"),
+    *("unit/test_session.py", "fault/test_ranks.py", "unit/test_parity.py", "unit/test_report.py"),
+)
+"""The files that take longest. They come first, so that the last ones, which one worker does alone while the others
+have nothing left, are short."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist hand out files in the order in which they are collected; by itself it begins with those that have
+    the most tests, which are the quick ones."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take longest first."""
+    place = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave a test of a GPU out when the time that they may take is over (see benchmarks/gpu_acceptance.py)."""
     limit = os.environ.get(GPU_TESTS_LIMIT)
