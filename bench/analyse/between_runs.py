@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.analyse import comparison, digest, verdicts
-from bench.analyse.comparable import Digest, differences, scenario_obstacle, unusable
+from bench.analyse.comparable import Digest, differences, other_source, scenario_obstacle, source_of, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
@@ -280,23 +280,14 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
     return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
 
 
-def _ways(source: Any) -> set[str]:
-    """How figures came about: where a sample among them is unknown, the others are not."""
-    return set(source.split("+")) - {"unavailable"}
-
-
 def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> Row:
     """A metric of both sides, without its verdict."""
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
-    source = "memory_source" if metric is MEMORY else "energy_source" if metric is ENERGY else None
-    told = tuple(side.get(source) for side in (base, new)) if source else (None, None)
     if lacking:
-        reason = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
-    elif None not in told and _ways(told[0]) != _ways(told[1]):
-        reason = f"measured in another way: {told[0]} against {told[1]}"
+        reason: str | None = f"unknown in {'both' if len(lacking) == 2 else lacking[0]}"
     else:
-        reason = None
+        reason = other_source(source_of(base, figure), source_of(new, figure))
     means = [geometric_mean(figures(side)) if side else None for side in (ours, theirs)]
     row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
     if reason is not None:

@@ -17,11 +17,22 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
 from bench.records import canonical_json
 
 Digest = dict[str, Any]
 """Of a run, as :func:`bench.analyse.digest.of_run` makes it."""
+
+SOURCES = {
+    "peak_total_mib": "memory_source",
+    "peak_pid_mib": "memory_source",
+    "energy_per_1000_images_j": "energy_source",
+}
+"""Where a scenario of a digest says how these figures came about. Every other figure comes about in one way."""
+
+OTHERWISE = "measured in another way"
+"""What is said of two figures whose sources differ."""
 
 CLOCKS_APART = 0.03
 """Of the SM clock, from which on it is told: a step that computes all the time follows the clock in proportion."""
@@ -81,6 +92,17 @@ def differences(base: Digest, new: Digest) -> list[str]:
     return [*_conditions(base, new), *_clocks(base, new), *_unknown(base, new)]
 
 
+def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
+    """That a figure of some scenarios came about in another way, with both ways: one line for each such pair."""
+    ours, theirs = ({one["scenario"]: source_of(one, figure) for one in digest["scenarios"]} for digest in (base, new))
+    changed: dict[str, list[str]] = {}
+    for name, source in theirs.items():
+        why = other_source(ours.get(name), source)
+        if why is not None:
+            changed.setdefault(why, []).append(name)
+    return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in changed.items()]
+
+
 def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -> str | None:
     """Why a scenario of one run cannot be compared with that of the other; None where it can.
 
@@ -96,6 +118,24 @@ def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -
     if _differ(base["world_size"], new["world_size"]):
         return f"another world size: {base['world_size']} against {new['world_size']}"
     return None
+
+
+def source_of(scenario: dict[str, Any], figure: str) -> str | None:
+    """How a figure of its launches came about, ``nvml_pid`` or the like; None where there is one way, or nobody knows.
+
+    Where a sample among others is ``unavailable``, the others are what they were; and torch's own peak is part of no
+    sum, so that a total came from what else there is.
+    """
+    told = (scenario.get(SOURCES[figure]) or "") if figure in SOURCES else ""
+    ways = set(told.split("+")) - {"unavailable", ""}
+    if figure == "peak_total_mib":
+        ways = ways - {ALLOCATOR} or ways
+    return "+".join(sorted(ways)) or None
+
+
+def other_source(base: str | None, new: str | None) -> str | None:
+    """Why figures of these sources (:func:`source_of`) are two things; None where they are not known to be."""
+    return f"{OTHERWISE}: {base} against {new}" if _differ(base, new) else None
 
 
 def unusable(scenario: dict[str, Any] | None) -> str | None:

@@ -17,6 +17,10 @@ Nothing of that is stored: :func:`replay` decides it again from the first night 
 the thresholds and what persons accepted, and from nothing else. A scenario that a person accepted although it was worse
 (or better) starts anew: its base is that one night, and grows again.
 
+A figure that was measured in another way (memory as ``rss``, ``nvml_pid``, ``nvml_device_delta``, ...) is another
+figure: it is held against those nights of the base that have it from the same source. Where none has, there is no base
+for it yet, and tonight is the first of one.
+
 Scenario by scenario, because one that fails every night says nothing about the others, whose base would stand still.
 """
 
@@ -28,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from bench import errors
-from bench.analyse.comparable import Digest, unusable
+from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED
 from bench.analyse.intervals import ratio_of
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
@@ -66,6 +70,7 @@ EXIT_CODES = {
 }
 
 NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
+NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
 
 FEWEST_NIGHTS = 3
 """That a prediction bound can be asked to rest on."""
@@ -83,11 +88,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A metric of a scenario in one night: mean and variance of the logarithms over launches, and these."""
+    """A metric of a scenario in one night: mean and variance of the logarithms over launches, and these.
+
+    ``source``: how it was measured, None where there is one way, or it is unknown.
+    """
 
     mean: float
     variance: float
     launches: tuple[float, ...]
+    source: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +121,10 @@ class Row:
     these. ``nights``: the runs that the base consists of. ``why``: what there is to say besides. What is unknown is
     None.
 
-    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (there is no base),
-    ``too few launches`` or ``uncertain`` (slower than the threshold, and that may be chance); ``missing`` (no figure,
-    and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
+    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (there is no base, or
+    none that was measured in this way), ``too few launches`` or ``uncertain`` (slower than the threshold, and that may
+    be chance); ``missing`` (no figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here,
+    and never did).
     """
 
     scenario: str
@@ -194,22 +204,22 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
                 world_size=scenario["world_size"],
                 why=unusable(scenario),
                 status=scenario["status"],
-                figures={name: one for name, key in METRICS.items() if (one := _figure(scenario["launches"], key))},
+                figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
                 parity=scenario["parity"],
             )
     return found
 
 
-def _figure(launches: Sequence[Mapping[str, Any]], key: str) -> Figure | None:
+def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
     """None where no launch has this figure."""
-    known = tuple(float(value) for one in launches if (value := one[key]) is not None)
+    known = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
     if not known:
         return None
     middle = sorted(known)[len(known) // 2]  # equal figures give exactly themselves
     logs = [math.log(value / middle) for value in known]
     mean = sum(logs) / len(logs)
     variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
-    return Figure(mean=math.log(middle) + mean, variance=variance, launches=known)
+    return Figure(mean=math.log(middle) + mean, variance=variance, launches=known, source=source_of(scenario, key))
 
 
 def replay(
@@ -347,12 +357,20 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
             if known:
                 rows.append(Row(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
-        pair = _Pair(scenario=name, tonight=figure, before=tuple([one.figures[metric] for one in known]), nights=nights)
+        alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
+        pair = _Pair(
+            scenario=name,
+            tonight=figure,
+            before=tuple([one.figures[metric] for one in alike]),
+            nights=tuple([one.night for one in alike]),
+        )
         few = _too_few(tonight[name], metric)
         if few is not None:
             rows.append(_row(metric, TOO_FEW, pair, why=few))
-        elif not known:
-            rows.append(_row(metric, NEW, pair, why="the base has no such figure"))
+        elif not alike:
+            sources = ", ".join(sorted({str(one.figures[metric].source) for one in known}))
+            why = f"{OTHERWISE}: {figure.source}; the base is of {sources}" if known else NO_BASE_FIGURE
+            rows.append(_row(metric, NEW, pair, why=why))
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
@@ -441,8 +459,7 @@ def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[
     if not known:
         if tonight.parity is None:
             return []
-        why = "the base has no verdict on numerics"
-        return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=why)]
+        return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=NO_BASE_VERDICT)]
     worst = max((parity for _, parity in known), key=PARITIES.index)
     if tonight.parity is None:
         return [Row(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]

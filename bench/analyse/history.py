@@ -6,13 +6,13 @@ really ran under its name, because apex and the native implementation are two th
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from bench.analyse import gate
-from bench.analyse.comparable import Digest, differences, key, unusable
+from bench.analyse.comparable import Digest, differences, key, other_source, other_sources, source_of, unusable
 from bench.analyse.shifts import Levels, Shift, levels
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_images_j")
@@ -68,7 +68,8 @@ class Change:
 class Event:
     """All that shifted between the same two nights, and what is known of why.
 
-    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each.
+    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each; that a
+    figure that shifted was measured in another way is one, and the first.
     """
 
     before: Night
@@ -82,13 +83,15 @@ class Event:
 class Trend:
     """One figure of one scenario over the nights of its track: None on nights that have none to go by.
 
-    ``regressed``: the nights that the gate stops for this figure, by their place, accepted by a person or not.
+    ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
+    nights that the gate stops for this figure, by their place, accepted by a person or not.
     """
 
     scenario: str
     what_ran: str
     metric: str
     values: tuple[float | None, ...]
+    sources: tuple[str | None, ...]
     levels: Levels
     regressed: tuple[int, ...]
 
@@ -104,19 +107,29 @@ class Trend:
 
     @property
     def over_all(self) -> float | None:
-        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
+        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves.
+
+        Of nights that were measured as the last one was.
+        """
         known = self._figures()
         ends = min(RECENT, len(known) // 2)
         return median(known[-ends:]) / median(known[:ends]) if ends else None
 
     @property
     def over_recent(self) -> float | None:
-        """The last night over the median of the (up to) ten before it."""
+        """The last night over the median of the (up to) ten before it that were measured as it was."""
         *before, last = self._figures() or [math.nan]
         return last / median(before[-RECENT:]) if before else None
 
     def _figures(self) -> list[float]:
-        return [value for value in self.values if value is not None]
+        """Of the nights that were measured as the last one was."""
+        known = self.known
+        return [
+            value
+            for night in known
+            if other_source(self.sources[night], self.sources[known[-1]]) is None
+            and (value := self.values[night]) is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +182,9 @@ def _track(
     digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
 ) -> Track:
     nights = tuple(_night(digest, accepted) for digest in digests)
-    values: dict[str, dict[tuple[str, str], dict[int, float | None]]] = {metric: {} for metric in METRICS}
+    values: dict[str, dict[tuple[str, str], dict[int, tuple[float | None, str | None]]]] = {
+        metric: {} for metric in METRICS
+    }
     without: dict[tuple[str, str], int] = {}
     for place, digest in enumerate(digests):
         for row in digest["scenarios"]:
@@ -181,10 +196,10 @@ def _track(
                 continue
             for metric in METRICS:
                 mine = values[metric].setdefault((row["scenario"], row["what_ran"]), {})
-                mine[place] = _figure(row["launches"], metric)
+                mine[place] = _figure(row["launches"], metric), source_of(row, metric)
     stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
     trends = tuple(
-        _trend(scenario, what_ran, metric, [mine.get(place) for place in range(len(digests))], stopped)
+        _trend(scenario, what_ran, metric, [mine.get(place, (None, None)) for place in range(len(digests))], stopped)
         for metric, by_scenario in values.items()
         for (scenario, what_ran), mine in by_scenario.items()
     )
@@ -226,14 +241,16 @@ def _trend(
     scenario: str,
     what_ran: str,
     metric: str,
-    values: list[float | None],
+    nights: list[tuple[float | None, str | None]],
     stopped: Mapping[tuple[str, str | None], Sequence[int]],
 ) -> Trend:
+    values = [value for value, _ in nights]
     return Trend(
         scenario=scenario,
         what_ran=what_ran,
         metric=metric,
         values=tuple(values),
+        sources=tuple(source for _, source in nights),
         levels=levels(values),
         regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
     )
@@ -268,10 +285,19 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
             after=nights[after],
             changes=tuple(changes),
             commits=commit_range(nights[before], nights[after]),
-            differs=tuple(differences(digests[before], digests[after])),
+            differs=(
+                *_measured_otherwise(changes, digests[before], digests[after]),
+                *differences(digests[before], digests[after]),
+            ),
         )
         for (after, before), changes in sorted(found.items(), reverse=True)
     )
+
+
+def _measured_otherwise(changes: Sequence[Change], before: Digest, after: Digest) -> Iterator[str]:
+    """That figures which shifted came about in another way: the shift may be nothing else."""
+    for metric in dict.fromkeys(change.metric for change in changes):
+        yield from other_sources(before, after, metric)
 
 
 def commit_range(before: Night, after: Night) -> str:

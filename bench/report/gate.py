@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bench.analyse.comparable import OTHERWISE
 from bench.analyse.gate import (
     ABSENT,
     ACCEPTED,
@@ -97,6 +98,8 @@ def remedies(outcome: Outcome) -> list[str]:
         lines.append(f"do what failed again: python -m bench run --resume {outcome.run}")
     if TOO_FEW in said:
         lines.append("measure with --launches 5, or --profile nightly")
+    if outcome.folder is None and any(row.verdict == NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
+        lines.append("give a base that was measured in the same way, such as a new one from the same place")
     return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, said)]
 
 

@@ -44,7 +44,8 @@ ABOUT_INTERVALS = "the interval is Student's t over the nights of the two levels
 NOTES = (
     f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
     "the later half over the earlier",
-    f"latest: the last night over the median of the {RECENT} before it",
+    f"latest: the last night over the median of the {RECENT} before it; of memory and energy, both are of the nights "
+    "that were measured in the same way as the last one",
     f"a shift: a level that differs from the one before it by {100 * AT_LEAST:.0f} % or more, beyond chance, and lasts "
     f"{MIN_NIGHTS} nights or more",
 )

@@ -29,9 +29,9 @@ from the first night on, and stores nothing. A night that is worse on purpose is
 'bench accept', and the base of what is worse starts anew with it. Keep the nights in a folder of their own: any run of
 the same work in DIR counts as one. Give it the same number of launches every night, five or more.
 
-Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base), too few launches or
-uncertain (beyond 3%, and that may be chance); missing (no figure, and there should be one) or not comparable; not run
-(cannot run here, and never did).
+Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base, or none that was
+measured in this way), too few launches or uncertain (beyond 3%, and that may be chance); missing (no figure, and there
+should be one) or not comparable; not run (cannot run here, and never did).
 """
 EPILOG = """\
 examples:
@@ -130,8 +130,8 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     known = {} if why else gate.measured(old.id, old.digest, only)
     base = {name: (one,) for name, one in known.items() if one.why is None}
     rows = gate.judge(tonight, base, rule)
-    unknown = {row.metric for row in rows if row.verdict == gate.NEW and row.scenario in base}
-    rows = [row for row in rows if row.verdict != gate.NEW or row.scenario not in base]
+    silent = [row for row in rows if row.why in (gate.NO_BASE_FIGURE, gate.NO_BASE_VERDICT)]
+    rows = [row for row in rows if row not in silent]
     return gate.Outcome(
         run=new.id,
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
@@ -140,7 +140,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
         folder=None,
         obstacles=tuple(why),
         warnings=(
-            *(f"{old.id} says nothing of {metric}: not judged" for metric in sorted(unknown)),
+            *(f"{old.id} says nothing of {metric}: not judged" for metric in sorted({row.metric for row in silent})),
             *(() if why else _differences(old, new)),
         ),
     )

@@ -216,6 +216,23 @@ def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, sa
     assert [trend["nights"] for trend in track["trends"] if trend["metric"] == "step_ms"] == [10, 10]
 
 
+def test_a_change_of_source_is_what_else_changed_and_no_regression(tmp_path: Path, say: Say) -> None:
+    def also(night: int, digest: dict[str, Any]) -> None:
+        for row in digest["scenarios"]:
+            row |= {"memory_source": "nvml_device_delta" if night >= 12 else "nvml_pid", "energy_source": "counter"}
+            for launch in row["launches"]:
+                launch["peak_total_mib"] *= 1.3 if night >= 12 else 1.0
+
+    write_nights(tmp_path / "h", 20, scenarios=("dp", "ddp"), launches=3, also=also, gpu=True, repeat_commit=20)
+    document = json.loads(say(tmp_path / "h", "--json")[1])
+    (event,) = document["tracks"][0]["shifts"]
+    assert {change["metric"] for change in event["changes"]} == {"peak_total_mib"}
+    assert event["differs"] == ["memory measured in another way: nvml_pid against nvml_device_delta (dp, ddp)"]
+    trend = trend_of(document, "ddp", "peak_total_mib")
+    assert (trend["over_all"], trend["over_recent"]) == (1.0, 1.0), "over the nights of one source"
+    assert trend["stopped_by_the_gate"] == []
+
+
 def test_an_accepted_night_is_marked(tmp_path: Path, say: Say) -> None:
     made = write_nights(tmp_path / "h", 14, scenarios=("ddp",), launches=3, slower=only("ddp", 11, 1.10))
     nights.accept(str(tmp_path / "h"), str(made[11]), "deterministic kernels, on purpose", "2021-01-15T09:00:00Z")
@@ -318,7 +335,13 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
     for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
         values = tuple(100.0 + place % 7 for place in range(count))
         trend = Trend(
-            scenario="ddp", what_ran="", metric="step_ms", values=values, levels=levels(values), regressed=(3, 4, 400)
+            scenario="ddp",
+            what_ran="",
+            metric="step_ms",
+            values=values,
+            sources=(None,) * count,
+            levels=levels(values),
+            regressed=(3, 4, 400),
         )
         track = Track(
             work="work",

@@ -276,6 +276,31 @@ def test_what_ran_otherwise_is_not_compared_until_it_is_accepted(changes: dict[s
     assert verdict(judged(night(11, 0.5, **changes), accepted)) == ("ok", 0)
 
 
+def test_memory_from_another_source_is_held_against_nights_of_that_source_alone() -> None:
+    other: dict[str, Any] = {"memory": 2600.0, "memory_source": "nvml_device_delta"}
+    rows = judged(night(10, **other), replayed(TEN))
+    row = rows["ddp", MEMORY]
+    assert (row.verdict, row.tonight, row.base, row.ratio, row.nights) == ("new", pytest.approx(2600.0), None, None, ())
+    assert row.why == "measured in another way: nvml_device_delta; the base is of nvml_pid"
+    assert verdict(rows) == ("inconclusive", 11), "no regression, and no pass"
+    assert {row.verdict for key, row in rows.items() if key != ("ddp", MEMORY)} == {"ok"}
+    base = replayed([*TEN, night(10, **other)])
+    rows = judged(night(11, **other), base)
+    assert verdict(rows) == ("ok", 0) and rows["ddp", MEMORY].nights == ("10",)
+    assert len(rows["ddp", STEP_TIME].nights) == 10, "times are measured as ever"
+    assert judged(night(11, **other | {"memory": 2800.0}), base)["ddp", MEMORY].verdict == "regressed"
+    row = judged(night(11, memory=2600.0), base)["ddp", MEMORY]
+    assert row.verdict == "regressed" and len(row.nights) == 9, "and the nights before are there still"
+
+
+@pytest.mark.parametrize("source", [None, "nvml_pid+unavailable", "nvml_pid+torch_allocator"])
+def test_a_source_that_is_unknown_or_adds_nothing_makes_no_other_figure(source: str | None) -> None:
+    for before, tonight in (("nvml_pid", source), (source, "nvml_pid")):
+        base = replayed([night(day, memory_source=before) for day in range(10)])
+        rows = judged(night(10, memory=2600.0, memory_source=tonight), base)
+        assert rows["ddp", MEMORY].verdict == "regressed"
+
+
 def test_regressed_goes_before_missing_and_missing_before_inconclusive() -> None:
     base = replayed(TEN)
     rows = {row["scenario"]: row for row in night(10, 1.05)["scenarios"]}
