@@ -25,9 +25,10 @@ def recommendations(document: dict[str, Any], table: pd.DataFrame) -> dict[str, 
     """
     found = recommendation(table)
     several = of_several_replicas(document, table)
-    best = found["fastest"]
-    parallel = recommendation(several) if best is not None and best not in set(several["scenario"]) else None
-    return {**found, "parallel": parallel if parallel and parallel["fastest"] else None}
+    if found["fastest"] is None or found["fastest"] in set(several["scenario"]):
+        return {**found, "parallel": None}
+    parallel = recommendation(several, "against_fastest_parallel")
+    return {**found, "parallel": parallel if parallel["fastest"] else None}
 
 
 def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
@@ -38,11 +39,8 @@ def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
     if found["fastest"] is None:
         lines.append(("Fastest", "None: no scenario of this run has figures that can be believed."))
     if found["parallel"] is not None:
-        lines += _choice(found["parallel"], rows, f" on {document['workload']['replicas']} replicas")
-    if found["not_told_apart"]:
-        every = len(found["not_told_apart"]) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
-        names = "any other" if every else listed(found["not_told_apart"])
-        lines.append(("Perhaps as fast", f"{names}, for all that these launches can tell."))
+        several = {name: rows[name] for name in of_several_replicas(document, table)["scenario"]}
+        lines += _choice(found["parallel"], several, f" on {document['workload']['replicas']} replicas")
     if found["left_out"]:
         lines.append(("Left out", _left_out(found["left_out"])))
     return lines
@@ -72,6 +70,7 @@ def recommended(document: dict[str, Any], table: pd.DataFrame) -> dict[str, str]
 
 
 def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Advice]:
+    """A choice among these rows, and which of them cannot be told from it."""
     if found["fastest"] is None:
         return []
     best = rows[found["fastest"]]
@@ -88,6 +87,10 @@ def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Adv
         if not _unknown(best["peak_total_mib"]):
             text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
         lines.append((title, f"{text}.{_reserve(lean)}"))
+    if found["not_told_apart"]:
+        every = len(found["not_told_apart"]) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
+        names = "any other" if every else listed(found["not_told_apart"])
+        lines.append((f"Perhaps as fast{where}", f"{names}, for all that these launches can tell."))
     return lines
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from bench.analyse import validity
 from bench.analyse.analysed import Analysed
+from bench.analyse.answer import of_several_replicas
 from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
@@ -26,6 +27,7 @@ def overview(run: Run) -> pd.DataFrame:
     ``invalid``; null without a launch that is ``ok``. ``findings``: the codes of what was found, separated by commas.
     ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
     :func:`bench.analyse.comparison.against_fastest` on its step time, among those that can; null for the fastest.
+    ``against_fastest_parallel``: the same among those of them that train on several replicas; null for the others.
     """
     run = Analysed.of(run)
     table, found = summary(run.document, run.figures, run.peaks), run.findings
@@ -40,8 +42,13 @@ def overview(run: Run) -> pd.DataFrame:
     energy, figures = run.energy.set_index("scenario"), run.good_figures
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
-    rivals = against_fastest(figures[figures["scenario"].isin(table.loc[table["why_not"].isna(), "scenario"])])
-    table["against_fastest"] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
+    good = table[table["why_not"].isna()]
+    for column, rows in (
+        ("against_fastest", good),
+        ("against_fastest_parallel", of_several_replicas(run.document, good)),
+    ):
+        rivals = against_fastest(figures[figures["scenario"].isin(rows["scenario"])])
+        table[column] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
     return table
 
 
@@ -56,8 +63,8 @@ def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
     return None
 
 
-def recommendation(table: pd.DataFrame) -> dict[str, Any]:
-    """What to train with, from an :func:`overview` or some rows of one.
+def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> dict[str, Any]:
+    """What to train with, from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
 
     ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
     that is at least :data:`LEAN_ENOUGH` as fast, or the fastest where that is not by :data:`LEAST_MEMORY` less; None
@@ -80,6 +87,6 @@ def recommendation(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "fastest": fastest["scenario"],
         "leanest": leanest["scenario"],
-        "not_told_apart": [row["scenario"] for row in others if row["against_fastest"] != SLOWER],
+        "not_told_apart": [row["scenario"] for row in others if row[verdicts] != SLOWER],
         "left_out": left_out,
     }

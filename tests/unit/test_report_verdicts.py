@@ -18,7 +18,7 @@ from test_report import Page, plot_of, svg_texts
 
 from bench import report
 from bench.analyse import validity
-from bench.analyse.advice import advice, recommended
+from bench.analyse.advice import advice, recommendations, recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
@@ -181,8 +181,25 @@ def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_
     run = Analysed.read(str(write_run(tmp_path, [SINGLE, DDP])))
     said = [about for about, _ in advice(run.document, table_of(run))]
     best = ["Fastest", "Least memory within 5 % of its speed"]
-    assert said == [*best, "Fastest on 2 replicas", best[1], "Perhaps as fast"]
+    assert said == [*best, "Perhaps as fast", "Fastest on 2 replicas", best[1]]
     assert recommended(run.document, table_of(run))["ddp"] == "fastest and leanest on 2 replicas"
+
+
+def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest_of_those(tmp_path: Path) -> None:
+    steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.5, 41.5, 42.5)}
+    steps |= {"ddp_o3": (80.0, 81.0, 82.0)}
+    launches = [
+        Launch(name, [[9, ms, ms]], [[100.0]], strategy="single" if name == "single" else "ddp")
+        for name in steps
+        for ms in steps[name]
+    ]
+    run = Analysed.read(str(write_run(tmp_path, launches)))
+    found = recommendations(run.document, table_of(run))
+    assert (found["fastest"], found["not_told_apart"]) == ("single", []), "all others are slower, beyond chance"
+    assert (found["parallel"]["fastest"], found["parallel"]["not_told_apart"]) == ("ddp", ["ddp_o1"])
+    said = dict(advice(run.document, table_of(run)))
+    assert said["Perhaps as fast on 2 replicas"] == "ddp_o1, for all that these launches can tell."
+    assert "Perhaps as fast" not in said
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
