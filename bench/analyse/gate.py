@@ -118,8 +118,8 @@ class Row:
 
     ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
     which the verdict is ``regressed``; of a base of fewer nights than wanted it holds for launches that scatter like
-    these. ``nights``: the runs that the base consists of. ``why``: what there is to say besides. What is unknown is
-    None.
+    these. ``nights``: the runs that the base consists of. ``why``: what there is to say besides. ``status``: that of
+    the launches of a scenario which has no figures to go by: ``ok`` where these are invalid. What is unknown is None.
 
     ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (there is no base, or
     none that was measured in this way), ``too few launches`` or ``uncertain`` (slower than the threshold, and that may
@@ -137,6 +137,7 @@ class Row:
     launches: int = 0
     nights: tuple[str, ...] = ()
     why: str | None = None
+    status: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +147,7 @@ class Outcome:
     ``rows``: a verdict for each scenario and metric. ``against``: what they are held against, in words; ``folder``: of
     the history, None where it is a single run. ``obstacles``: why nothing there is of the same work, empty where
     something is. ``accepted``: why a person accepted this run, None where nobody did. ``warnings``: sentences.
+    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
     """
 
     run: str
@@ -156,6 +158,8 @@ class Outcome:
     obstacles: tuple[str, ...] = ()
     accepted: str | None = None
     warnings: tuple[str, ...] = ()
+    called: str | None = None
+    kept: bool = True
 
     @property
     def verdict(self) -> str:
@@ -282,7 +286,8 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
         return [Row(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics]
     if tonight.why is not None:
         verdict = NOT_RUN if tonight.status == "unsupported" and not nights else MISSING
-        return [Row(scenario=name, metric=metric, verdict=verdict, nights=names, why=tonight.why) for metric in metrics]
+        about: dict[str, Any] = {"nights": names, "why": tonight.why, "status": tonight.status}
+        return [Row(scenario=name, metric=metric, verdict=verdict, **about) for metric in metrics]
     if not nights:
         return [
             Row(

@@ -93,9 +93,16 @@ def remedies(outcome: Outcome) -> list[str]:
     if outcome.obstacles:
         return ["keep this run there and the next one is held against it; or give the history of the same work"]
     lines = []
-    failed = any(row.verdict == MISSING and row.why not in (NOT_THERE, NO_FIGURE, NO_VERDICT) for row in outcome.rows)
-    if failed:
-        lines.append(f"do what failed again: python -m bench run --resume {outcome.run}")
+    run = outcome.called or outcome.run
+    without = [row for row in outcome.rows if row.verdict == MISSING and row.status is not None]
+    if any(row.status not in ("ok", "unsupported") for row in without):
+        lines.append(f"do what failed again: python -m bench run --resume {run}")
+    invalid = [row for row in without if row.status == "ok"]
+    if invalid:
+        lines.append(
+            f"measure {_who(invalid, outcome)} again in a new run ('--resume' keeps what is invalid); "
+            f"what to mend before: python -m bench report {run}"
+        )
     if TOO_FEW in said:
         lines.append("measure with --launches 5, or --profile nightly")
     if outcome.folder is None and any(row.verdict == NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
@@ -108,14 +115,15 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
+    anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
     otherwise = any(row.why in (NOT_THERE, NO_FIGURE, NO_VERDICT) for row in outcome.rows)
     if said & {REGRESSED, NOT_COMPARABLE} or otherwise:
-        yield f"if it is meant to be so, let the base start anew with it: {accept}"
+        yield f"if it is meant to be so, {anew}"
     if REGRESSED in said:
         yield f"since when it is so: python -m bench history {folder}"
     elif BETTER in said:
         better = _who([row for row in outcome.rows if row.verdict == BETTER], outcome)
-        yield f"better: {better}; if that is to last, let the base start anew with it: {accept}"
+        yield f"better: {better}; if that is to last, {anew}"
     if NEW in said:
         nights = count(outcome.rule.nights, "night")
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"

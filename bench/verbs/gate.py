@@ -10,7 +10,7 @@ from bench.console import columns, count, passing, tell
 from bench.errors import NotComparable, RequestError
 from bench.store import check_file, find, utf8, write_atomically
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, called, print_json
 
 if TYPE_CHECKING:
     import argparse
@@ -134,6 +134,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     rows = [row for row in rows if row not in silent]
     return gate.Outcome(
         run=new.id,
+        called=called(new.path),
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
         against=f"the run {old.id}",
@@ -167,10 +168,12 @@ def _against_history(
     later = len(others) - len(before)
     return gate.Outcome(
         run=new.id,
+        called=called(new.path),
         rows=tuple(gate.unlike(rows, "; ".join(why)) if why else rows),
         rule=rule,
         against=_in_words(base, folder),
         folder=folder,
+        kept=os.path.realpath(os.path.dirname(new.path)) == os.path.realpath(folder),
         obstacles=tuple(why),
         accepted=None if accepted is None else accepted.reason,
         warnings=(

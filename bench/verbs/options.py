@@ -2,13 +2,18 @@
 
 import argparse
 import json
+import os
 import re
+import shlex
 import sys
 from reprlib import repr as brief
 from typing import NoReturn
 
 from bench.apex_probe import look, search_path
 from bench.errors import BenchError, RequestError
+
+DEFAULT_OUT = "results"
+"""Where runs go, and where a run id is looked for, if nobody says otherwise."""
 
 MOST = 10**9
 """Of anything that is counted: more is a slip, and too much for what makes a list of it."""
@@ -121,6 +126,18 @@ def span(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 20m or 1h30m")
     return value
+
+
+def place(path: str) -> str:
+    """A path as one would give it: from here where it lies below, else in full."""
+    near = os.path.relpath(path)
+    return os.path.abspath(path) if near.startswith(os.pardir) else near
+
+
+def called(path: str) -> str:
+    """What a command calls a run: its id where ids are looked for, else its folder, as a shell takes it."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return shlex.quote(name if folder == os.path.abspath(DEFAULT_OUT) else place(path))
 
 
 def check_apex(path: str | None) -> None:

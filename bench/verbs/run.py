@@ -16,10 +16,13 @@ from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, glob
 from bench.precision import FEWEST_LAUNCHES
 from bench.store import find, read, verified
 from bench.verbs.options import (
+    DEFAULT_OUT,
     Parser,
+    called,
     check_apex,
     check_python,
     percentage,
+    place,
     print_json,
     seconds,
     seed,
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_MODEL = "resnet101"
-DEFAULT_OUT = "results"
 DEFAULT_RANKS = 2
 
 DESCRIPTION = """\
@@ -87,7 +89,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
         rows.append((name, *texts, over + "; the budget was spent" * (found["stopped_by"] == "budget")))
     people = sys.stderr if options.json else sys.stdout
     table = align(rows, left=("scenario", "the next one"), width=columns(people))
-    tell("", table, "", f"Run folder: {_place(finished.path)}", file=people)
+    tell("", table, "", f"Run folder: {place(finished.path)}", file=people)
     if options.json:
         print_json({"path": finished.path, **finished.document})
     return FAILED if finished.failed else OK
@@ -323,23 +325,16 @@ def _how_precise(precision: dict[str, Any] | None) -> list[str]:
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
     """What to do with the run, given what it was."""
-    lines = [f"Run folder: {_place(path)}"]
+    lines = [f"Run folder: {place(path)}"]
     if failed:
-        lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {_place(path)}/logs")
-    folder, name = os.path.split(os.path.abspath(path))
-    usual = folder == os.path.abspath(DEFAULT_OUT)
-    lines.append(f"Next: python -m bench report {name if usual else shlex.quote(_place(path))}")
+        lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
+    lines.append(f"Next: python -m bench report {called(path)}")
     if request.launches < FEWEST_LAUNCHES:
-        out = () if usual else ("--out", _place(folder))
+        folder = os.path.dirname(os.path.abspath(path))
+        out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
         again = shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
         lines.append(f"{_so_few(request.launches)}; for figures to act on: python -m bench run {again}")
     return "\n".join(lines)
-
-
-def _place(path: str) -> str:
-    """A path as one would give it: from here where it lies below, else in full."""
-    near = os.path.relpath(path)
-    return os.path.abspath(path) if near.startswith(os.pardir) else near
 
 
 def _so_few(launches: int) -> str:
@@ -351,7 +346,7 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
     options = []
     if tuple(found.name for found in scenarios) != discover.DEFAULT:
         known = discover.names()  # by path where the name alone would not be found
-        names = [found.name if found.name in known else _place(found.file) for found in scenarios]
+        names = [found.name if found.name in known else place(found.file) for found in scenarios]
         options += ["--scenario", ",".join(names)]
     every = tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     of_gpus = request.device == "cuda" and request.devices != every

@@ -427,6 +427,30 @@ def test_a_scenario_that_nobody_measured_is_missing(gate: Gate, history: Path, b
     assert "--scenario: there is no scenario 'dpd'" in said.err and "did you mean dp?" in said.err
 
 
+def test_remedies_call_the_run_as_commands_find_it_and_resume_what_failed_alone(
+    gate: Gate, history: Path, tmp_path: Path
+) -> None:
+    def write(folder: Path, day: int, **changes: Any) -> Path:
+        rows = [gated.usual(name, day, place, **(changes if name == "ddp" else {})) for place, name in enumerate(NAMES)]
+        return gated.write(folder, gated.digest(day, rows))
+
+    failed: dict[str, Any] = {"status": "oom", "reason": "CUDA out of memory"}
+    here = write(Path("results"), 20, **failed)
+    said = gate(here.name, "--history", history)
+    assert said.code == 12 and f"again: python -m bench run --resume {here.name}\n" in said.out, "where run looks, too"
+    inside = write(history, 21, **failed)
+    assert f"again: python -m bench run --resume {inside}\n" in gate(inside.name, "--history", history).out
+    invalid = write(Path("nights of mine"), 22, validity="invalid", invalid=["phases"])
+    said = gate(invalid, "--history", history)
+    assert said.code == 12 and "run --resume" not in said.out, "which would say that there is nothing to resume"
+    assert "measure ddp again in a new run" in said.out and f"bench report '{invalid}'\n" in said.out
+    slow = write(Path("nights of mine"), 23, factor=1.1)
+    said = gate(slow, "--history", history)
+    assert f"once it is in {history}: python -m bench accept {slow.name} --reason" in said.out
+    cannot = write(history, 24, status="unsupported", reason="needs CUDA", launches=[])
+    assert "--resume" not in gate(cannot, "--history", history).out, "it would pass over that"
+
+
 def test_what_cannot_be_read_is_refused_by_name(gate: Gate, history: Path, tmp_path: Path) -> None:
     """The memory of this process is a file that may be opened and gives no byte at its start, to root neither."""
     path = tonight(history)
