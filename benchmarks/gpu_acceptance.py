@@ -648,12 +648,13 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     """What the run that was ended left in ``folder``, as ``bench run --json`` would say it; None where nothing ran."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
+    from bench.analyse.verdicts import records
     from bench.store import read
 
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         run = Analysed.of(read(os.path.join(folder, name), allow_incomplete=True))
         if run.document["launches"]:
-            summary, parity = (json.loads(table.to_json(orient="records")) for table in (overview(run), run.parity))
+            summary, parity = (records(table) for table in (overview(run), run.parity))
             begun = [row for row in summary if row["launches"]]
             return {"path": os.path.join(folder, name), **run.document, "parity": parity, "summary": begun}
     return None

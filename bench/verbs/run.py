@@ -1,7 +1,6 @@
 """``python -m bench run``: measure scenarios and write a run folder."""
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -120,6 +119,7 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
     """The table of a run that is on disk, and what to do with it; returns the exit code."""
     from bench.analyse.advice import in_lines
     from bench.analyse.overview import overview
+    from bench.analyse.verdicts import records
 
     done = read(finished.path)
     table = overview(done)
@@ -128,8 +128,7 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
     next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
     tell("", summary_table(table, columns(people)), "", *verdicts, "", next_steps, file=people)
     if as_json:
-        rows = json.loads(table.to_json(orient="records"))
-        print_json({"path": finished.path, **finished.document, "summary": rows})
+        print_json({"path": finished.path, **finished.document, "summary": records(table)})
     return FAILED if finished.failed else OK
 
 

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch,
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
-from bench.analyse import validity
+from bench.analyse import validity, verdicts
 from bench.analyse.advice import advice, recommendations, recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
@@ -482,6 +483,20 @@ def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
 
     run = Analysed.read(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The fp32 reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)
+
+
+def test_verdicts_in_run_json_have_every_digit_and_null_for_what_is_none(tmp_path: Path) -> None:
+    tiny = 3.0000000000000073e-12
+    run = Analysed.read(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference((0, "ddp", tiny)))))
+    said = verdicts.of(run)
+    assert said["parity"][0]["gradient_error"] == run.parity["gradient_error"].iloc[0] == tiny
+    assert said["parity"][1]["gradient_error"] is None
+    assert any(row["launch"] is None for row in said["validity"]), "about a scenario as a whole"
+    table = pd.DataFrame({"a": [math.inf, 0.1], "b": [None, ["x", math.nan]], "c": pd.array([1, None], dtype="Int64")})
+    table["d"] = np.array([1, 2], dtype=np.int8)
+    rows = verdicts.records(table)
+    assert rows == [{"a": None, "b": None, "c": 1, "d": 1}, {"a": 0.1, "b": ["x", None], "c": None, "d": 2}]
+    assert json.loads(json.dumps([said, rows], allow_nan=False)) == [said, rows]
 
 
 def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
