@@ -75,7 +75,8 @@ def trade_off(run: Analysed) -> Plot | None:
     axes = axes_at(figure, left_in, 0.52 + SOURCE_IN, width_in, height_in)
     rows = known.to_dict("records")
     ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
-    axes.set_xlim(*_around(known[ends].astype(float).to_numpy(), 0.16))
+    low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
+    axes.set_xlim(max(0.0, low), high)
     ends = ["throughput_img_s", "throughput_low_img_s", "throughput_high_img_s"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.12)
     axes.set_ylim(max(0.0, low), high)
@@ -94,10 +95,13 @@ def trade_off(run: Analysed) -> Plot | None:
     if known["why_not"].notna().any():
         keys.append((handle("hollow", "ddp-o1"), "left out of the recommendation"))
     legend_row(figure, keys)
-    return finished(run, figure, "trade-off", title, _about_trade_off(known, table), [_bare(row) for row in rows])
+    cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
+    caption = _about_trade_off(known, table, cut)
+    return finished(run, figure, "trade-off", title, caption, [_bare(row) for row in rows])
 
 
-def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame") -> str:
+def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
+    """The caption. ``cut``: the axes that do not begin at 0."""
     if (known["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
@@ -105,7 +109,8 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame") -> str:
         )
     else:
         caption = "One launch of each scenario, so there are no error bars: points this near may change places."
-    caption += " Neither axis begins at 0."
+    if cut:
+        caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
     without = table.loc[table["throughput_img_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
     return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
 

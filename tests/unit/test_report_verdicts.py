@@ -345,6 +345,23 @@ def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analyse
     assert "no error bars" in plot.caption and "Without a known peak: apex_ddp." in plot.caption
 
 
+@pytest.mark.parametrize(
+    ("slow_ms", "lean_mib", "said"),
+    [
+        (41.0, 950.0, " Neither axis begins at 0."),
+        (41.0, 50.0, " The axis of speed does not begin at 0."),
+        (900.0, 950.0, " The axis of memory does not begin at 0."),
+        (900.0, 50.0, ""),
+    ],
+)
+def test_trade_off_says_which_axis_does_not_begin_at_zero(
+    slow_ms: float, lean_mib: float, said: str, tmp_path: Path
+) -> None:
+    launches = [Launch("ddp", [[9, 40.0, 40.0]], [[1000.0]]), Launch("ddp_o2", [[9, slow_ms, slow_ms]], [[lean_mib]])]
+    caption = plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off").caption
+    assert caption.partition("change places.")[2] == said
+
+
 def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
     plot = plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off")
