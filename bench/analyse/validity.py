@@ -4,9 +4,9 @@ A *finding* is about one launch or, where ``launch`` is null, about a scenario a
 wrong or is of something else. ``warning``: it is right for what happened, and that may not be what was meant.
 """
 
-import re
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -31,21 +31,26 @@ FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}
 
 FEWEST_LAUNCHES = 3
 
-COLUMNS = ("launch", "scenario", "code", "severity", "text", "remedy")
+COLUMNS = ("launch", "scenario", "code", "severity", "text", "remedy", "size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong with a figure, and what to do."""
+    """What is wrong with a figure, and what to do.
+
+    ``size``: how much of it there is, the more the worse, in a unit that findings of one code and remedy share; None
+    where it has no degrees.
+    """
 
     code: str
     severity: str
     text: str
     remedy: str
+    size: float | None = None
 
 
 def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
-    """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario, code, severity, text, remedy``.
+    """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario``, and what a :class:`Finding` has.
 
     ``parity``: as from :func:`bench.analyse.parity.parity`. Launches that failed have a status and no findings.
     """
@@ -72,7 +77,7 @@ def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame
     for verdict in parity[parity["reason"] == COARSE].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _coarse(verdict)))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    return table.astype({"launch": "Int64"})
+    return table.astype({"launch": "Int64", "size": "float64"})
 
 
 def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
@@ -86,8 +91,8 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
 
     ``order``: all scenarios of the run as they are to be named, else as they come. ``code, severity``; ``scenarios``:
     their names, separated by commas, or ``all 10 scenarios``; ``where``: the names with the numbers of the
-    launches; ``what``: what was found, of several the one with the largest share (%), or else the first, with its
-    launch; ``remedy``; ``count``: of findings.
+    launches; ``what``: what was found, of several the one of the largest size, or else the first, with its launch;
+    ``remedy``; ``count``: of findings.
     """
     gravity: dict[Any, int] = {"invalid": 0, "warning": 1}
     place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
@@ -95,7 +100,7 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
         mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
         texts = list(dict.fromkeys(mine["text"]))
-        worst = mine["text"].map(_share).argmax()
+        worst = mine["size"].fillna(-math.inf).argmax()
         rows.append(
             {
                 "code": code,
@@ -121,20 +126,13 @@ def _where(scenario: Any, launches: pd.Series) -> str:
     return f"{scenario} ({', '.join(numbers)})" if numbers else str(scenario)
 
 
-def _share(text: str) -> float:
-    """The first percentage in what was found, 0 where there is none."""
-    found = re.search(r"(\d[\d.e+]*) ?%", text)
-    return float(found[1]) if found else 0.0
-
-
 def _for_example(one: dict[Any, Any]) -> str:
     launch = "" if pd.isna(one["launch"]) else f", launch {one['launch']}"
     return f"{one['scenario']}{launch}: {one['text']}"
 
 
 def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
-    about = {name: getattr(finding, name) for name in ("code", "severity", "text", "remedy")}
-    return {"launch": launch, "scenario": scenario, **about}
+    return {"launch": launch, "scenario": scenario, **asdict(finding)}
 
 
 def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
@@ -146,6 +144,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             severity="warning",
             text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
             remedy=f"raise --warmup (it was {request['warmup']}), and keep other work and heat away",
+            size=abs(drift),
         )
     middle = figure["iqr_ms"] / figure["median_ms"]
     if middle >= SPREAD:
@@ -154,6 +153,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             severity="warning",
             text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
             remedy=f"keep other work away and raise --iters (it was {request['iters']})",
+            size=middle,
         )
     if figure["skew"] > SKEW:
         yield Finding(
@@ -162,6 +162,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             text=f"its ranks are {100 * figure['skew']:.0f} % apart; "
             f"rank {figure['slowest_rank']:.0f} is slowest most often",
             remedy="see which phase of that rank is longer, and what else uses its device or cores",
+            size=figure["skew"],
         )
     if figure["data_share"] > INPUT_BOUND:
         yield Finding(
@@ -169,6 +170,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             severity="warning",
             text=f"{100 * figure['data_share']:.0f} % of its step is waiting for data",
             remedy="speed the input up before comparing ways to train: they all wait for it",
+            size=figure["data_share"],
         )
 
 
@@ -181,6 +183,7 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
             severity="invalid",
             text=f"its steps and the wall time differ by {100 * checks['conservation_error']:.1f} %",
             remedy="measure again; if it stays, report it: a part of the time is not accounted for",
+            size=abs(checks["conservation_error"]),
         )
     if checks.get("skipped_steps"):
         yield Finding(
@@ -188,6 +191,7 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
             severity="warning",
             text=f"the loss scaler skipped {checks['skipped_steps']} optimizer steps, which made those cheaper",
             remedy=f"raise --warmup (it was {document['request']['warmup']}) so that the loss scale settles before",
+            size=checks["skipped_steps"],
         )
     usable = document["machine"]["cores_usable"]
     foreign = checks.get("foreign_cores")
@@ -197,6 +201,7 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
             severity="warning",
             text=f"others kept {foreign:.1f} of the {usable} cores busy meanwhile",
             remedy="stop what else runs here (top shows it), and measure again",
+            size=foreign,
         )
 
 
@@ -245,6 +250,7 @@ def _gpu(checks: dict[str, Any], device: str) -> Iterator[Finding]:
             severity="invalid" if certain else "warning",
             text=f"it shared a GPU with {', '.join(_process(process) for process in checks['foreign'])}",
             remedy="measure again when it is free, or choose other GPUs with --gpus",
+            size=sum(process["peak_mib"] or 0.0 for process in checks["foreign"]),
         )
     if device == "cuda" and checks.get("foreign", []) is None:
         yield Finding(
@@ -259,6 +265,7 @@ def _gpu(checks: dict[str, Any], device: str) -> Iterator[Finding]:
             severity="warning",
             text=f"{checks['scrambled_lists']} of the driver's lists of processes were scrambled and left out",
             remedy="update the driver: early R535 ones do that",
+            size=checks["scrambled_lists"],
         )
 
 
@@ -280,6 +287,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
             severity="warning",
             text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
             remedy="measure with --profile standard, or with --launches 5",
+            size=FEWEST_LAUNCHES - len(medians),
         )
     apart = float((medians.max() - medians.min()) / medians.median())
     if len(medians) > 1 and apart >= SPREAD:
@@ -288,6 +296,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
             severity="warning",
             text=f"the medians of its launches are {100 * apart:.0f} % apart",
             remedy="keep other work away, then add launches (--until-precision 2%)",
+            size=apart,
         )
     wanted = document["precision"]
     if wanted is not None and not wanted["scenarios"].get(scenario, {"reached": True})["reached"]:
@@ -300,6 +309,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
             if width is not None
             else f"no interval, where {asked} was asked for",
             remedy=f"raise --budget (it was {wanted['budget_s'] / 60:g}m), or keep other work away",
+            size=math.inf if width is None else width,
         )
 
 
@@ -309,6 +319,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
         severity="warning",
         text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
         remedy="look at its losses beside the reference's in the report, or give it larger images or batches",
+        size=_beyond(verdict),
     )
 
 
@@ -318,4 +329,11 @@ def _untrue(verdict: dict[Any, Any]) -> Finding:
         severity="invalid",
         text=verdict["reason"],
         remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
+        size=_beyond(verdict),
     )
+
+
+def _beyond(verdict: dict[Any, Any]) -> float | None:
+    """How many times its bound the error of the gradient or that of the loss is, whichever is more."""
+    pairs = [(verdict[f"{of}_error"], verdict[f"{of}_bound"]) for of in ("gradient", "loss")]
+    return max((error / bound for error, bound in pairs if pd.notna(error) and bound), default=None)

@@ -49,7 +49,7 @@ def findings_table(run: Analysed) -> Table | None:
     headings = ("finding", "makes it", "what was seen", "scenarios (launches)", "what to do")
     notes = (
         "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, and that may "
-        "not be what was meant. Where several launches show the same, the first is the example.",
+        "not be what was meant. Where several launches show the same, the worst is the example.",
     )
     return Table(columns=tuple(Column(heading=text) for text in headings), rows=tuple(rows), notes=notes)
 

@@ -217,7 +217,7 @@ def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
 
 def test_findings_that_ask_for_the_same_share_a_row() -> None:
     def finding(launch: int | None, scenario: str, code: str, severity: str, text: str) -> dict[str, Any]:
-        about = {"launch": launch, "scenario": scenario, "code": code, "severity": severity}
+        about = {"launch": launch, "scenario": scenario, "code": code, "severity": severity, "size": launch}
         return {**about, "text": text, "remedy": f"cure {code}"}
 
     many = [finding(n, f"s{n % 10}", "unsteady", "warning", f"{n} %") for n in range(70)]

@@ -89,12 +89,22 @@ def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> N
 
 
 def test_of_many_launches_the_worst_is_the_example() -> None:
-    drifts = (1.2, 12.5, 3.0)
+    """By its size and not by its text, whose first percentage may be of anything."""
+    about = {"scenario": "ddp", "code": "unsteady", "severity": "warning", "remedy": "raise --warmup"}
     told = [
-        {"launch": at, "scenario": "ddp", "code": "unsteady", "severity": "warning", "remedy": "raise --warmup"}
-        | {"text": f"its last third is {drift} % slower than its first"}
-        for at, drift in enumerate(drifts)
+        about | {"launch": at, "size": size, "text": f"{text} (of 50 %)"}
+        for at, (size, text) in enumerate(
+            [(0.012, "slower"), (0.125, "much slower"), (None, "who knows"), (0.03, "so")]
+        )
     ]
     (row,) = grouped(pd.DataFrame(told)).to_dict("records")
-    assert row["what"] == "ddp, launch 1: its last third is 12.5 % slower than its first"
-    assert row["where"] == "ddp (0, 1, 2)"
+    assert row["what"] == "ddp, launch 1: much slower (of 50 %)"
+    assert row["where"] == "ddp (0, 1, 2, 3)"
+
+
+def test_the_worst_is_known_where_no_text_has_a_share(tmp_path: Path) -> None:
+    skipped = [replace(DDP, checks={"skipped_steps": count}) for count in (1, 7, 3)]
+    run = read(str(write_run(tmp_path, skipped)))
+    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    (row,) = (row for row in grouped(table).to_dict("records") if row["code"] == "skipped steps")
+    assert row["what"].startswith("ddp, launch 1: the loss scaler skipped 7 ")
