@@ -1,7 +1,10 @@
 """``python -m bench check``: is a run what it says?"""
 
+import os
+from glob import escape, glob
+
 from bench.check import findings, folder_name
-from bench.errors import FAILED, OK
+from bench.errors import FAILED, OK, RequestError
 from bench.nights import may_be_run
 from bench.store import find
 from bench.verbs.options import Parser, print_json
@@ -13,7 +16,7 @@ record says, phases that add up to steps and steps that add up to launches, memo
 EPILOG = """\
 examples:
   python -m bench check                          the latest run
-  python -m bench check results/*                all of them; folders among them that hold no run are left out
+  python -m bench check results/*                all of them; a folder that is no run stands for the runs in it
 
 Exit codes: 0 all are sound; 1 something was found; 2 there is no such run.
 """
@@ -27,11 +30,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]
-    paths = [path for path in paths if may_be_run(path)] or paths  # results/* names other folders, too
-    found = {path: findings(path) for path in paths}
+    runs = [run for path in paths for run in _runs_in(path)]
+    if not runs:
+        remedy = "make one with 'python -m bench run', or give the folder of one"
+        raise RequestError("RUN", f"there is no run in {' or '.join(paths)}", remedy)
+    found = {path: findings(path) for path in runs}
     if options.json:
         print_json({"runs": [{"path": path, "sound": not lines, "findings": lines} for path, lines in found.items()]})
     else:
         for path, lines in found.items():
             print("\n".join(f"{folder_name(path)}: {line}" for line in lines or ["sound"]))
     return FAILED if any(found.values()) else OK
+
+
+def _runs_in(path: str) -> list[str]:
+    """The run itself; of another folder those up to two folders below, as in ``results/reference/<gpu>-<date>/``.
+
+    Of ``results/*``, which names such folders too, some hold none.
+    """
+    if may_be_run(path):
+        return [path]
+    below = [found for depth in ("*", os.path.join("*", "*")) for found in glob(os.path.join(escape(path), depth))]
+    return sorted(found for found in below if os.path.isdir(found) and may_be_run(found))

@@ -1,6 +1,7 @@
 """bench accept: a person says that a night is as it should be, and the gate goes by it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,13 @@ def test_check_does_not_take_it_for_a_run(slower: list[Path], capsys: pytest.Cap
     out = capsys.readouterr().out
     assert f"{slower[0].name}: " in out and "accepted" not in out and "reference" not in out
     for name in ("accepted", "reference"):
-        assert main(["check", f"results/{name}"]) == 1, "what is named alone is meant"
-        assert "is no run folder" in capsys.readouterr().out
+        assert main(["check", f"results/{name}"]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1) and f"RUN: there is no run in results/{name}" in said.err
+    kept = Path("results/reference/h100-2026-01-01") / slower[0].name
+    shutil.copytree(slower[0], kept)
+    main(["check", "results/reference", "--json"])
+    assert [run["path"] for run in json.loads(capsys.readouterr().out)["runs"]] == [str(kept)], "in its stead"
     named_so = Path("results/20260101T000000Z-00000000")
     named_so.mkdir()
     main(["check", str(slower[0]), str(named_so)])
