@@ -232,7 +232,10 @@ def _container() -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout that bench runs from; None outside of one."""
+    """Commit and dirty flag of the checkout that bench runs from; None outside of one.
+
+    What git does not track counts where it is run without being named: in bench itself, and among the scenarios.
+    """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.exists(os.path.join(folder, ".git")):
         return None
@@ -242,9 +245,12 @@ def _git() -> dict[str, Any] | None:
         commit = subprocess.run(
             ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()
-        status = subprocess.run(
-            ["git", "-C", folder, "status", "--porcelain"], capture_output=True, text=True, check=True
-        ).stdout
+        dirty = any(
+            subprocess.run(
+                ["git", "-C", folder, "status", "--porcelain", *what], capture_output=True, text=True, check=True
+            ).stdout
+            for what in (["--untracked-files=no"], ["--untracked-files=all", "--", "bench/*.py", "scenarios/*.py"])
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "dirty": bool(status.strip())}
+    return {"commit": commit, "dirty": dirty}

@@ -1,6 +1,7 @@
 """What is left of a run, and where it may be gone on with."""
 
 import copy
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from conftest import Bench, request_for
 from standin.runs import DDP, write_run
 
-from bench import discover, resume
+from bench import discover, machine, resume
 from bench.errors import RequestError
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
@@ -153,3 +154,33 @@ def test_a_run_that_is_not_as_it_was_is_refused_as_what_it_was_given_for(
         code, _, err = bench("run", "--resume", path)
         assert (code, err.count("\n")) == (2, 1)
         assert err.startswith(f"bench: error: --resume: {path if complete else ''}")
+
+
+def test_a_stray_file_is_no_change_of_the_code_and_a_new_scenario_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def dirty() -> bool:
+        said: bool = machine.describe([])["git"]["dirty"]
+        return said
+
+    for name in ("bench/machine.py", "scenarios/ddp.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all there is")
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "bench" / "machine.py"))
+    for name in ("notes.txt", "mine.py", "scenarios/notes.txt"):
+        (tmp_path / name).write_text("")
+    assert not dirty(), "a run that was begun before goes on"
+    for name in ("scenarios/mine.py", "bench/worker/more.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+        assert dirty(), "it is found by its place, and runs"
+        (tmp_path / name).unlink()
+    (tmp_path / "scenarios" / "ddp.py").write_text("changed")
+    assert dirty()
