@@ -254,6 +254,15 @@ def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "results").exists()
 
 
+def refused_document(bench: Bench, folder: Path, document: dict[str, Any]) -> str:
+    """The line with which a JSON of pytorch's benchmark is refused; nothing is written."""
+    (folder / "t.json").write_text(json.dumps(document))
+    code, out, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert not (folder / "results").exists()
+    return err
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -264,21 +273,16 @@ def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
 def test_a_measurement_of_pytorch_must_be_a_time(bench: Bench, tmp_path: Path, value: Any, said: str) -> None:
     document = pytorch()
     document["benchmark_results"][1]["result"][2]["measurements"][4] = value
-    (tmp_path / "t.json").write_text(json.dumps(document))
-    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
-    assert (code, err.count("\n")) == (2, 1)
+    err = refused_document(bench, tmp_path, document)
     assert f"benchmark_results[1].result[2]: measurements[4] is {said}" in err
     assert " and no number of seconds from 1e-9 to 1e6" in err
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("model", ["", " ", "a\nb", "\x1b[31mred", "a\u202eb", 5, None])
 def test_a_model_of_pytorch_must_have_a_name(bench: Bench, tmp_path: Path, model: Any) -> None:
     document = pytorch()
     document["benchmark_results"][1]["model"] = model
-    (tmp_path / "t.json").write_text(json.dumps(document))
-    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
-    assert (code, err.count("\n")) == (2, 1)
+    err = refused_document(bench, tmp_path, document)
     assert f"benchmark_results[1]: model is {model!r} and no name" in err
 
 
@@ -286,9 +290,7 @@ def test_a_model_of_pytorch_must_have_a_name(bench: Bench, tmp_path: Path, model
 def test_a_batch_of_pytorch_must_be_a_number_of_images(bench: Bench, tmp_path: Path, batch: Any) -> None:
     document = pytorch()
     document["benchmark_results"][1]["batch_size"] = batch
-    (tmp_path / "t.json").write_text(json.dumps(document))
-    code, _, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
-    assert (code, err.count("\n")) == (2, 1)
+    err = refused_document(bench, tmp_path, document)
     assert len(err) < 200 and "benchmark_results[1]: batch_size is " in err
 
 
