@@ -129,6 +129,7 @@ def read(path: str, told: Told) -> Measurement:
 def write(path: str, found: Measurement, told: Told, out: str) -> Run:
     """A sealed run folder under ``out`` of what was read from the file ``path``; nothing is left where that fails."""
     from bench.analyse import digest, verdicts
+    from bench.analyse.analysed import Analysed
 
     check_writable(out)
     writer = RunWriter(out, _document(path, found, told))
@@ -141,8 +142,9 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
             writer.document["launches"].append(_record(number, repeat, launch))
             rows += _rows(number, repeat, launch)
         writer.put(steps=rows)
-        writer.document.update(verdicts.of(writer.frames()))
-        writer.finish(complete=True, digest=digest.of_run)
+        done = Analysed.of(writer.frames())
+        writer.document.update(verdicts.of(done))
+        writer.finish(complete=True, digest=digest.of_run(done))
     except OSError as error:
         shutil.rmtree(writer.path, ignore_errors=True)
         raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error

@@ -104,12 +104,13 @@ def run(
             with _launching(request, scenarios, obstacles, done, host, writer, console) as launching:
                 _find_batches(launching) if find_batch else _do_all(launching)
             _keep_log(host, writer)
-            digest = None if find_batch else _digest
-            writer.finish(complete=True, digest=digest, end=machine.state(), **_verdicts(writer))
+            judged = _judged(writer)
+            writer.finish(complete=True, digest=None if find_batch else _digest(judged), end=machine.state())
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():
                 _keep_log(host, writer)
-                writer.finish(complete=False, end=machine.state(), **_verdicts(writer))
+                _judged(writer)
+                writer.finish(complete=False, end=machine.state())
             if isinstance(error, HostError):
                 raise
             raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
@@ -490,11 +491,14 @@ def _where_to_look(record: dict[str, Any]) -> str:
     return f"{record['reason']} (see {logs.get(record['first_failed_rank'] or 0, 'logs/worker-host.log')})"
 
 
-def _verdicts(writer: RunWriter) -> dict[str, Any]:
-    """What the figures are worth and which scenario they speak for, for run.json."""
+def _judged(writer: RunWriter) -> Run:
+    """The run as it is now, analysed. Its document says what the figures are worth and which scenario to train with."""
     from bench.analyse import verdicts
+    from bench.analyse.analysed import Analysed
 
-    return verdicts.of(writer.frames())
+    run = Analysed.of(writer.frames())
+    writer.document.update(verdicts.of(run))
+    return run
 
 
 def _digest(run: Run) -> dict[str, Any]:

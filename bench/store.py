@@ -198,12 +198,10 @@ class RunWriter:
                 self._write_table(name)
         self.seal(complete=False)
 
-    def finish(
-        self, *, complete: bool, digest: "Callable[[Run], dict[str, Any]] | None" = None, **document: Any
-    ) -> None:
+    def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, **document: Any) -> None:
         """Write what is still missing, and ``run.json`` for the last time.
 
-        ``digest``: makes of the finished run what :data:`DIGEST` holds (``bench.analyse.digest``).
+        ``digest``: what :data:`DIGEST` is to hold (``bench.analyse.digest``); None: the run gets none.
         """
         self.document.update(document)
         for name, rows in _salvaged(self.path, self.document).items():
@@ -214,7 +212,7 @@ class RunWriter:
                 self._write_table(name)
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:
-            text = json.dumps(digest(self.frames()), indent=1, allow_nan=False) + "\n"
+            text = json.dumps(digest, indent=1, allow_nan=False) + "\n"
             write_atomically(os.path.join(self.path, DIGEST), text.encode())
         self.seal(complete=complete)
 

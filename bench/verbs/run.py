@@ -118,10 +118,11 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
 def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], *, as_json: bool) -> int:
     """The table of a run that is on disk, and what to do with it; returns the exit code."""
     from bench.analyse.advice import in_lines
+    from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
 
-    done = read(finished.path)
+    done = Analysed.of(read(finished.path))
     table = overview(done)
     people = sys.stderr if as_json else sys.stdout
     verdicts = [*in_lines(done, table), *_how_precise(done.document["precision"])]

@@ -24,7 +24,8 @@ def night(folder: Path, day: int) -> Path:
 def run_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a digest, as ``bench run`` leaves it."""
     path = write_run(tmp_path_factory.mktemp("template"), [DDP, FAST], complete=False)
-    store.RunWriter.reopen(str(path)).finish(complete=True, digest=of_run, end={"utc": UTC})
+    writer = store.RunWriter.reopen(str(path))
+    writer.finish(complete=True, digest=of_run(writer.frames()), end={"utc": UTC})
     return path
 
 
