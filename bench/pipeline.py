@@ -95,6 +95,9 @@ def run(
         _check_model(request, host.description["models"])
         obstacles = {found.name: _obstacle(found, request, host.description) for found in scenarios}
         _refuse_if_nothing_runs(obstacles)
+        slow_half = _slow_half(request, scenarios, host.description)
+        if slow_half:
+            console.line(slow_half)
         about = _circumstances(request, scenarios, here, host)
         writer = RunWriter(out, about) if resume is None else _go_on(resume, about)
         done = resuming.done(writer.document)
@@ -118,6 +121,18 @@ def run(
             remedy = f"make room and go on with --resume {os.path.basename(writer.path)}"
             raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
     return Finished(path=writer.path, document=writer.document)
+
+
+def _slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
+    """What to know of this CPU before an hour has gone by; None where there is nothing."""
+    half = [found.name for found in scenarios if found.scenario.precision != "O0"]
+    if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
+        return None
+    full = ",".join(found.name for found in scenarios if found.name not in half)
+    return (
+        f"this CPU has no instructions for bf16, so {', '.join(half)} take many times as long as in fp32; "
+        f"{f'leave them out with --scenario {full}, or ' if full else ''}take small images, such as --image-size 32"
+    )
 
 
 def _circumstances(

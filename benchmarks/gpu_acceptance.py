@@ -106,7 +106,7 @@ PARTS = (
 
 TESTS: dict[str, dict[str, tuple[str, ...]]] = {
     "alone": {"alone": ("test_nvml_real.py", "test_alone.py")},
-    "tests": {name: (f"test_{name}.py",) for name in ("what_ran", "ranks", "whole_run")},
+    "tests": {name: (f"test_{name}.py",) for name in ("what_ran", "gpu_ranks", "gpu_runs")},
 }
 """The files of ``tests/gpu`` that one pytest does, by its name; those of a part run side by side."""
 

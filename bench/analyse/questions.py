@@ -134,6 +134,8 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     if len(doubts):
         named = _listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
         text += f" Do not act on it: not to be believed are the figures of {named}."
+    if _effective(run, half).get("bf16_instructions") is False:
+        text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
     costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
     if not {half, full} <= set(costs):
         return question, f"{text} What its time is spent on was not looked at: --diagnose shows it."

@@ -193,6 +193,14 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
             remedy=f"raise --warmup (it was {document['request']['warmup']}) so that the loss scale settles before",
             size=checks["skipped_steps"],
         )
+    ran = launch["effective"]
+    if "bfloat16" in ran["compute_dtypes"] and ran.get("bf16_instructions") is False:
+        yield Finding(
+            code="slow half",
+            severity="warning",
+            text="this CPU has no instructions for bf16, and torch computes it in a slow loop",
+            remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
+        )
     usable = document["machine"]["cores_usable"]
     foreign = checks.get("foreign_cores")
     if foreign is not None and foreign > FOREIGN_CORES[document["workload"]["device"]] * usable:

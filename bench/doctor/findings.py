@@ -65,6 +65,14 @@ def _driver(report: dict[str, Any]) -> Iterator[Finding]:
 
 def _torch(report: dict[str, Any]) -> Iterator[Finding]:
     torch = report["torch"]
+    if torch.get("bf16_instructions") is False and not report["gpus"]:
+        yield Finding(
+            level="warning",
+            about="torch",
+            finding="this CPU has no instructions for bf16",
+            consequence="on it O1 to O3 take many times as long as fp32, which says nothing about GPUs or other CPUs",
+            remedy="measure --scenario single,dp,ddp,apex_ddp here, or take --image-size 32",
+        )
     for name in ("torch", "torchvision"):
         problem = torch["problem"] or torch[f"{name}_problem"]
         if problem is not None:

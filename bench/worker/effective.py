@@ -11,6 +11,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.worker import cpu
 from bench.worker.precision import NATIVE, ApexSession
 from bench.worker.session import Session
 
@@ -68,6 +69,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         if session.job.device.type == "cuda"
         else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if session.job.device.type == "cuda" else None,
+        "bf16_instructions": cpu.bf16_instructions() if session.job.device.type == "cpu" else None,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),

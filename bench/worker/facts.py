@@ -70,6 +70,8 @@ def _of_torch() -> dict[str, Any]:
     """Versions and capabilities that need no device: no CUDA context is made."""
     import torch
 
+    from bench.worker.cpu import bf16_instructions
+
     distributed = torch.distributed.is_available()
     nccl = distributed and torch.distributed.is_nccl_available()
     return {
@@ -77,6 +79,7 @@ def _of_torch() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if nccl else None,
         "gloo": distributed and torch.distributed.is_gloo_available(),
+        "bf16_instructions": bf16_instructions(),
         "architectures": torch.cuda.get_arch_list() or torch._C._cuda_getArchFlags().split()
         if torch.version.cuda
         else [],

@@ -75,6 +75,22 @@ def driver(library: Path, tmp_path: Path) -> Driver:
     return Driver(library, tmp_path / "driver.txt")
 
 
+@pytest.mark.parametrize(("told", "slow"), [("False", True), ("True", False)])
+def test_a_cpu_without_instructions_for_bf16_is_told_where_it_is_what_runs_measure(
+    quick: dict[str, str], driver: Driver, told: str, slow: bool
+) -> None:
+    """By the question that torch asks itself; which GPUs there are is more to the point."""
+    answer = f"class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: {told})"
+    (Path(quick["PYTHONPATH"]) / "torch.py").write_text(
+        FAKE_TORCH.replace("class ops:\n", f"class ops:\n    {answer}\n")
+    )
+    driver.write()
+    finding = "this CPU has no instructions for bf16"
+    assert (finding in about(report(**quick, **driver.environment()), "torch")) == slow
+    driver.write(*TWO_GPUS)
+    assert finding not in about(report(**quick, **driver.environment()), "torch")
+
+
 def report(*arguments: str, **environment: str) -> dict[str, Any]:
     done = doctor("--json", *arguments, **environment)
     assert done.returncode == 0, done.stderr

@@ -7,18 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import CommandLine
+from conftest import CommandLine, request_for
 from standin.processes import descendants, nobody_left
 
+from bench import discover, pipeline
 from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
 
-SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32"]
+SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32"]
 WARMUP, ITERS = 1, 2
 
 
@@ -48,7 +50,7 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any]
     document, _, _ = comparison
     assert [launch["status"] for launch in document["launches"]] == ["ok"] * 10
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
-    assert ran["single"]["wrapper"] == "torchvision.models.resnet.ResNet"
+    assert ran["single"]["wrapper"] == "torchvision.models.shufflenetv2.ShuffleNetV2"
     assert ran["dp"]["wrapper"].endswith("DataParallel") and ran["dp"]["replicas"] == 1, "a pass-through on the CPU"
     assert ran["ddp"]["wrapper"] == "torch.nn.parallel.distributed.DistributedDataParallel"
     assert ran["apex_ddp"]["wrapper"] == "bench.worker.flat_bucket.FlatBucketDataParallel"
@@ -67,6 +69,25 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert f"python -m bench report {path}" in shown, "a run that is not in results is named by its folder"
     assert "--profile standard" in shown, "one launch says nothing about chance"
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
+
+
+def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
+    comparison: tuple[dict[str, Any], str, Path],
+) -> None:
+    document, said, _ = comparison
+    (slow,) = {launch["effective"]["bf16_instructions"] is False for launch in document["launches"]}
+    text = (
+        "this CPU has no instructions for bf16, so ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3 take"
+    )
+    assert (text in said.partition("[1/10]")[0]) == slow
+    assert any(row["code"] == "slow half" for row in document["validity"]) == slow
+    found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
+    request = request_for(found)
+    told = pipeline._slow_half(request, found, {"bf16_instructions": False})
+    assert told and "leave them out with --scenario single, or take small images" in told
+    assert pipeline._slow_half(request, found[:1], {"bf16_instructions": False}) is None
+    assert pipeline._slow_half(request, found, {"bf16_instructions": None}) is None
+    assert pipeline._slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
 
 
 def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Path]) -> None:

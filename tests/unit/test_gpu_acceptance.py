@@ -623,7 +623,7 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
     every = dict(commands)
     commands.clear()
     assert pack.main(["--out", str(tmp_path / "more"), "--parts", "tests, batch"]) == 0
-    assert list(commands) == ["doctor", "look", "probe", "what_ran", "ranks", "whole_run", "batch"]
+    assert list(commands) == ["doctor", "look", "probe", "what_ran", "gpu_ranks", "gpu_runs", "batch"]
     commands |= every
 
     measured = run._parser().parse_args(commands["scenarios"][3:])
@@ -679,7 +679,7 @@ def test_a_gpu_that_lets_in_one_process_at_a_time_is_given_no_second(
     for alone in (True, False):
         made.exclusive = alone
         made.tests("tests", 60.0)
-    assert together == [["what_ran"], ["ranks"], ["whole_run"], ["what_ran", "ranks", "whole_run"]]
+    assert together == [["what_ran"], ["gpu_ranks"], ["gpu_runs"], ["what_ran", "gpu_ranks", "gpu_runs"]]
 
 
 def test_a_launch_that_fails_before_its_first_turn_says_why_at_once(pack: Any, tmp_path: Path) -> None:

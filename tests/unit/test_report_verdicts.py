@@ -165,7 +165,10 @@ def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_
     question = "Is O1 slower than no AMP (ddp_o1 against ddp)?"
     said = dict(questions(run))[question]
     assert said.startswith("Perhaps: its step takes 1.02 times") and "Chance alone does as much" in said
-    assert "Do not act on it" not in said
+    assert "Do not act on it" not in said and "on this CPU" not in said
+    for launch in run.document["launches"]:
+        launch["effective"]["bf16_instructions"] = False
+    assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
     table = overview(run)
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     _, said = mixed_precision(run, table, "ddp_o1", "ddp")

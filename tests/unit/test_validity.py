@@ -108,3 +108,13 @@ def test_the_worst_is_known_where_no_text_has_a_share(tmp_path: Path) -> None:
     table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
     (row,) = (row for row in grouped(table).to_dict("records") if row["code"] == "skipped steps")
     assert row["what"].startswith("ddp, launch 1: the loss scaler skipped 7 ")
+
+
+@pytest.mark.parametrize(("told", "slow"), [(False, True), (True, False), (None, False)])
+def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told: bool | None, slow: bool) -> None:
+    run = run_with(tmp_path, {}, device="cpu")
+    for launch in run.document["launches"]:
+        launch["effective"]["bf16_instructions"] = told
+    assert ("slow half" in found(run)) == slow, "of ddp_o2, which computes in bf16"
+    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"
