@@ -129,9 +129,10 @@ def _slow_half(request: Request, scenarios: tuple[Found, ...], description: dict
     if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
         return None
     full = ",".join(found.name for found in scenarios if found.name not in half)
+    remedy = f"leave them out with --scenario {full}, or take" if full else "take"
     return (
-        f"this CPU has no instructions for bf16, so {', '.join(half)} take many times as long as in fp32; "
-        f"{f'leave them out with --scenario {full}, or ' if full else ''}take small images, such as --image-size 32"
+        f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "
+        f"fp32; {remedy} small images, such as --image-size 32"
     )
 
 

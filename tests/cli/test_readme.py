@@ -14,7 +14,7 @@ from conftest import CommandLine, in_this_process
 from bench.launch.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = "--model shufflenet_v2_x0_5 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
+SMALL = "--model squeezenet1_1 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
 INCONCLUSIVE = 11

@@ -76,9 +76,7 @@ def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
 ) -> None:
     document, said, _ = comparison
     (slow,) = {launch["effective"]["bf16_instructions"] is False for launch in document["launches"]}
-    text = (
-        "this CPU has no instructions for bf16, so ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3 take"
-    )
+    text = "no instructions for bf16, so in half (ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3) a step"
     assert (text in said.partition("[1/10]")[0]) == slow
     assert any(row["code"] == "slow half" for row in document["validity"]) == slow
     found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
@@ -189,7 +187,7 @@ def test_interrupted_runs_leave_no_process_and_keep_what_was_done(
 ) -> None:
     command = [sys.executable, "-m", "bench", "run", *SMALL, "--scenario", "single,ddp", "--out", str(tmp_path)]
     running = subprocess.Popen(
-        [*command, "--warmup", "1", "--iters", "60"],
+        [*command, "--warmup", "1", "--iters", "60", "--global-batch", "4"],
         cwd=repository,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

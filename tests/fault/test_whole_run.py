@@ -37,7 +37,9 @@ pytestmark = pytest.mark.fault
 def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a run whose every process was killed in its second launch, which had made some steps."""
     out = tmp_path_factory.mktemp("killed")
-    with start(repository, out, "--scenario", "single,ddp", "--iters", "30", "--stall-timeout", "60") as running:
+    with start(
+        repository, out, "--scenario", "single,ddp", "--iters", "30", "--global-batch", "4", "--stall-timeout", "60"
+    ) as running:
         ranks_of(running, 2)
         time.sleep(0.5)
         everybody = [running.pid, *family(running.pid)]

@@ -38,7 +38,7 @@ SAVING = """
 
 WRAPS = {"ddp": "distributed_data_parallel", "apex_ddp": "apex_distributed_data_parallel", "dp": "data_parallel"}
 
-WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
+WELL_CONDITIONED = {"image_size": 64, "global_batch": 8}
 """At 32 px the last stage of ResNet-18 has one pixel, and batch norm over a few values amplifies any rounding."""
 
 FIRST_STEP = {"warmup": 0, "iters": 1}
@@ -107,7 +107,7 @@ def test_fp32_gradients_equal_those_of_accumulated_chunks(execute: Callable[...,
 
 HALF = [("ddp", "O1"), ("apex_ddp", "O2"), ("ddp", "O3")]
 MORE_HALF = [("apex_ddp", "O1"), ("ddp", "O2"), ("apex_ddp", "O3")]
-"""Each wrapper and each level is among the first; a CPU without instructions for half takes half a minute for each."""
+"""Each wrapper and each level is among the first; a CPU without instructions for half takes ten seconds for each."""
 
 
 @pytest.mark.parametrize(
