@@ -98,8 +98,8 @@ PARTS = (
     Part(name="scenarios", title="the ten scenarios", least_s=60, most_s=170),
     Part(name="single", title="the step of single against a hand-written script", least_s=40, most_s=60),
     Part(name="ddp_o1", title="the step of ddp_o1 against a hand-written script", least_s=40, most_s=60),
-    Part(name="alone", title="pytest -m gpu: what must be alone on the GPU", least_s=60, most_s=160),
-    Part(name="tests", title="pytest -m gpu: the rest, side by side", least_s=45, most_s=160),
+    Part(name="alone", title="pytest -m gpu: what must be alone on the GPU", least_s=75, most_s=160),
+    Part(name="tests", title="pytest -m gpu: the rest, side by side", least_s=60, most_s=160),
     Part(name="instruments", title="what instruments and sampler cost a step", least_s=50, most_s=100),
     Part(name="batch", title="the largest batch of ddp and ddp_o2", least_s=70, most_s=150),
 )
@@ -110,7 +110,7 @@ TESTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The files of ``tests/gpu`` that one pytest does, by its name; those of a part run side by side."""
 
-LAST_TEST_S = 25.0
+LAST_TEST_S = 15.0
 """For the test that is running when the time of its part is nearly over, and for pytest to end."""
 
 ONE_AT_A_TIME = (

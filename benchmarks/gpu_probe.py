@@ -214,9 +214,11 @@ class Traffic(TorchDispatchMode):
 def counts(options: argparse.Namespace, device: torch.device) -> dict[str, dict[str, float]]:
     """By AMP level, of one step: ``flops_per_image``, and ``bytes_fixed`` + batch x ``bytes_per_image``."""
     found = {}
+    small, large = COUNTED
     for level in LEVELS:
-        (small, (_, fewer)), (large, (operations, more)) = (
-            (batch, count(options, device, level, batch)) for batch in (4, 8)
+        session, images, labels = a_session(options, device, level, large)
+        (_, fewer), (operations, more) = (
+            count(session, images[:batch], labels[:batch], device) for batch in (small, large)
         )
         per_image = (more - fewer) / (large - small)
         found[level] = {
@@ -227,11 +229,9 @@ def counts(options: argparse.Namespace, device: torch.device) -> dict[str, dict[
     return found
 
 
-def count(options: argparse.Namespace, device: torch.device, level: str, batch: int) -> tuple[float, float]:
-    """Floating-point operations and bytes of one step of bench's own session at this level, on one device."""
+def count(session: Any, images: Tensor, labels: Tensor, device: torch.device) -> tuple[float, float]:
+    """Floating-point operations and bytes of one step of this session on these images, on one device."""
     from torch.utils.flop_counter import FlopCounterMode
-
-    session, images, labels = a_session(options, device, level, batch)
 
     def step() -> None:
         session.backward(session.forward(images, labels))
