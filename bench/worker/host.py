@@ -363,7 +363,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
             if rank.channel in readable:
                 for message in rank.channel.receive():
                     _hear(launch, rank, message, control)
-        _reap(launch)
+        _reap(launch, control)
         _check_progress(launch)
         if launch.failed_at_s is not None and time.monotonic() - launch.failed_at_s >= GRACE_AFTER_FAILURE_S:
             launch.kill()
@@ -431,7 +431,14 @@ def _progress(rank: Rank, step: int) -> None:
     rank.step = step
 
 
-def _reap(launch: Launch) -> None:
+def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
+    """What a rank said before it ended: it may have done both since its channel was read."""
+    while not rank.channel.closed and select.select([rank.channel], [], [], 0)[0]:
+        for message in rank.channel.receive():
+            _hear(launch, rank, message, control)
+
+
+def _reap(launch: Launch, control: Channel) -> None:
     """See which ranks have ended. They stay zombies until the launch is over, so that no PID means something else."""
     for rank in launch.ranks:
         if rank.exit_status is not None:
@@ -439,6 +446,7 @@ def _reap(launch: Launch) -> None:
         ended = os.waitid(os.P_PID, rank.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             continue
+        _hear_the_last(launch, rank, control)
         rank.exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         where = f"rank {rank.number} in {launch.where(rank)}"
         if rank.exit_status < 0:

@@ -143,6 +143,27 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     assert started == [fresh]
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -> None:
+    """It may end between the reading of its channel and the look at its process, and is no failure then."""
+    ours, theirs = (Channel(end) for end in socket.socketpair())
+    control, _kept = (Channel(end) for end in socket.socketpair())
+    pid = os.fork()
+    if pid == 0:
+        if says:
+            theirs.send(event="done")
+        os._exit(0)
+    theirs.close()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    rank = supervisor.Rank(number=0, pid=pid, channel=ours, log="", heard_s=0.0)
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    launch = supervisor.Launch(job=planned.job, beats=None, ranks=[rank])
+    supervisor._reap(launch, control)
+    os.waitpid(pid, 0)
+    assert (rank.finished, rank.exit_status, launch.over) == (says, 0, True)
+    assert [failure.kind for failure in launch.failures] == ([] if says else ["error"])
+
+
 def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*given: object, **more: object) -> None:
         raise FileNotFoundError("/proc/vmstat")
