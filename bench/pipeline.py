@@ -132,7 +132,7 @@ def _slow_half(request: Request, scenarios: tuple[Found, ...], description: dict
     remedy = f"leave them out with --scenario {full}, or take" if full else "take"
     return (
         f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "
-        f"fp32; {remedy} small images, such as --image-size 32"
+        f"fp32; {remedy} less work, such as --model resnet18 --image-size 32"
     )
 
 

@@ -71,7 +71,7 @@ def _torch(report: dict[str, Any]) -> Iterator[Finding]:
             about="torch",
             finding="this CPU has no instructions for bf16",
             consequence="on it O1 to O3 take many times as long as fp32, which says nothing about GPUs or other CPUs",
-            remedy="measure --scenario single,dp,ddp,apex_ddp here, or take --image-size 32",
+            remedy="measure --scenario single,dp,ddp,apex_ddp here, or take --model resnet18 --image-size 32",
         )
     for name in ("torch", "torchvision"):
         problem = torch["problem"] or torch[f"{name}_problem"]

@@ -82,7 +82,7 @@ def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
     found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
     request = request_for(found)
     told = pipeline._slow_half(request, found, {"bf16_instructions": False})
-    assert told and "leave them out with --scenario single, or take small images" in told
+    assert told and "leave them out with --scenario single, or take less work, such as --model resnet18" in told
     assert pipeline._slow_half(request, found[:1], {"bf16_instructions": False}) is None
     assert pipeline._slow_half(request, found, {"bf16_instructions": None}) is None
     assert pipeline._slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
