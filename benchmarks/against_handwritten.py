@@ -37,23 +37,11 @@ def main() -> int:
     launching.gpu_options(parser)
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="how long to measure (default: 20)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a block (default: 1; on a GPU 5)")
-    parser.add_argument("--model", help="a classification model of torchvision")
-    parser.add_argument("--image-size", type=int, metavar="PX")
-    parser.add_argument("--global-batch", type=int, metavar="N")
+    launching.size_options(parser)
     options = parser.parse_args()
     model, image_size, batch, steps = DEFAULTS[options.device]
     steps = options.steps or steps
-    job = launching.plan(
-        options.scenario,
-        device=options.device,
-        gpus=options.gpus,
-        ranks=1,
-        model=options.model or model,
-        image_size=options.image_size or image_size,
-        global_batch=options.global_batch or batch,
-        warmup=launching.WARMUP,
-        iters=1,
-    )
+    job = launching.planned(options, model, image_size, batch, ranks=1)
     if job.processes > 1:
         parser.error(f"--gpus: {job.processes} GPUs are chosen and one is compared; name one")
     measured: list[list[tuple[str, float | None]]] = []

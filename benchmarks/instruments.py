@@ -22,21 +22,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, metavar="S", help="for both of them (default: 120)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a block for the overhead (default: 1; GPU 10)")
     parser.add_argument("--peace", type=float, default=20.0, metavar="S", help="sampling at its own pace (default: 20)")
-    parser.add_argument("--model", help="a classification model of torchvision")
-    parser.add_argument("--image-size", type=int, metavar="PX")
-    parser.add_argument("--global-batch", type=int, metavar="N")
+    launching.size_options(parser)
     options = parser.parse_args()
     model, image_size, steps, times = overhead.DEFAULTS[options.device]
-    job = launching.plan(
-        options.scenario,
-        device=options.device,
-        gpus=options.gpus,
-        model=options.model or model,
-        image_size=options.image_size or image_size,
-        global_batch=options.global_batch,
-        warmup=launching.WARMUP,
-        iters=1,
-    )
+    job = launching.planned(options, model, image_size)
     steps, steps_sampled = options.steps or steps, sampler_effect.DEFAULTS[options.device][2]
     round_of_marks, round_of_samples = 6 * steps, 4 * steps_sampled
     share = round_of_marks / (round_of_marks + round_of_samples)

@@ -80,6 +80,28 @@ def gpu_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="0,2", help="with --device cuda: which, as in 'bench run' (default: all)")
 
 
+def size_options(parser: argparse.ArgumentParser) -> None:
+    """What to train, each with a default of the script's own."""
+    parser.add_argument("--model", help="a classification model of torchvision")
+    parser.add_argument("--image-size", type=int, metavar="PX")
+    parser.add_argument("--global-batch", type=int, metavar="N")
+
+
+def planned(options: argparse.Namespace, model: str, image_size: int, batch: int | None = None, ranks: int = 2) -> Job:
+    """The job that the options ask for, with these defaults: warm after :data:`WARMUP` steps, and one measured step."""
+    return plan(
+        options.scenario,
+        device=options.device,
+        gpus=options.gpus,
+        ranks=ranks,
+        model=options.model or model,
+        image_size=options.image_size or image_size,
+        global_batch=options.global_batch or batch,
+        warmup=WARMUP,
+        iters=1,
+    )
+
+
 @contextmanager
 def folder() -> Iterator[str]:
     """A folder for what ranks write, gone afterwards."""

@@ -43,24 +43,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=100.0, metavar="S", help="how long to measure (default: 100)")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a block (default: 1; on a GPU 10)")
     parser.add_argument("--times", type=int, metavar="N", help="instrumented so many times (default: 100; on a GPU 1)")
-    parser.add_argument("--model", help="a classification model of torchvision")
-    parser.add_argument("--image-size", type=int, metavar="PX")
-    parser.add_argument("--global-batch", type=int, metavar="N")
+    launching.size_options(parser)
     options = parser.parse_args()
     model, image_size, steps, times = DEFAULTS[options.device]
     steps, times = options.steps or steps, options.times or times
-    job = launching.plan(
-        options.scenario,
-        device=options.device,
-        gpus=options.gpus,
-        model=options.model or model,
-        image_size=options.image_size or image_size,
-        global_batch=options.global_batch,
-        warmup=launching.WARMUP,
-        iters=1,
-    )
-    (done,) = launching.blocks(job, measure(steps, options.seconds, times))
-    return judged(done, job, measure(steps, options.seconds, times), options.pairs).finish(options.json)
+    job = launching.planned(options, model, image_size)
+    asked = measure(steps, options.seconds, times)
+    (done,) = launching.blocks(job, asked)
+    return judged(done, job, asked, options.pairs).finish(options.json)
 
 
 def measure(steps: int, seconds: float, times: int) -> launching.Measure:

@@ -47,21 +47,10 @@ def main() -> int:
     parser.add_argument(
         "--peace", type=float, default=20.0, metavar="S", help="then, sampling at its own pace (default: 20)"
     )
-    parser.add_argument("--model", help="a classification model of torchvision")
-    parser.add_argument("--image-size", type=int, metavar="PX")
-    parser.add_argument("--global-batch", type=int, metavar="N")
+    launching.size_options(parser)
     options = parser.parse_args()
     model, image_size, steps = DEFAULTS[options.device]
-    job = launching.plan(
-        options.scenario,
-        device=options.device,
-        gpus=options.gpus,
-        model=options.model or model,
-        image_size=options.image_size or image_size,
-        global_batch=options.global_batch,
-        warmup=launching.WARMUP,
-        iters=1,
-    )
+    job = launching.planned(options, model, image_size)
     looks = max(1, min(LOOKS_AT_MOST, int(options.budget // options.seconds)))
     asked = measure(steps, options.seconds, options.peace)
     done: list[launching.Blocks] = []

@@ -114,8 +114,13 @@ def locks_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     """A worker host that forks."""
+    yield from a_host("cpu", tmp_path_factory)
+
+
+def a_host(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
+    """A worker host for ranks on this device, as long as a fixture lasts."""
     log = tmp_path_factory.mktemp("host") / "host.log"
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device="cpu") as running:
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device) as running:
         running.wait_until_ready()
         yield running
 
@@ -161,10 +166,7 @@ def gpus() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def cuda_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     """A worker host whose ranks use CUDA."""
-    log = tmp_path_factory.mktemp("host") / "host.log"
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device="cuda") as running:
-        running.wait_until_ready()
-        yield running
+    yield from a_host("cuda", tmp_path_factory)
 
 
 @pytest.fixture

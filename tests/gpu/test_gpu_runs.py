@@ -3,18 +3,16 @@
 Needs no GPU to itself.
 """
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import request_for
+from conftest import measured
 
-from bench import discover, pipeline, store
+from bench import discover
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
-from bench.console import Console
 from bench.launch.local import WorkerHost
 from bench.store import Run
 
@@ -27,16 +25,10 @@ pytestmark = [
 def whole_run(
     host: WorkerHost, folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any
 ) -> Run:
-    found = tuple(discover.load(*discover.resolve(name)) for name in scenarios)
     small = {"image_size": 64, "global_batch": 16, "warmup": 3, "iters": 12, "impl": "native"}
     small["force"] = True  # other tests may be on the GPU: nothing here is a figure
-    request = request_for(found, device="cuda", devices=devices, replicas=len(devices), **(small | changes))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))  # importing torch takes longer than a launch
-        patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
-        finished = pipeline.run(request, found, out=str(folder), console=Console(quiet=True))
-    assert finished.failed == 0, finished.document["launches"]
-    return store.read(finished.path)
+    of_gpus = {"device": "cuda", "devices": devices, "replicas": len(devices)}
+    return measured(host, folder, scenarios, **(small | of_gpus | changes))
 
 
 @pytest.fixture(scope="module")
