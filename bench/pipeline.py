@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import bench
-from bench import collect, foreign, interrupts, machine, redact
+from bench import collect, discover, foreign, interrupts, machine, redact
 from bench import resume as resuming
 from bench.batch_search import (
     KEPT_FREE,
@@ -128,7 +128,8 @@ def _slow_half(request: Request, scenarios: tuple[Found, ...], description: dict
     half = [found.name for found in scenarios if found.scenario.precision != "O0"]
     if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
         return None
-    full = ",".join(found.name for found in scenarios if found.name not in half)
+    known = discover.names()  # by path where the name alone would not be found
+    full = ",".join(one.name if one.name in known else one.file for one in scenarios if one.name not in half)
     remedy = f"leave them out with --scenario {full}, or take" if full else "take"
     return (
         f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "

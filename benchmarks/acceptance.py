@@ -142,7 +142,7 @@ def besides_steps(document: Mapping[str, Any]) -> float | None:
 
 
 def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Check]:
-    """The checks of a benchmark's ``--json`` (see ``paired.finish``): its ratio against its bound, and what must hold
+    """The checks of a benchmark's ``--json`` (see ``paired.Answer``): its ratio against its bound, and what must hold
     besides. A bound that noise alone has missed is not shown; a ratio that is surely beyond it has failed.
     """
     (one,) = document["comparisons"]

@@ -122,7 +122,7 @@ CHOSEN_FROM = tuple(part.name for part in PARTS if part.name not in ALWAYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is trained. ``blocks``: for the benchmarks that do blocks of steps in turn."""
+    """What is trained, and where."""
 
     device: str
     model: str

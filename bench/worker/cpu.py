@@ -1,6 +1,6 @@
 """What this CPU can compute fast: of no use to know on a GPU, and the first thing to know without one.
 
-python -c "from bench.worker.cpu import bf16_instructions; print(bf16_instructions())"
+    python -c "from bench.worker.cpu import bf16_instructions; print(bf16_instructions())"
 """
 
 import torch

@@ -83,6 +83,9 @@ def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
     request = request_for(found)
     told = pipeline._slow_half(request, found, {"bf16_instructions": False})
     assert told and "leave them out with --scenario single, or take less work, such as --model resnet18" in told
+    mine = replace(found[0], name="mine", file="/tmp/mine.py")
+    told = pipeline._slow_half(request, (mine, found[1]), {"bf16_instructions": False})
+    assert told and "--scenario /tmp/mine.py, or" in told, "as --scenario finds it"
     assert pipeline._slow_half(request, found[:1], {"bf16_instructions": False}) is None
     assert pipeline._slow_half(request, found, {"bf16_instructions": None}) is None
     assert pipeline._slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
