@@ -1,7 +1,4 @@
-"""What this CPU can compute fast: of no use to know on a GPU, and the first thing to know without one.
-
-    python -c "from bench.worker.cpu import bf16_instructions; print(bf16_instructions())"
-"""
+"""What this CPU can compute fast: of no use to know on a GPU, and the first thing to know without one."""
 
 import torch
 
