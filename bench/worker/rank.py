@@ -7,6 +7,7 @@ under bench's own worker host and under ``torchrun``:
 """
 
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -71,6 +72,7 @@ def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> No
     """
 
     pid = os.getpid()
+    gc.freeze()  # each window begins with a collection, which would go through all that torch's import made
 
     def tell(event: str, **values: Any) -> None:
         if channel is not None and os.getpid() == pid:

@@ -200,6 +200,14 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     assert done.outcome.status == "ok", done.outcome.reason
 
 
+def test_the_collection_before_a_window_leaves_out_what_was_there_before_the_rank(
+    execute: Callable[..., Executed],
+) -> None:
+    """Of the half million objects that importing torch makes it would take longer than a step, in each rank."""
+    done = execute(FAILING.format(fault="import gc; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
+    assert done.outcome.status == "ok", done.outcome.reason
+
+
 @pytest.mark.slow
 def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
     """An apex that has both modules on disk, but one that fails to import, is told apart module by module."""
