@@ -38,7 +38,7 @@ def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a run whose every process was killed in its second launch, which had made some steps."""
     out = tmp_path_factory.mktemp("killed")
     with start(
-        repository, out, "--scenario", "single,ddp", "--iters", "30", "--global-batch", "4", "--stall-timeout", "60"
+        repository, out, "--scenario", "single,ddp", "--iters", "16", "--global-batch", "4", "--stall-timeout", "60"
     ) as running:
         ranks_of(running, 2)
         time.sleep(0.5)
@@ -72,7 +72,7 @@ def test_after_a_sigkill_of_everything_the_run_is_resumed_and_nothing_done_twice
     assert [record["launch"] for record in records_of(document)] == [0, 1, 2], "with the reference"
     assert (path / "logs" / "interrupted-launch-001-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
-    assert len(read(str(path)).steps) == 3 * 31
+    assert len(read(str(path)).steps) == 3 * 17
     assert cli.main(["run", "--resume", str(path)]) == 0
     assert "nothing to resume" in capsys.readouterr().err
 

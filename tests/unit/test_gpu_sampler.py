@@ -367,29 +367,22 @@ def test_a_driver_of_200_ms_a_call_is_asked_so_seldom_that_it_stays_within_one_p
     assert "asking the driver takes" in memory[0]["reason"]
 
 
-def test_the_counters_of_the_links_come_in_every_tenth_sample(
-    start: Callable[..., Sampling], driver: Driver, tmp_path: Path
+def test_of_20_samples_a_thermal_bit_in_one_is_on_disk_and_the_counters_of_the_links_are_in_two(
+    start: Callable[..., Sampling], driver: Driver
 ) -> None:
     run = start(nested=False)
-    driver.write(*TWO_GPUS, f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 12)
-    _, device = run.sampler.finish(0)
-    on_a = [row for row in device if row["device"] == A]
-    assert [number for number, row in enumerate(on_a[:12]) if row["pcie_tx_kib"] is not None] == [0, 10]
-    assert (on_a[10]["pcie_tx_kib"], on_a[10]["nvlink_rx_kib"]) == (3072.0, 7.0)
-    assert {row["reason"] for row in on_a} == {None}
-
-
-def test_a_thermal_bit_in_1_of_20_samples_is_on_disk(start: Callable[..., Sampling], driver: Driver) -> None:
-    run = start(nested=False)
-    driver.write(*TWO_GPUS, f"value {A} throttle 1", f"every {A} throttle/20 64")
+    links = (f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
+    driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/20 64")
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.until(lambda: len([row for row in run.rows("device") if row["device"] == A]) >= 21)
     _, device = run.sampler.finish(0)
-    bits = [row["throttle_reasons"] for row in device if row["device"] == A]
+    on_a = [row for row in device if row["device"] == A]
+    bits = [row["throttle_reasons"] for row in on_a]
     assert bits.count(64) in (1, 2)
     assert set(bits) == {1, 64}
+    assert [number for number, row in enumerate(on_a[:20]) if row["pcie_tx_kib"] is not None] == [0, 10]
+    assert (on_a[10]["pcie_tx_kib"], on_a[10]["nvlink_rx_kib"]) == (3072.0, 7.0)
+    assert {row["reason"] for row in on_a} == {None}
 
 
 def test_a_sampler_that_is_killed_leaves_a_gap_with_its_reason_and_its_findings_are_unknown(
