@@ -486,14 +486,14 @@ def test_slow_process_lists_come_at_longer_intervals_and_device_metrics_do_not(r
     # Two GPUs, two calls each: 8 ms and more for a list, so 800 ms and more between lists: 1 s on a grid of 250 ms.
     driver.write(*TWO_GPUS, *VALUES, *PROCESSES, "delay_us 2000")
     run.sampler.watch(0, "dp", 0, 11)
-    run.until("memory", 5)
+    run.until("memory", 4)
     memory, device = run.sampler.finish(0)
     moments = sorted({row["t_ns"] for row in memory})
     steady = [(later - earlier) / 1e6 for earlier, later in zip(moments[-3:], moments[-2:], strict=False)]
     assert min(steady) > 750, moments
     assert run.sampler.cost is not None
     assert run.sampler.cost["memory"]["total_ms"] >= 8 * len(moments)
-    assert len({row["t_ns"] for row in device}) > 2 * len(moments)
+    assert len({row["t_ns"] for row in device}) > len(moments) + 1, "they keep to a time of their own"
 
 
 def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(run: Run, driver: Driver, tmp_path: Path) -> None:

@@ -331,14 +331,14 @@ def test_why_there_is_no_energy_of_the_cpu_is_told(sampler: Sampler, children: l
 
 
 def test_the_interval_is_as_asked_for(tmp_path: Path, children: list[Child]) -> None:
-    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", interval_s=0.05)
+    sampler = Sampler.start(device="cpu", gpus=(), spool=str(tmp_path), host="node1", interval_s=0.15)
     sampler.watch(0, "ddp", 0, children[0].pid)
-    until(lambda: len(moments(tmp_path)) >= 12)
+    until(lambda: len(moments(tmp_path)) >= 8)
     sampler.finish(0)
     sampler.stop()
     times = moments(tmp_path)
     gaps_ms = sorted((later - earlier) / 1e6 for earlier, later in itertools.pairwise(times[1:]))
-    assert gaps_ms[len(gaps_ms) // 2] == pytest.approx(50, abs=20)
+    assert gaps_ms[len(gaps_ms) // 2] == pytest.approx(150, abs=40)
 
 
 def test_no_interval_makes_the_clock_stand_still() -> None:
