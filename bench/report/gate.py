@@ -97,6 +97,12 @@ def remedies(outcome: Outcome) -> list[str]:
     without = [row for row in outcome.rows if row.verdict == MISSING and row.status is not None]
     if any(row.status not in ("ok", "unsupported") for row in without):
         lines.append(f"do what failed again: python -m bench run --resume {run}")
+    cannot = [row for row in without if row.status == "unsupported"]
+    if cannot:
+        lines.append(
+            f"bring back what {_who(cannot, outcome)} needs (python -m bench list says what is missing here), "
+            "or gate the others with --scenario"
+        )
     invalid = [row for row in without if row.status == "ok"]
     if invalid:
         lines.append(

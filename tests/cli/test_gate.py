@@ -448,7 +448,9 @@ def test_remedies_call_the_run_as_commands_find_it_and_resume_what_failed_alone(
     said = gate(slow, "--history", history)
     assert f"once it is in {history}: python -m bench accept {slow.name} --reason" in said.out
     cannot = write(history, 24, status="unsupported", reason="needs CUDA", launches=[])
-    assert "--resume" not in gate(cannot, "--history", history).out, "it would pass over that"
+    said = gate(cannot, "--history", history)
+    assert "--resume" not in said.out, "it would pass over that"
+    assert "bring back what ddp needs (python -m bench list says what is missing here)" in said.out
 
 
 def test_what_cannot_be_read_is_refused_by_name(gate: Gate, history: Path, tmp_path: Path) -> None:
