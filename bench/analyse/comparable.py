@@ -89,18 +89,23 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
 
 def differences(base: Digest, new: Digest) -> list[str]:
     """What else differs, or is not known to be the same, and may be why the figures do: one line each."""
-    return [*_conditions(base, new), *_clocks(base, new), *_unknown(base, new)]
+    return [*changed(base, new), *not_told(base, new)]
+
+
+def changed(base: Digest, new: Digest) -> list[str]:
+    """What is known to differ apart from what is being asked, one line each."""
+    return [*_conditions(base, new), *_clocks(base, new)]
 
 
 def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
     """That a figure of some scenarios came about in another way, with both ways: one line for each such pair."""
     ours, theirs = ({one["scenario"]: source_of(one, figure) for one in digest["scenarios"]} for digest in (base, new))
-    changed: dict[str, list[str]] = {}
+    of_pair: dict[str, list[str]] = {}
     for name, source in theirs.items():
         why = other_source(ours.get(name), source)
         if why is not None:
-            changed.setdefault(why, []).append(name)
-    return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in changed.items()]
+            of_pair.setdefault(why, []).append(name)
+    return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 
 def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -> str | None:
@@ -218,7 +223,7 @@ def _clock_by_scenario(digest: Digest) -> dict[str, float]:
     return {name: median(clocks) for name, clocks in known.items() if clocks}
 
 
-def _unknown(base: Digest, new: Digest) -> Iterator[str]:
+def not_told(base: Digest, new: Digest) -> Iterator[str]:
     """What one run or both do not say, in a line for each kind."""
     work = [] if _same_hash(base, new) else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
     if not base["hardware"] or not new["hardware"]:

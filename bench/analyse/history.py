@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from bench.analyse import gate
-from bench.analyse.comparable import Digest, differences, key, other_source, other_sources, source_of, unusable
+from bench.analyse.comparable import Digest, changed, key, not_told, other_source, other_sources, source_of, unusable
 from bench.analyse.shifts import Levels, Shift, levels
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_images_j")
@@ -69,7 +69,8 @@ class Event:
     """All that shifted between the same two nights, and what is known of why.
 
     ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each; that a
-    figure that shifted was measured in another way is one, and the first.
+    figure that shifted was measured in another way is one, and the first. Where none did, those that changed one night
+    earlier or later, which noise may have moved the shift away from.
     """
 
     before: Night
@@ -286,18 +287,26 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
             changes=tuple(changes),
             commits=commit_range(nights[before], nights[after]),
             differs=(
-                *_measured_otherwise(changes, digests[before], digests[after]),
-                *differences(digests[before], digests[after]),
+                *(_changed(changes, digests[before], digests[after]) or _beside(changes, digests, before, after)),
+                *not_told(digests[before], digests[after]),
             ),
         )
         for (after, before), changes in sorted(found.items(), reverse=True)
     )
 
 
-def _measured_otherwise(changes: Sequence[Change], before: Digest, after: Digest) -> Iterator[str]:
-    """That figures which shifted came about in another way: the shift may be nothing else."""
-    for metric in dict.fromkeys(change.metric for change in changes):
-        yield from other_sources(before, after, metric)
+def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
+    """What is known to differ between two nights: that figures which shifted came about in another way, of which the
+    shift may be nothing else; and the rest."""
+    metrics = dict.fromkeys(change.metric for change in changes)
+    return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
+
+
+def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, after: int) -> Iterator[str]:
+    """What changed one night earlier or later, for a shift that nothing goes with."""
+    for when, night in (("a night earlier", before), ("a night later", after + 1)):
+        if 0 < night < len(digests):
+            yield from (f"{when}: {text}" for text in _changed(changes, digests[night - 1], digests[night]))
 
 
 def commit_range(before: Night, after: Night) -> str:
