@@ -140,6 +140,8 @@ class Loop:
         self.host = host
         self.launches: dict[int, Watched] = {}
         self.device_ticks = 0
+        self.counted_ns = 0
+        """This process's CPU time (ns) up to which it was counted as sampling, or was none."""
         self.memory_clock, self.device_clock = clocks(interval_s)
         self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
         self.nvml: Nvml | None = None
@@ -191,6 +193,7 @@ class Loop:
             self._probe(message["launch"], message["pid"], message["stage"])
         else:
             self._finish(message["launch"])
+        self.counted_ns = time.process_time_ns()  # what is asked for is no sampling
 
     def _has_devices(self) -> bool:
         return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
@@ -309,23 +312,31 @@ class Loop:
         return found
 
     def _sample(self) -> None:
+        """The samples that are due. Waking up for them, which may cost as much as one, is part of the first."""
         if not self.launches:
             return
         t_ns = time.perf_counter_ns()
-        if self._has_devices() and t_ns >= self.device_clock.due_ns:
+        devices_due = self._has_devices() and t_ns >= self.device_clock.due_ns
+        memory_due = t_ns >= self.memory_clock.due_ns
+        if not (devices_due or memory_due):
+            return
+        waking_ns = time.process_time_ns() - self.counted_ns
+        if devices_due:
             start_ns = time.perf_counter_ns()
             self._sample_devices(t_ns)
             end_ns = time.perf_counter_ns()
-            self.device_clock.done(start_ns, end_ns)
+            self.device_clock.done(start_ns - waking_ns, end_ns)
+            waking_ns = 0
             for watched in self.launches.values():
                 watched.device_cost.add(end_ns - start_ns)
-        if t_ns >= self.memory_clock.due_ns:
+        if memory_due:
             start_ns = time.perf_counter_ns()
             pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
             end_ns = time.perf_counter_ns()
-            self.memory_clock.done(start_ns + pss_ns, end_ns)
+            self.memory_clock.done(start_ns + pss_ns - waking_ns, end_ns)
             if pss_ns:
                 self.pss_clock.done(start_ns, start_ns + pss_ns)
+        self.counted_ns = time.process_time_ns()
 
     def _sample_devices(self, t_ns: int) -> None:
         """A sample of the devices of each launch: a GPU that no rank of it was given is none of its business."""

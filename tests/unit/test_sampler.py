@@ -273,6 +273,37 @@ def test_sizes_of_both_kinds_and_energies_stay_within_one_percent_together(
     assert sum(cost.total_ms for cost in costs) / (now_ns / 1e6) <= DUTY_CYCLE
 
 
+def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it may be several times of what a sample is."""
+    now_ns = used_ns = 0
+
+    def spend(ms: float) -> None:
+        nonlocal now_ns, used_ns
+        now_ns += round(ms * 1e6)
+        used_ns += round(ms * 1e6)
+
+    def rss(pid: int) -> float:
+        spend(0.3)
+        return 1.0
+
+    monkeypatch.setattr(bench.sample.sources, "resident_mib", rss)
+    monkeypatch.setattr(bench.sample.sources, "proportional_mib", lambda pid: (1.0, None))
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(time, "process_time_ns", lambda: used_ns)
+    _, theirs = socket.socketpair()
+    loop = Loop(Channel(theirs), device="cpu", gpus=[], spool=str(tmp_path), host="h", interval_s=0.1)
+    spend(5000)
+    loop._hear({"event": "watch", "launch": 0, "scenario": "s", "rank": 0, "pid": 1})
+    begun_ns = used_ns
+    while now_ns < 300e9:
+        now_ns = max(now_ns, loop.memory_clock.due_ns)
+        spend(2)
+        loop._sample()
+    samples = loop.launches[0].memory_cost.calls - 1  # the first was asked for
+    assert (used_ns - begun_ns) / 300e9 <= DUTY_CYCLE
+    assert 0.9 * 300 / 0.3 < samples < 300 / 0.25, "2.3 ms: every 300 ms, and not less, for what was before them"
+
+
 # The energy of CPU packages
 
 

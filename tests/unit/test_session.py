@@ -286,8 +286,7 @@ def window(session: Sleepy, steps: int, on_step: Callable[[int], None] = lambda 
 def test_each_phase_is_charged_with_its_own_time() -> None:
     timings = window(Sleepy(0.02, 0.04, 0.06, 0.01), steps=5)
     for phase, expected in (("data", 20), ("forward", 40), ("backward", 60), ("optimizer", 10)):
-        values = sorted(getattr(timings, f"{phase}_ms"))
-        assert expected <= values[2] < expected + 2, phase  # the median: one late wake-up must not fail it
+        assert expected <= min(getattr(timings, f"{phase}_ms")) < expected + 2, phase  # late wake-ups must not fail it
 
 
 def test_phases_add_up_to_steps_and_steps_to_the_wall() -> None:
