@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.answer import failures
@@ -83,6 +84,8 @@ SOURCE_IN = 0.34
 ROW_IN = 0.5
 POINT_IN = 0.09
 """Half the side of the square around a point that labels keep clear of."""
+FAR_IN = 0.18
+"""From where on a line goes from a point to its label."""
 
 PNG_DPI = 200
 STRETCHES = 800
@@ -182,21 +185,48 @@ def beside(
     """Lower left corners of labels of these sizes beside their points, in an area of ``width`` by ``height``.
 
     One after the other: the nearest place around its point where a label covers neither a point, nor one of ``bars``,
-    nor another label, nor leaves the area. Where there is none, the last one that was tried.
+    nor another label, nor leaves the area, and, if there is such a place, no label is crossed by the line to another
+    (:func:`leader`). Where there is none, the last one that was tried.
     """
     taken = [(x - POINT_IN, y - POINT_IN, x + POINT_IN, y + POINT_IN) for x, y in points]
     taken += bars
-    corners = []
-    for (x, y), (wide, high) in zip(points, sizes, strict=True):
-        corner = (x, y)
-        for corner in _around(x, y, wide, high):
-            box = (corner[0], corner[1], corner[0] + wide, corner[1] + high)
+    labels: list[Box] = []
+    lines: list[Box] = []
+    corners: list[tuple[float, float]] = []
+    for point, size in zip(points, sizes, strict=True):
+        free = None
+        for corner in _around(*point, *size):
+            box = (corner[0], corner[1], corner[0] + size[0], corner[1] + size[1])
             inside = box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= height
-            if inside and not any(_overlap(box, other) for other in taken):
+            if not inside or any(_overlap(box, other) for other in (*taken, *labels)):
+                continue
+            free = free or corner
+            line = _along(point, leader(point, corner, size))
+            if not any(_overlap(*two) for two in chain(product([box], lines), product(line, labels))):
+                free = corner
                 break
-        taken.append((corner[0], corner[1], corner[0] + wide, corner[1] + high))
+        corner = free or corner
+        labels.append((corner[0], corner[1], corner[0] + size[0], corner[1] + size[1]))
+        lines += _along(point, leader(point, corner, size))
         corners.append(corner)
     return corners
+
+
+def leader(
+    point: tuple[float, float], corner: tuple[float, float], size: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Where the line from a point to its label ends, which is at the label's edge; None where the label is close."""
+    x, y = (min(max(point[i], corner[i]), corner[i] + size[i]) for i in (0, 1))
+    return (x, y) if math.dist((x, y), point) > FAR_IN else None
+
+
+def _along(start: tuple[float, float], end: tuple[float, float] | None) -> list[Box]:
+    """Small boxes along a line, where there is one; all but its end, which is at its own label."""
+    if end is None:
+        return []
+    count = math.ceil(math.dist(start, end) / 0.03)
+    places = [[start[i] + (end[i] - start[i]) * part / count for i in (0, 1)] for part in range(count)]
+    return [(x - 0.01, y - 0.01, x + 0.01, y + 0.01) for x, y in places]
 
 
 def _around(x: float, y: float, wide: float, high: float) -> Iterator[tuple[float, float]]:

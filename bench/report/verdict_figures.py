@@ -27,6 +27,7 @@ from bench.report.drawing import (
     end_labels,
     finished,
     handle,
+    leader,
     legend_row,
     light,
     line_points,
@@ -187,11 +188,9 @@ def _point_labels(
         name.set(color=light("ink"), fontweight="bold" if note else "normal")
         if note:
             axes.annotate(note, (x, (top - 0.235) / height_in), fontsize=NOTE_SIZE, color=light("muted"), **place)
-        nearest = [min(max(point[i], corner[i]), corner[i] + size[i]) for i in (0, 1)]
-        if (nearest[0] - point[0]) ** 2 + (nearest[1] - point[1]) ** 2 > 0.18**2:
-            ends = [
-                [place_in[i] / whole for place_in in (point, nearest)] for i, whole in ((0, width_in), (1, height_in))
-            ]
+        end = leader(point, corner, size)
+        if end is not None:
+            ends = [[place_in[i] / whole for place_in in (point, end)] for i, whole in ((0, width_in), (1, height_in))]
             axes.plot(*ends, transform=axes.transAxes, color=light("muted"), linewidth=0.6, zorder=2)
 
 

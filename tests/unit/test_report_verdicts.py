@@ -389,6 +389,21 @@ def test_labels_of_points_do_not_collide(points: list[tuple[float, float]], size
             assert not (one[0] < x < one[2] and one[1] < y < one[3])
 
 
+def test_a_line_to_a_label_crosses_no_other_label() -> None:
+    """Three points so close together that the label of the middle one stands where a line to another would go."""
+    points = [(6.74, 0.17), (7.21, 0.17), (5.44, 0.17), (6.63, 0.18), (6.89, 0.17), (5.05, 0.18)]
+    sizes = [(0.46, 0.15)] * 3 + [(0.78, 0.15)] * 3
+    corners = drawing.beside(points, sizes, 8.2, 4.2)
+    labels = [(x, y, x + wide, y + high) for (x, y), (wide, high) in zip(corners, sizes, strict=True)]
+    ends = [drawing.leader(*about) for about in zip(points, corners, sizes, strict=True)]
+    assert any(ends)
+    for number, (point, end) in enumerate(zip(points, ends, strict=True)):
+        for part in range(20 if end else 0):
+            x, y = (point[i] + (end[i] - point[i]) * part / 20 for i in (0, 1))
+            for left, low, right, top in labels[:number] + labels[number + 1 :]:
+                assert not (left < x < right and low < y < top)
+
+
 def test_where_the_time_goes_explains_two_figures_that_differ(whole: Analysed) -> None:
     table = verdict_tables.communication_table(whole)
     assert table is not None
