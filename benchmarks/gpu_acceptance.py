@@ -278,6 +278,11 @@ class Acceptance:
 
     def _start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         parent = os.getpid()
+
+        def prepare() -> None:
+            die_with_parent(parent)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # which is to end it, and which a job of a script ignores
+
         said, told = self._printed(name)
         with open(said, "wb") as output, open(told, "wb") as errors:
             return subprocess.Popen(
@@ -288,7 +293,7 @@ class Acceptance:
                 stderr=errors,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),
+                preexec_fn=prepare,
             )
 
     def _wait(self, process: "subprocess.Popen[bytes]", name: str, until_s: float, limit_s: float) -> bool:

@@ -193,17 +193,21 @@ def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
-    assert running.stderr is not None
-    for line in running.stderr:
-        if "apex_ddp:" in line and "ms a step" in line:  # its first launch is over, the second has begun
-            break
-    time.sleep(1.0)
-    family = descendants(running.pid)
-    assert len(family) >= 3, "host, sampler and at least one rank"
-    os.kill(running.pid, signal.SIGINT)
-    running.communicate(timeout=10)
-    assert running.returncode == 130
+    try:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "apex_ddp:" in line and "ms a step" in line:  # its first launch is over, the second has begun
+                break
+        time.sleep(1.0)
+        family = descendants(running.pid)
+        assert len(family) >= 3, "host, sampler and at least one rank"
+        os.kill(running.pid, signal.SIGINT)
+        running.communicate(timeout=10)
+        assert running.returncode == 130
+    finally:
+        running.kill()
     assert nobody_left(family)
     (path,) = tmp_path.iterdir()
     document = json.loads((path / "run.json").read_text())

@@ -170,7 +170,7 @@ def test_two_runs_on_one_gpu_refuse_each_other(tmp_path: Path, gpus: tuple[str, 
         assert refused.returncode == 2, refused.stderr
         assert "--gpus: " in refused.stderr and f"PID {first.pid}" in refused.stderr
         assert not (tmp_path / "second").exists()
-        first.send_signal(signal.SIGINT)
+        first.send_signal(signal.SIGTERM)
         first.communicate(timeout=30)
         assert first.returncode == 130
     finally:

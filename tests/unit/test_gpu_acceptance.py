@@ -5,6 +5,7 @@ Figures here are made up so that what must come of them is known; none was measu
 
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -784,6 +785,17 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
         time.sleep(0.05)
     with pytest.raises(pack.NotDone, match="ended after 0 s; give more with --budget"):
         started.document("slow", ["-c", program], 0.3)
+
+
+def test_a_command_hears_the_signal_that_ends_it_though_the_acceptance_does_not(started: Any) -> None:
+    """As where a script has it in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+        done = started.execute({"any": ["-c", program]}, 20.0)["any"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.said == "True\n"
 
 
 def test_what_a_command_says_is_its_last_line_or_all_of_it(pack: Any, started: Any) -> None:
