@@ -78,8 +78,8 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
     assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}
     assert not {verdicts[name] for name in ("ddp_o1", "ddp_o2")} & {NOT_FINITE}, verdicts
     assert not [row for row in said["validity"] if row["code"] == "unequal"]
-    apart = sorted(launch["checks"]["conservation_error"] for launch in said["launches"])
-    assert apart[len(apart) // 2] < 0.005, "steps by events add up to the wall time"
+    for launch in said["launches"]:
+        assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
 
 
 def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waited: tuple[str, str]) -> None:

@@ -105,7 +105,10 @@ def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Pa
     assert stored["files"]["steps.parquet"]["rows"] == (2 + 8 * 2) * (WARMUP + ITERS)
 
 
-def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[str, Any], str, Path]) -> None:
+def test_every_step_of_every_rank_is_there_and_adds_up(
+    comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path
+) -> None:
+    """A launch that others held up between its last mark and the wall clock is done again, once."""
     document, _, path = comparison
     steps = pd.read_parquet(path / "steps.parquet")
     for launch, mine in steps.groupby("launch"):
@@ -115,8 +118,11 @@ def test_every_step_of_every_rank_is_there_and_adds_up(comparison: tuple[dict[st
         assert (mine["warmup"] == (mine["step"] < WARMUP)).all()
     phases = steps[["data_ms", "forward_ms", "backward_ms", "optimizer_ms"]].sum(axis=1)
     assert (phases - steps["step_ms"]).abs().max() < 1e-6
-    apart = sorted(launch["checks"]["conservation_error"] for launch in document["launches"])
-    assert apart[len(apart) // 2] < 0.005, "other tests may hold up a rank between its last mark and the wall clock"
+    held_up = [launch["scenario"] for launch in document["launches"] if not launch["checks"]["conservation_ok"]]
+    for name in held_up:
+        steps_of = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4", "--no-parity"]
+        again = run_here("run", *SMALL, *steps_of, "--scenario", name, "--out", str(tmp_path / name), "--json")
+        assert json.loads(again.stdout)["launches"][0]["checks"]["conservation_ok"], name
 
 
 def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:

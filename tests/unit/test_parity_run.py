@@ -20,6 +20,7 @@ from bench.store import Run
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
 """As in test_numerics.py."""
 
+HALF = {"global_batch": 8, "warmup": 1, "iters": 1}
 WARMUP, ITERS = 1, 4
 
 SOURCE = """
@@ -72,23 +73,21 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return measured(host, folder, names, warmup=WARMUP, iters=ITERS, **WELL_CONDITIONED)
 
 
-@pytest.fixture(scope="module")
-def in_half(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two steps of O1."""
-    few = WELL_CONDITIONED | {"global_batch": 8, "warmup": 1, "iters": 1}
-    return measured(host, tmp_path_factory.mktemp("half"), ("ddp_o1",), **few)
-
-
 def row(run: Run, scenario: str) -> dict[str, object]:
     (found,) = [row for row in run.document["parity"] if row["scenario"] == scenario]
     return dict(found)
 
 
-@pytest.mark.parametrize(("scenario", "verdict"), [("ddp", SAME), ("ddp_o1", WITHIN_HALF)])
+@pytest.mark.parametrize(
+    ("scenario", "verdict"),
+    [("ddp", SAME), ("ddp_o1", WITHIN_HALF), pytest.param("ddp_o2", WITHIN_HALF, marks=pytest.mark.slow)],
+)
 def test_a_recipe_in_order_is_called_so_with_its_error_and_its_bound(
-    request: pytest.FixtureRequest, scenario: str, verdict: str
+    run: Run, host: WorkerHost, tmp_path: Path, scenario: str, verdict: str
 ) -> None:
-    found = row(request.getfixturevalue("run" if scenario == IN_ORDER else "in_half"), scenario)
+    if scenario != IN_ORDER:
+        run = measured(host, tmp_path, (scenario,), **(WELL_CONDITIONED | HALF))
+    found = row(run, scenario)
     assert found["verdict"] == verdict, found
     assert 0 <= float(str(found["gradient_error"])) < float(str(found["gradient_bound"]))
     assert 0 <= float(str(found["loss_error"])) < float(str(found["loss_bound"]))
