@@ -650,7 +650,9 @@ def _read_table(path: str, name: str, *, labels: bool = False, option: str = "RU
         for field in schema:
             if field.name in LATER_COLUMNS and field.name not in table.column_names:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        return table.select(schema.names).cast(schema)
+        table = table.select(schema.names).cast(schema)
+        table.validate(full=True)  # a page's header is in no checksum: its labels may be of words that are not there
+        return table
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise RequestError(option, f"{file} is damaged: {first}", "restore it, or measure again") from error
