@@ -75,7 +75,7 @@ def _answer(arguments: list[str]) -> int:
 
         print(f"bench {__version__}")
         return 0
-    from bench.errors import INTERRUPTED, OK, BenchError
+    from bench.core.errors import INTERRUPTED, OK, BenchError
 
     try:
         code: int = _verb(arguments[0])(arguments[1:])
@@ -97,7 +97,7 @@ def _answer(arguments: list[str]) -> int:
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
     """The function that does a verb, imported only now."""
     if name not in VERBS:
-        from bench.errors import RequestError
+        from bench.core.errors import RequestError
 
         if name.startswith("-"):
             raise RequestError(name, "the verb comes first", "write 'bench VERB [OPTIONS]' ('bench --help')")

@@ -21,7 +21,7 @@ from typing import IO
 import launching
 import paired
 
-from bench.records import Job
+from bench.core.records import Job
 
 MARGIN = 0.01
 DEFAULTS = {"cpu": ("mobilenet_v3_small", 32, 8, 1), "cuda": ("resnet101", 224, 128, 5)}

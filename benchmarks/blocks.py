@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bench.channel import Channel
+from bench.core.channel import Channel
 from bench.sample import Sampler
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 from bench.worker import loop
 from bench.worker.beats import Beats
 from bench.worker.data import Batch

@@ -22,7 +22,7 @@ from dataclasses import replace
 import launching
 import paired
 
-from bench.records import Job, job_to_json
+from bench.core.records import Job, job_to_json
 
 ALLOWED = 0.1
 

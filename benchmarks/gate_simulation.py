@@ -27,8 +27,8 @@ import numpy as np
 import paired
 from numpy.typing import NDArray
 
-from bench.analyse import gate
-from bench.analyse.gate import Base, Measured, Row, Rule
+from bench.history import gate
+from bench.history.gate import Base, Measured, Row, Rule
 
 SEED = 20261121
 NIGHTS, SCENARIOS, LAUNCHES = 400, 10, 5

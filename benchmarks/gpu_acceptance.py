@@ -41,12 +41,13 @@ import launching
 import paired  # also puts bench on the path
 from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Budget, Check, Evidence, Part
 
-from bench import foreign, machine, nvml, redact
-from bench.channel import die_with_parent
-from bench.discover import DEFAULT
-from bench.errors import INTERRUPTED, OK, BenchError, RequestError
-from bench.lock import acquire
-from bench.store import check_writable, find
+from bench import machine
+from bench.core.channel import die_with_parent
+from bench.core.errors import INTERRUPTED, OK, BenchError, RequestError
+from bench.machine import foreign, nvml, redact
+from bench.machine.lock import acquire
+from bench.runs.store import check_writable, find
+from bench.seams.discover import DEFAULT
 from bench.verbs.options import WrongOption, check_apex, span, whole_number
 
 RESERVE_S = 10.0
@@ -417,7 +418,7 @@ class Acceptance:
 
     def judge(self, run: dict[str, Any]) -> None:
         """The checks of the scenarios' run."""
-        from bench.check import findings
+        from bench.runs.check import findings
 
         checks = acceptance.of_run(run, findings(run["path"]), on_gpu=self.on_gpu)
         self.add(*(checks if self.on_gpu else [replace(one, what=f"on the CPU: {one.what}") for one in checks]))
@@ -654,7 +655,7 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
-    from bench.store import read
+    from bench.runs.store import read
 
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         run = Analysed.of(read(os.path.join(folder, name), allow_incomplete=True))
@@ -769,7 +770,7 @@ def choose(options: argparse.Namespace) -> tuple[tuple[nvml.Gpu, ...], str | Non
 
 def keep(folder: str) -> int:
     """Put the page and the run folder of an acceptance on a GPU under ``results/reference/``."""
-    from bench.check import findings
+    from bench.runs.check import findings
 
     try:
         with open(os.path.join(folder, "acceptance.json"), encoding="utf-8") as file:

@@ -15,12 +15,13 @@ from typing import Any
 
 import paired  # also puts bench on the path
 
-from bench import discover, machine
-from bench.channel import Channel
+from bench import machine
 from bench.console import Console, RunProgress
-from bench.launch.local import WorkerHost
+from bench.core.channel import Channel
+from bench.core.records import Job
 from bench.plan import DEFAULT_GLOBAL_BATCH, DEFAULT_IMAGE_SIZE, Request, launches
-from bench.records import Job
+from bench.seams import discover
+from bench.sites.local import WorkerHost
 
 QUIET = 0.05
 STRETCH_S = 1.0

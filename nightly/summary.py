@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import RequestError
-from bench.store import verified
+from bench.core.errors import RequestError
+from bench.runs.store import verified
 
 SPOILED = 3
 """The exit code of nightly.sh where the doctor's findings end the night."""

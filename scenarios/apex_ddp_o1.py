@@ -4,7 +4,7 @@ As ``apex_ddp``, with the mixed precision of ``ddp_o1``: the published "apex + O
 than no AMP at all.
 """
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or native flat-bucket) + O1: fp32 weights, autocast to half",

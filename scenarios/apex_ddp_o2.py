@@ -4,7 +4,7 @@ As ``apex_ddp``, with the mixed precision of ``ddp_o2``. Half gradients and the 
 buckets of their own.
 """
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or native flat-bucket) + O2: half weights, fp32 master weights",

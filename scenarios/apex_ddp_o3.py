@@ -3,7 +3,7 @@
 As ``apex_ddp``, with the precision of ``ddp_o3``: the fastest row of the published comparison.
 """
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or native flat-bucket) + O3: everything in half",

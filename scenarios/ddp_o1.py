@@ -5,7 +5,7 @@ inputs. A dynamic loss scale keeps fp16 gradients from underflowing (bf16 on the
 ``torch.autocast`` with ``GradScaler``; where apex.amp is available on CUDA, that is what runs.
 """
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(
     summary="torch DDP + O1: fp32 weights, autocast to half, dynamic loss scale",

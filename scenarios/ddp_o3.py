@@ -4,7 +4,7 @@ Weights, gradients, batch norm and optimizer state are half and nothing is scale
 recipe whose numerics need a look before it is used to train.
 """
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(
     summary="torch DDP + O3: everything in half, no loss scale",

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from bench import discover, machine, pipeline, store
+from bench import machine
 from bench.cli import main
 from bench.console import Console
-from bench.launch.local import Outcome, WorkerHost
+from bench.experiments import pipeline
 from bench.plan import Request, launches
-from bench.store import Run
+from bench.runs import store
+from bench.runs.store import Run
+from bench.seams import discover
+from bench.sites.local import Outcome, WorkerHost
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make

@@ -10,7 +10,7 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
-from bench.store import Run
+from bench.runs.store import Run
 
 Row = dict[Any, Any]
 

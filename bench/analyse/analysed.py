@@ -19,7 +19,7 @@ from bench.analyse.memory import peaks
 from bench.analyse.parity import parity
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.analyse.validity import findings
-from bench.store import Run, read
+from bench.runs.store import Run, read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class Analysed(Run):
 
     @classmethod
     def read(cls, path: str, *, allow_incomplete: bool = False) -> Self:
-        """As :func:`bench.store.read`; its ``steps`` are iterations already, which take a fraction of the memory."""
+        """As :func:`bench.runs.store.read`; its ``steps`` are iterations already, which take far less memory."""
         return cls.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))
 
     @cached_property

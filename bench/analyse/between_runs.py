@@ -28,8 +28,8 @@ from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
-from bench.errors import RequestError
-from bench.store import DIGEST, read, verified
+from bench.core.errors import RequestError
+from bench.runs.store import DIGEST, read, verified
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
-from bench.records import canonical_json
+from bench.core.records import canonical_json
 
 Digest = dict[str, Any]
 """Of a run, as :func:`bench.analyse.digest.of_run` makes it."""
@@ -69,7 +69,7 @@ def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
 def obstacles(base: Digest, new: Digest) -> list[str]:
     """Why no figure of ``new`` can be set against one of ``base``, each with both values; empty where it can.
 
-    The number of measured steps is no part of a workload, warm-up is (:meth:`bench.records.Workload.hash`).
+    The number of measured steps is no part of a workload, warm-up is (:meth:`bench.core.records.Workload.hash`).
     """
     ours, theirs = _work(base), _work(new)
     found = [_against(name, *values) for name, values in _pairs(ours, theirs) if _differ(*values)]

@@ -20,9 +20,9 @@ from typing import Any
 
 import pandas as pd
 
-from bench import throttle
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.steps import per_iteration
+from bench.machine import throttle
 
 COUNTER_WINDOW_S = 10.0
 """Shorter windows integrate power."""
@@ -56,8 +56,8 @@ def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or, where it is null, ``energy_reason``. Powers
     in W; ``mean_power_w`` is ``energy_j / window_s`` where there is an energy, and else the mean of the samples.
     ``sm_clock_mhz`` and ``memory_clock_mhz``: medians. ``throttle_reasons``: the bits of all samples ORed (null: none
-    known), ``throttle`` their names, ``verdict`` as in ``bench.throttle`` (``unknown`` without bits). Traffic in MiB/s,
-    from counters; null where the driver offers none, or they fell.
+    known), ``throttle`` their names, ``verdict`` as in ``bench.machine.throttle`` (``unknown`` without bits). Traffic
+    in MiB/s, from counters; null where the driver offers none, or they fell.
     """
     rows = []
     bounds = windows(steps)
@@ -206,8 +206,8 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     """When devices were held back: ``launch, device, verdict, start_ns, end_ns``, warm-up and start-up included.
 
-    ``verdict``: as in :mod:`bench.throttle`, ``invalid`` or ``warning``. A stretch lasts from its first such sample to
-    the next one without, or the last of the launch.
+    ``verdict``: as in :mod:`bench.machine.throttle`, ``invalid`` or ``warning``. A stretch lasts from its first such
+    sample to the next one without, or the last of the launch.
     """
     rows = []
     bits = device["throttle_reasons"]

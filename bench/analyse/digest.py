@@ -23,7 +23,7 @@ from bench.analyse.labels import what_ran
 from bench.analyse.launches import ok_rows
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import NOT_RUN
-from bench.store import Run
+from bench.runs.store import Run
 
 VERSION = 1
 """Of this form. One of another version is made again from the run."""

@@ -11,7 +11,7 @@ from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
-from bench.store import Run
+from bench.runs.store import Run
 
 ENERGY = ("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j")
 

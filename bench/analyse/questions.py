@@ -15,8 +15,8 @@ from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.steps import phases
-from bench.records import PHASES
-from bench.store import Run
+from bench.core.records import PHASES
+from bench.runs.store import Run
 
 Row = dict[Any, Any]
 

@@ -21,7 +21,7 @@ import pandas as pd
 from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
 from bench.analyse.labels import what_ran
 from bench.analyse.memory import peaks
-from bench.records import PHASES
+from bench.core.records import PHASES
 
 BASE = "ddp"
 """The scenario that speeds are given relative to."""

@@ -9,7 +9,7 @@ import pandas as pd
 from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
-from bench.store import Run
+from bench.runs.store import Run
 
 
 def of(run: Run) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
-from bench.errors import RequestError
+from bench.core.errors import RequestError
 from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
-from bench.store import Run, check_writable, utf8
+from bench.runs.store import Run, check_writable, utf8
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from bench.report.drawing import (
     spaced,
     text_width_in,
 )
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report.tables import UNKNOWN, Cell, Column, Table, number, of_run
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

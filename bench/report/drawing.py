@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.answer import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
-from bench.records import PHASES
+from bench.core.records import PHASES
 from bench.report.aside import Aside, give_back
 from bench.report.device_figures import memory_stack, power
 from bench.report.drawing import (

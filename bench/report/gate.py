@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.analyse.comparable import OTHERWISE
-from bench.analyse.gate import (
+from bench.console import SHORT, align, count
+from bench.history.gate import (
     ABSENT,
     ACCEPTED,
     BETTER,
@@ -30,7 +31,6 @@ from bench.analyse.gate import (
     Outcome,
     Row,
 )
-from bench.console import SHORT, align, count
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Column, Table
 

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.analyse.history import METRICS, RECENT, Change, Event, Track, Trend
-from bench.analyse.shifts import AT_LEAST, MIN_NIGHTS
 from bench.console import align
+from bench.history.shifts import AT_LEAST, MIN_NIGHTS
+from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
 from bench.report.drawing import inline, plain
 from bench.report.history_figures import FLAT, WORDS, moving, percent, plots, value
 from bench.report.page import Figure
 from bench.report.tables import UNKNOWN, Cell, Column, Table
-from bench.store import check_writable, utf8
+from bench.runs.store import check_writable, utf8
 
 PAGE = "history.html"
 TEMPLATE = "history.html.j2"

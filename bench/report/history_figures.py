@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyse.history import Track, Trend
-from bench.analyse.shifts import MIN_NIGHTS
+from bench.history.shifts import MIN_NIGHTS
+from bench.history.trends import Track, Trend
 from bench.report.drawing import (
     RC,
     SOURCE_IN,

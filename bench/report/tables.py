@@ -18,7 +18,7 @@ from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,7 +39,7 @@ from bench.report.drawing import (
     short,
     text_width_in,
 )
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

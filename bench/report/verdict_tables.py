@@ -13,7 +13,7 @@ from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, number, of_run
-from bench.store import Run
+from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd

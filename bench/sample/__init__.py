@@ -21,10 +21,10 @@ import sys
 import time
 from typing import Any
 
-from bench.bootstrap import program
-from bench.channel import Channel
-from bench.records import Job
-from bench.spool import read_spool, spool_path
+from bench.core.bootstrap import program
+from bench.core.channel import Channel
+from bench.core.records import Job
+from bench.runs.spool import read_spool, spool_path
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
@@ -112,7 +112,7 @@ class Sampler:
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.records``).
+        """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.core.records``).
 
         A rank that was never seen, a GPU whose processes could never be listed, and every rank when the process died
         have a row in which ``used_mib`` is None and ``reason`` says why. After a death the process is started anew for

@@ -15,7 +15,7 @@ Pure: the driver and ``/proc`` are asked elsewhere (``bench.sample.process``), s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.records import PROBE_MIB
+from bench.core.records import PROBE_MIB
 
 PROBE_TOLERANCE_MIB = 32.0
 """By how much a rise may differ from that: the driver hands out pages of 2 MiB, and kernels are loaded lazily."""

@@ -2,7 +2,7 @@
 
 import os
 
-from bench.pid_namespace import nested
+from bench.core.pid_namespace import nested
 from bench.sample.attribution import same_process
 
 __all__ = ["nested", "rank_of"]

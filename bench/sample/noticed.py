@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench import throttle
+from bench.machine import throttle
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 
@@ -14,8 +14,9 @@ def checks(
     """For ``LaunchRecord.checks``.
 
     ``foreign``: processes on the launch's GPUs that are not bench's, with name, peak MiB, and whether that is certain;
-    None where the sampler died and nobody looked. ``throttle``: see :func:`bench.throttle.check`. ``scrambled_lists``:
-    how many of the driver's lists were dropped. ``probes``: by rank the PID that its probe showed. ``cpu_energy``:
+    None where the sampler died and nobody looked. ``throttle``: see :func:`bench.machine.throttle.check`.
+    ``scrambled_lists``: how many of the driver's lists were dropped. ``probes``: by rank the PID that its probe showed.
+    ``cpu_energy``:
     whence the energy of the CPU, or why there is none.
     """
     found = findings or {"foreign": None, "scrambled_lists": None}

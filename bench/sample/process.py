@@ -11,12 +11,13 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.channel import Channel, die_with_parent
-from bench.nvml import Nvml, NvmlUnavailable, unknown_sample
-from bench.sample import namespaces, rapl
+from bench.core.channel import Channel, die_with_parent
+from bench.machine import rapl
+from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
+from bench.runs.spool import Spool, spool_path
+from bench.sample import namespaces
 from bench.sample.attribution import Reading
 from bench.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
-from bench.spool import Spool, spool_path
 
 MEMORY_PERIOD_NS = 250_000_000
 DEVICE_PERIOD_NS = 100_000_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from bench.nvml import Nvml
+from bench.machine.nvml import Nvml
 from bench.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
 from bench.sample.namespaces import rank_of
 from bench.sample.rss import proportional_mib, resident_mib

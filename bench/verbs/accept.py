@@ -3,9 +3,9 @@
 import os
 import time
 
-from bench import nights
-from bench.errors import OK, RequestError
-from bench.store import find
+from bench.core.errors import OK, RequestError
+from bench.history import nights
+from bench.runs.store import find
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\

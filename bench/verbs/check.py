@@ -3,10 +3,10 @@
 import os
 from glob import escape, glob
 
-from bench.check import findings, folder_name
-from bench.errors import FAILED, OK, RequestError
-from bench.nights import may_be_run
-from bench.store import find
+from bench.core.errors import FAILED, OK, RequestError
+from bench.history.nights import may_be_run
+from bench.runs.check import findings, folder_name
+from bench.runs.store import find
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\

@@ -5,8 +5,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
-from bench.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.store import check_file, check_writable, find, utf8, write_atomically
+from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
+from bench.runs.store import check_file, check_writable, find, utf8, write_atomically
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:

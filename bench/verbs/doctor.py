@@ -2,7 +2,7 @@
 
 import sys
 
-from bench.errors import OK
+from bench.core.errors import OK
 from bench.verbs.options import Parser, check_apex, check_python, print_json
 
 DESCRIPTION = """\
@@ -24,14 +24,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     check_apex(options.apex)
     check_python(options.python)
-    from bench.doctor import examine
+    from bench.machine.doctor import examine
 
     report = examine(apex_path=options.apex, python=options.python)
     if options.json:
         print_json(report)
         return OK
     from bench.console import tell
-    from bench.doctor.page import page
+    from bench.machine.doctor.page import page
 
     tell(page(report), file=sys.stdout)
     return OK

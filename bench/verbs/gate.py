@@ -5,17 +5,17 @@ import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from bench import nights
 from bench.console import columns, count, passing, tell
-from bench.errors import NotComparable, RequestError
-from bench.store import check_file, find, utf8, write_atomically
+from bench.core.errors import NotComparable, RequestError
+from bench.history import nights
+from bench.runs.store import check_file, find, utf8, write_atomically
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, called, print_json
 
 if TYPE_CHECKING:
     import argparse
 
-    from bench.analyse.gate import Base, Outcome, Rule
+    from bench.history.gate import Base, Outcome, Rule
 
 DESCRIPTION = """\
 Hold a run against the nights before it, scenario by scenario: step time, peak memory, and the verdict on numerics.
@@ -120,7 +120,8 @@ def _found(options: "argparse.Namespace") -> str:
 
 
 def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[str] | None) -> "Outcome":
-    from bench.analyse import comparable, gate
+    from bench.analyse import comparable
+    from bench.history import gate
 
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
@@ -151,7 +152,8 @@ def _against_history(
     new: nights.Night, history: nights.Nights, folder: str, rule: "Rule", only: list[str] | None
 ) -> "Outcome":
     """Replay the nights of the same series that were before this one, and hold it against what they leave behind."""
-    from bench.analyse import comparable, gate
+    from bench.analyse import comparable
+    from bench.history import gate
 
     others = [night for night in history.nights if not _same(night, new)]
     before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
@@ -197,7 +199,7 @@ def _sound_base(
     alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
 ) -> "tuple[Base, list[nights.LeftOut]]":
     """The base that these nights leave behind, of runs that are verified whole; and those that are not sound."""
-    from bench.analyse import gate
+    from bench.history import gate
 
     unsound: list[nights.LeftOut] = []
     verified: set[str] = set()

@@ -5,15 +5,15 @@ import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from bench import nights
 from bench.console import columns, count, passing, tell
-from bench.errors import OK, RequestError
-from bench.store import check_writable
+from bench.core.errors import OK, RequestError
+from bench.history import nights
+from bench.runs.store import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
-    from bench.nights import LeftOut, Nights
+    from bench.history.nights import LeftOut, Nights
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         found = _found(folder, "DIR" if options.results is None else "--results")
     digests = [night.digest for night in found.nights]
 
-    from bench.analyse import history
+    from bench.history import trends as history
 
     _check_names(wanted, history.scenarios_of(digests))
     accepted = {run: one.reason for run, one in found.accepted.items()}

@@ -5,7 +5,7 @@ import re
 import sys
 
 from bench.console import tell
-from bench.errors import OK, RequestError
+from bench.core.errors import OK, RequestError
 from bench.verbs.options import Parser, print_json, whole_number
 
 DESCRIPTION = """\
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
-    from bench import importing
+    from bench.experiments import importing
 
     about = {name: value for name, value in vars(options).items() if name not in ("file", "out", "json")}
     told = importing.Told(**about)
@@ -98,7 +98,7 @@ def _devices(text: str) -> int:
 
 def _name(text: str) -> str:
     """A name for people: something on one line."""
-    from bench.importing import is_name
+    from bench.experiments.importing import is_name
 
     if not is_name(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name")
@@ -107,7 +107,7 @@ def _name(text: str) -> str:
 
 def _scenario(text: str) -> str:
     """The name of one scenario."""
-    from bench.importing import is_scenario
+    from bench.experiments.importing import is_scenario
 
     if not is_scenario(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no name of one scenario")

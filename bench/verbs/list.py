@@ -2,8 +2,9 @@
 
 import sys
 
-from bench import discover, machine
-from bench.errors import RequestError
+from bench import machine
+from bench.core.errors import RequestError
+from bench.seams import discover
 from bench.verbs.options import Parser, check_apex, print_json
 
 DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why."

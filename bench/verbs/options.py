@@ -9,8 +9,8 @@ import sys
 from reprlib import repr as brief
 from typing import NoReturn
 
-from bench.apex_probe import look, search_path
-from bench.errors import BenchError, RequestError
+from bench.core.apex_files import look, search_path
+from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for, if nobody says otherwise."""

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from bench.console import count, passing, tell
-from bench.errors import OK, RequestError
-from bench.store import find
+from bench.core.errors import OK, RequestError
+from bench.runs.store import find
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:

@@ -7,13 +7,16 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench import discover, machine, nvml, resume
+from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
-from bench.discover import Found
-from bench.errors import FAILED, OK, RequestError
+from bench.core.errors import FAILED, OK, RequestError
+from bench.experiments import resume
+from bench.machine import nvml
 from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
-from bench.precision import FEWEST_LAUNCHES
-from bench.store import find, read, verified
+from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.runs.store import find, read, verified
+from bench.seams import discover
+from bench.seams.discover import Found
 from bench.verbs.options import (
     DEFAULT_OUT,
     Parser,
@@ -30,7 +33,7 @@ from bench.verbs.options import (
 )
 
 if TYPE_CHECKING:
-    from bench.pipeline import Finished
+    from bench.experiments.pipeline import Finished
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_MODEL = "resnet101"
@@ -65,7 +68,7 @@ def main(arguments: list[str]) -> int:
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
-    from bench import pipeline
+    from bench.experiments import pipeline
 
     if options.find_batch:
         return _find_batch(request, scenarios, options)
@@ -75,7 +78,7 @@ def main(arguments: list[str]) -> int:
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
     """Look for the largest global batch of each scenario; returns the exit code."""
-    from bench import pipeline
+    from bench.experiments import pipeline
 
     console = Console()
     finished = pipeline.run(request, scenarios, out=options.out, console=console, wait=options.wait, find_batch=True)
@@ -105,7 +108,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     document = verified(path, allow_incomplete=True, option="--resume")
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     request = replace(request, force=request.force or options.force)
-    from bench import pipeline
+    from bench.experiments import pipeline
 
     if document["complete"] and not resume.anything_missing(document, request):
         tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import RequestError
+from bench.core.errors import RequestError
 from bench.verbs.options import percentage, whole_number
 
 if TYPE_CHECKING:
-    from bench.analyse.gate import Rule
+    from bench.history.gate import Rule
 
 DEFAULT_FILE = "pyproject.toml"
 TABLE = "[tool.bench.gate]"
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def rule_from(options: argparse.Namespace) -> "Rule":
     """The rule that is asked for. Raises :class:`RequestError` that names the key and the file."""
-    from bench.analyse.gate import MEMORY, STEP_TIME, Rule
+    from bench.history.gate import MEMORY, STEP_TIME, Rule
 
     given = _from_file(options.config)
     for name in KINDS:

@@ -1,5 +1,5 @@
 """The measured processes: the only package that imports torch.
 
-It imports the standard library, ``bench.records``, ``bench.scenario`` and torch alone, so that it can live in another
+It imports the standard library, ``bench.core``, ``bench.seams`` and torch alone, so that it can live in another
 interpreter than the command line's.
 """

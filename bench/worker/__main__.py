@@ -5,8 +5,8 @@ import os
 import sys
 import time
 
-from bench.channel import Channel
-from bench.records import Job, job_from_json
+from bench.core.channel import Channel
+from bench.core.records import Job, job_from_json
 
 
 def run(job: Job, channel: Channel | None) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench.apex_probe import look, search_path
+from bench.core.apex_files import look, search_path
 
 MODULES = ("apex.amp", "apex.parallel")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bench.records import PHASES
+from bench.core.records import PHASES
 
 FD_VARIABLE = "BENCH_BEATS_FD"
 WORD_BYTES = 8

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
-from bench.records import Workload
+from bench.core.records import Workload
 
 Batch = tuple[Tensor, Tensor]
 

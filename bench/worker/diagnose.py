@@ -20,7 +20,7 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.records import PHASES
+from bench.core.records import PHASES
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.parallel import LOGGED_EVERY, without_synchronisation

@@ -19,9 +19,9 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.bootstrap import program
-from bench.channel import Channel, adopt_orphans, die_with_parent
-from bench.records import Job, job_from_json, job_to_json
+from bench.core.bootstrap import program
+from bench.core.channel import Channel, adopt_orphans, die_with_parent
+from bench.core.records import Job, job_from_json, job_to_json
 from bench.worker import looks
 from bench.worker.beats import FD_VARIABLE, Beats
 

@@ -1,7 +1,8 @@
 """In a container a rank shows the sampler which PID of the driver's list it is: that whose memory rises as it says.
 
-The rank allocates :data:`bench.records.PROBE_MIB` once and frees them again, before its first step, and says when; see
-``bench.sample.attribution``. It takes a second, which is in ``first_forward_s``; on the host itself nothing is done.
+The rank allocates :data:`bench.core.records.PROBE_MIB` once and frees them again, before its first step, and says
+when; see ``bench.sample.attribution``. It takes a second, which is in ``first_forward_s``; on the
+host itself nothing is done.
 """
 
 import os
@@ -10,8 +11,8 @@ from typing import Any
 
 import torch
 
-from bench.pid_namespace import nested
-from bench.records import PROBE_MIB
+from bench.core.pid_namespace import nested
+from bench.core.records import PROBE_MIB
 
 HOLD_S = 0.5
 """How long each state lasts, so that the sampler sees it: the messages take milliseconds, its question some more."""

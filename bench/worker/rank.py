@@ -21,10 +21,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.channel import Channel, die_with_parent
-from bench.discover import load_module
-from bench.errors import BenchError
-from bench.records import Job
+from bench.core.channel import Channel, die_with_parent
+from bench.core.errors import BenchError
+from bench.core.records import Job
+from bench.seams.discover import load_module
 from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.looks import STACK_SIGNAL

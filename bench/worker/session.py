@@ -17,8 +17,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from bench.errors import BenchError
-from bench.records import Job, Workload
+from bench.core.errors import BenchError
+from bench.core.records import Job, Workload
 from bench.worker.parallel import STRATEGIES
 
 Wrap = Callable[[nn.Module, "RankJob"], nn.Module]

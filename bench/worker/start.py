@@ -1,9 +1,9 @@
-"""What a new interpreter becomes: the worker host, or (with ``--fresh``) a rank. See ``bench.bootstrap``."""
+"""What a new interpreter becomes: the worker host, or (with ``--fresh``) a rank. See ``bench.core.bootstrap``."""
 
 import json
 
-from bench.channel import Channel, die_with_parent
-from bench.records import job_from_json
+from bench.core.channel import Channel, die_with_parent
+from bench.core.records import job_from_json
 
 
 def main(arguments: list[str]) -> int:

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from standin import Driver, compile_driver
 
 from bench.cli import main
-from bench.store import RunWriter
+from bench.runs.store import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
-GOOD = 'from bench.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
+GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 
 CPU = ("run", "--device", "cpu", "--out", "{here}/out")

@@ -12,7 +12,7 @@ from conftest import Bench
 from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import DDP, FINITE, GONE, Launch, write_run
 
-from bench.store import RunWriter
+from bench.runs.store import RunWriter
 
 
 def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None = None, **about: Any) -> Path:

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import Driver, compile_driver
 
-from bench import lock
 from bench.analyse.parity import NOT_FINITE, SAME
+from bench.machine import lock
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
 MIB = 2**20

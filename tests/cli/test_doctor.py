@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import Driver, compile_driver
 
-from bench.doctor.findings import LEVELS, findings
-from bench.doctor.gpus import numa_node
-from bench.doctor.host import cpu_quota
-from bench.doctor.page import page
+from bench.machine.doctor.findings import LEVELS, findings
+from bench.machine.doctor.gpus import numa_node
+from bench.machine.doctor.host import cpu_quota
+from bench.machine.doctor.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20

@@ -13,11 +13,12 @@ import pytest
 from standin import gated
 from standin.runs import HOSTILE
 
-from bench import nights, store
-from bench.analyse import gate as judging
-from bench.analyse.gate import Outcome, Rule
 from bench.cli import main
+from bench.history import gate as judging
+from bench.history import nights
+from bench.history.gate import Outcome, Rule
 from bench.report import gate as report
+from bench.runs import store
 
 NAMES = ("ddp", "dp", "ddp_o2")
 

@@ -14,7 +14,7 @@ SLOWER = 1.10
 NAMES = ("first", "second")
 
 SOURCE = """
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="sleeps", strategy="custom")
 

@@ -11,10 +11,10 @@ import pytest
 from standin.nights import write_nights
 from standin.runs import DDP, HOSTILE, write_run
 
-from bench import nights
-from bench.analyse.history import Night, Track, Trend, commit_range, tracks
-from bench.analyse.shifts import levels
 from bench.cli import main
+from bench.history import nights
+from bench.history.shifts import levels
+from bench.history.trends import Night, Track, Trend, commit_range, tracks
 from bench.report.history_figures import DOTS_AT_MOST, percent, plots
 
 THREE = ("dp", "ddp", "ddp_o2")

@@ -9,9 +9,9 @@ import pytest
 from conftest import Bench
 from standin.runs import DDP, Launch, write_run
 
-from bench import store
 from bench.analyse import between_runs, digest
 from bench.analyse.digest import of_run
+from bench.runs import store
 
 FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from conftest import CommandLine
 
-from bench import store
+from bench.runs import store
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "nightly" / "nightly.sh"
 Night = Callable[..., subprocess.CompletedProcess[str]]
 
 SOURCE = """
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="a convolution and {sleep_ms} ms of sleep", strategy="custom", one_process=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import CommandLine, in_this_process
 
-from bench.launch.local import WorkerHost
+from bench.sites.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "--model squeezenet1_1 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"

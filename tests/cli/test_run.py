@@ -17,8 +17,9 @@ import pytest
 from conftest import CommandLine, request_for
 from standin.processes import descendants, nobody_left
 
-from bench import discover, pipeline
-from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.experiments import pipeline
+from bench.seams import discover
 
 SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32"]
 WARMUP, ITERS = 1, 2
@@ -150,7 +151,7 @@ def test_memory_of_every_process_is_sampled(comparison: tuple[dict[str, Any], st
 def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text(
-        '"""Fails."""\nfrom bench.scenario import Scenario\n'
+        '"""Fails."""\nfrom bench.seams.scenario import Scenario\n'
         'SCENARIO = Scenario(summary="fails", strategy="custom")\n'
         "def setup(job):\n    print('about to fail')\n    raise ValueError('planted')\n"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.store import find, read
+from bench.runs.store import find, read
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--global-batch", "4", "--no-parity"]

@@ -66,7 +66,7 @@ def test_what_no_verb_foresaw_is_one_line(
         raise OSError(28, "No space left on device", "file")
 
     monkeypatch.chdir(regressed)
-    monkeypatch.setattr("bench.nights.accept", full)
+    monkeypatch.setattr("bench.history.nights.accept", full)
     code = main(["accept", str((regressed / "new").resolve()), "--reason", "x", "--json"])
     said = capsys.readouterr()
     assert code == 1 and said.err.count("\n") == 1 and said.err.startswith("bench: error: ")

@@ -13,7 +13,7 @@ CALM = '''
 """A step of 100 ms that other work on the machine hardly changes: it sleeps, and computes next to nothing."""
 import time
 
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="sleeps", strategy="custom")
 

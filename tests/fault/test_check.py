@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import check, cli, store
-from bench.errors import BenchError, RequestError
-from bench.records import PHASES, Workload
-from bench.store import RunWriter, read
+from bench import cli
+from bench.core.errors import BenchError, RequestError
+from bench.core.records import PHASES, Workload
+from bench.runs import check, store
+from bench.runs.store import RunWriter, read
 
 pytestmark = pytest.mark.fault
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import lock
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.machine import lock
 
 pytestmark = pytest.mark.fault
 
@@ -21,8 +21,8 @@ SMALL = ["run", "--device", "cpu", "--model", "resnet18", "--image-size", "32", 
 
 HOLD = """
 import os, subprocess, sys, time
-from bench import lock
-from bench.errors import RequestError
+from bench.machine import lock
+from bench.core.errors import RequestError
 try:
     with lock.acquire((), wait="--wait" in sys.argv, say=lambda text: print(text, file=sys.stderr, flush=True)) as held:
         child = subprocess.Popen(["sleep", "600"], pass_fds=held.descriptors) if "--orphan" in sys.argv else None

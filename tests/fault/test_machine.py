@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from conftest import Executed, request_for
 
-from bench import collect, discover
-from bench.launch.local import WorkerHost
 from bench.plan import launches
-from bench.store import RunWriter, check_writable, find
+from bench.runs.store import RunWriter, check_writable, find
+from bench.seams import discover
+from bench.sites import collect
+from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
 from bench.worker.beats import Beats
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.fault
 
 LOUD = '''
 """Prints a hundred megabytes."""
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="loud", strategy="custom")
 
@@ -134,7 +135,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
 def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
     done = execute(
         """
-        from bench.scenario import Scenario
+        from bench.seams.scenario import Scenario
 
         SCENARIO = Scenario(summary="limited", strategy="custom", needs=("distributed",))
 

@@ -14,10 +14,10 @@ import pytest
 from conftest import Executed, request_for
 from standin.processes import alive, nobody_left
 
-from bench import discover
-from bench.launch import local
-from bench.launch.local import WorkerHost
 from bench.plan import launches
+from bench.seams import discover
+from bench.sites import local
+from bench.sites.local import WorkerHost
 
 pytestmark = pytest.mark.fault
 
@@ -124,7 +124,7 @@ def scenario(fault: str) -> str:
     """A scenario whose ``setup`` does ``fault`` on rank 1."""
     lines = "\n".join("            " + line for line in fault.splitlines())
     return f"""
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="breaks", strategy="custom", needs=("distributed",))
 
@@ -241,7 +241,7 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
 
 def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
     source = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="forgets", strategy="custom")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from standin.processes import document_of, family, nobody_left, not_locked, start, wait_for
 
-from bench.check import findings
+from bench.runs.check import findings
 
 pytestmark = pytest.mark.fault
 

@@ -27,8 +27,8 @@ from standin.processes import (
 )
 
 from bench import cli
-from bench.check import findings
-from bench.store import read, records_of
+from bench.runs.check import findings
+from bench.runs.store import read, records_of
 
 pytestmark = pytest.mark.fault
 
@@ -88,7 +88,7 @@ def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp
     (tmp_path / "broken").write_text("")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        '"""Fails at first."""\nfrom bench.scenario import Scenario\n'
+        '"""Fails at first."""\nfrom bench.seams.scenario import Scenario\n'
         'SCENARIO = Scenario(summary="fails at first", strategy="custom")\n'
         "def setup(job):\n    import os\n    from bench.worker.session import session_for\n"
         f"    if os.path.exists({str(tmp_path / 'broken')!r}):\n        raise ValueError('planted')\n"
@@ -278,7 +278,7 @@ def greedy(tmp_path: Path) -> Path:
     """A scenario that is out of memory above a global batch of 13."""
     file = tmp_path / "greedy.py"
     file.write_text(
-        '"""Runs out of memory."""\nfrom bench.scenario import Scenario\n'
+        '"""Runs out of memory."""\nfrom bench.seams.scenario import Scenario\n'
         'SCENARIO = Scenario(summary="runs out of memory", strategy="custom")\n'
         "def setup(job):\n    import torch\n    from bench.worker.session import session_for\n"
         "    if job.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import Executed
 
-from bench.nvml import Nvml
+from bench.machine.nvml import Nvml
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,7 +38,7 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
     waiting for it would miss them."""
     measured = on_gpu(
         """
-        from bench.scenario import Scenario
+        from bench.seams.scenario import Scenario
 
         SCENARIO = Scenario(summary="queues idle cycles", strategy="custom", one_process=True)
 
@@ -59,7 +59,7 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
 
 
 GREEDY = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="takes all memory", strategy="custom", one_process=True)
 
@@ -77,7 +77,7 @@ GREEDY = """
         return session
 """
 KILLED = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="one rank is killed", strategy="custom", needs=("distributed",))
 

@@ -16,10 +16,11 @@ import pytest
 import torch
 from conftest import ON_GPU, Executed, executor, request_for
 
-from bench import discover, nvml
-from bench.launch.local import WorkerHost
+from bench.core.records import job_to_json
+from bench.machine import nvml
 from bench.plan import launches
-from bench.records import job_to_json
+from bench.seams import discover
+from bench.sites.local import WorkerHost
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +31,7 @@ GLOO = """
 import sys, time
 from datetime import timedelta
 import torch.distributed as dist
-from bench.records import job_from_json
+from bench.core.records import job_from_json
 from bench.worker import rank
 import json, os
 
@@ -131,7 +132,7 @@ def test_data_parallel_has_the_gradients_of_accumulated_chunks(
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
     done = on_gpu(
         """
-        from bench.scenario import Scenario
+        from bench.seams.scenario import Scenario
 
         SCENARIO = Scenario(summary="compares gradients", strategy="custom", one_process=True)
 
@@ -170,7 +171,7 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
     """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
     on_gpu(
         f"""
-        from bench.scenario import Scenario
+        from bench.seams.scenario import Scenario
 
         SCENARIO = Scenario(summary="compares gradients", strategy="custom", precision="{level}", one_process=True)
 

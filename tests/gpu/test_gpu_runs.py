@@ -10,11 +10,11 @@ import pytest
 import torch
 from conftest import measured
 
-from bench import discover
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
-from bench.launch.local import WorkerHost
-from bench.store import Run
+from bench.runs.store import Run
+from bench.seams import discover
+from bench.sites.local import WorkerHost
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,13 +13,14 @@ import pandas as pd
 import pytest
 import torch
 
-from bench import machine, nvml
+from bench import machine
 from bench.analyse import devices
-from bench.pid_namespace import nested
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
+from bench.core.pid_namespace import nested
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, PROBE_MIB
+from bench.machine import nvml
+from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 from bench.sample.attribution import match_probe
-from bench.spool import spool_path
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ON_GPU, Executed, executor
 
-from bench.launch.local import WorkerHost
+from bench.sites.local import WorkerHost
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ DDP_LOGS = 12
 
 
 STRICT = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="raises on synchronisation", strategy="custom", precision="{level}", {kind})
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse.digest import METRICS, VERSION
-from bench.records import SCHEMA_VERSION
-from bench.store import DIGEST, EMPTY, seal_of
+from bench.core.records import SCHEMA_VERSION
+from bench.runs.store import DIGEST, EMPTY, seal_of
 
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 STEADY = (100.0, 100.4, 99.7, 100.2, 99.9)

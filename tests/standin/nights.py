@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.analyse import digest as digests
 from bench.analyse import verdicts
-from bench.store import DIGEST, read, seal_of
+from bench.runs.store import DIGEST, read, seal_of
 
 from .runs import Launch, write_run
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import lock
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.machine import lock
 
 SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1"]
 GONE_S = 5.0

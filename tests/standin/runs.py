@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.store import RunWriter
+from bench.runs.store import RunWriter
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
 SECOND_NS = 1_000_000_000

@@ -11,7 +11,7 @@ import pytest
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks, per_process
 from bench.analyse.steps import headline, per_launch, phases, summary
-from bench.records import MEMORY_COLUMNS
+from bench.core.records import MEMORY_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.apex_probe import ApexFiles, look, search_path
+from bench.core.apex_files import ApexFiles, look, search_path
 
 TREES = {
     "nvidia": ("amp/__init__.py", "parallel/__init__.py", "normalization/__init__.py", "optimizers/__init__.py"),

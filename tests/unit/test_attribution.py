@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.records import PROBE_MIB
+from bench.core.records import PROBE_MIB
 from bench.sample.attribution import (
     Attributed,
     Before,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import pipeline
-from bench.batch_search import (
+from bench.experiments import pipeline
+from bench.experiments.batch_search import (
     KEPT_FREE,
     MOST,
     Try,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from standin.runs import DDP, FINITE, GONE, effective, write_run
 
-from bench import store
 from bench.analyse import verdicts
 from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
 from bench.analyse.digest import of_run
 from bench.analyse.labels import what_ran
+from bench.runs import store
 
 Digest = dict[str, Any]
 

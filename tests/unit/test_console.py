@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import discover, nvml
 from bench.cli import HELP, VERBS, main
 from bench.console import align, columns, fold, passing, tell
+from bench.machine import nvml
+from bench.seams import discover
 from bench.verbs import run as verb
 from bench.verbs.options import span
 
@@ -217,7 +218,7 @@ def test_the_next_run_that_is_named_measures_the_same_work(
 
 @pytest.mark.parametrize("folder", ["results", "elsewhere"])
 def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.store import find
+    from bench.runs.store import find
 
     monkeypatch.chdir(tmp_path)
     path = tmp_path / folder / "20260101T000000Z-00000000"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler
 
-from bench.records import Workload
+from bench.core.records import Workload
 from bench.worker import data
 
 WORKLOAD = Workload(image_size=8, global_batch=12, replicas=3, device="cpu", half="bf16", warmup=1)

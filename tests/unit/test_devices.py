@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench.analyse import devices
-from bench.records import DEVICE_COLUMNS, STEP_COLUMNS
+from bench.core.records import DEVICE_COLUMNS, STEP_COLUMNS
 
 START_NS = 5_000_000_000
 

@@ -18,14 +18,14 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from bench.analyse.communication import communication, mean_interval
 from bench.analyse.overview import overview
-from bench.launch.local import WorkerHost
-from bench.records import DIAGNOSTIC_COLUMNS, PHASES
-from bench.store import Run
+from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
+from bench.runs.store import Run
+from bench.sites.local import WorkerHost
 from bench.worker import diagnose
 from bench.worker.parallel import distributed_data_parallel
 
 OPAQUE = """
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="averages, and has no way not to", strategy="custom", needs=("distributed",))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from standin.runs import APEX, DDP, FAST, GONE, write_run
 
-from bench import store
 from bench.analyse import verdicts
 from bench.analyse.digest import METRICS, of_run
+from bench.runs import store
 
 
 @pytest.fixture

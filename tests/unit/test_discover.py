@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import discover
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.seams import discover
 
 PUBLISHED = {
     "single": ("single", "O0"),
@@ -26,7 +26,7 @@ PUBLISHED = {
 
 GOOD = """\
 '''Mine.'''
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="mine", strategy="ddp")
 """
@@ -275,7 +275,7 @@ def test_a_custom_scenario_with_a_setup_is_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
-    file = scenario_file(tmp_path, f"from bench.scenario import Scenario\n\nSCENARIO = Scenario({fields})\n")
+    file = scenario_file(tmp_path, f"from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario({fields})\n")
     error = refusal(lambda: discover.load("mine", file))
     assert f"{file}:3 " in error.problem
     assert named in error.problem

@@ -7,7 +7,7 @@ from conftest import Executed
 
 HEAD = '''
 """Asserts in setup; what fails there ends the launch with its reason."""
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="asserts", strategy="custom", needs=("distributed",))
 

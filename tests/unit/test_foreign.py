@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import request_for
 
-from bench import discover, lock
+from bench.machine import lock
+from bench.seams import discover
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -37,7 +38,7 @@ def driver(library: Path, tmp_path: Path) -> Driver:
 def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
     """What is said of these GPUs, or nothing."""
     return driver.python(
-        "from bench import foreign, nvml\nfrom bench.errors import RequestError\n"
+        "from bench import foreign, nvml\nfrom bench.core.errors import RequestError\n"
         f"try: foreign.refuse(nvml.list_gpus()[0], {chosen!r}, force={force})\n"
         "except RequestError as error: print(error, end='')"
     )

@@ -13,9 +13,9 @@ import pytest
 from scipy import special, stats
 from standin import gated
 
-from bench.analyse import gate
-from bench.analyse.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Row, Rule
-from bench.analyse.prediction import margins, moderated
+from bench.history import gate
+from bench.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Row, Rule
+from bench.history.prediction import margins, moderated
 
 RULE = Rule()
 NAMES = ("ddp", "dp", "ddp_o2")

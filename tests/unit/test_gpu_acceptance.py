@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin.runs import DDP, HOSTILE, write_run
 
-from bench import nvml
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.machine import nvml
 
 
 @pytest.fixture(scope="module")
@@ -581,7 +581,7 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
 
     import launching
 
-    from bench import check
+    from bench.runs import check
     from bench.verbs import doctor, run
 
     answers: dict[str, dict[str, Any]] = {

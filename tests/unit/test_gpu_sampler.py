@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver
 
-from bench import throttle
 from bench.analyse import devices
-from bench.nvml import SCRAMBLED
-from bench.records import DEVICE_COLUMNS, PROBE_MIB
+from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
+from bench.machine import throttle
+from bench.machine.nvml import SCRAMBLED
+from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
-from bench.spool import spool_path
 
 MIB = 2**20
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

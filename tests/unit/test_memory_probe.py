@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.records import PROBE_MIB
+from bench.core.records import PROBE_MIB
 from bench.worker import memory_probe
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.store import RunWriter
+from bench.runs.store import RunWriter
 from nightly import summary
 from nightly.summary import bars
 

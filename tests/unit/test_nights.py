@@ -8,9 +8,10 @@ import pytest
 from standin import gated
 from standin.runs import DDP, FAST, write_run
 
-from bench import nights, store
 from bench.analyse.digest import of_run
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.history import nights
+from bench.runs import store
 
 UTC = "2026-01-03T00:00:00Z"
 

@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from bench import throttle
 from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
-from bench.records import MEMORY_COLUMNS
+from bench.core.records import MEMORY_COLUMNS
+from bench.machine import throttle
 from bench.sample.noticed import allocator_rows, checks
 
 MS = 1_000_000

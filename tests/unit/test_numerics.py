@@ -8,13 +8,13 @@ import pytest
 import torch
 from conftest import Executed, request_for
 
-from bench import discover
 from bench.plan import launches
+from bench.seams import discover
 from bench.worker import data
 from bench.worker.session import build_model
 
 SAVING = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="saves the gradients of its first step", strategy="custom", precision={level!r},
                         needs=("distributed",), one_process={one_process})

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import NOT_AVAILABLE, Driver, compile_driver, python
 
-from bench.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.machine.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
 
@@ -49,13 +49,14 @@ def old_driver(old_library: Path, tmp_path: Path) -> Driver:
 
 def asked(driver: Driver, expression: str) -> Any:
     """The value of an expression over ``nvml``, an open session with this driver."""
-    code = f"import json\nfrom bench.nvml import Nvml\nnvml = Nvml()\nprint(json.dumps({expression}))\nnvml.close()"
+    before = "import json\nfrom bench.machine.nvml import Nvml\nnvml = Nvml()\n"
+    code = f"{before}print(json.dumps({expression}))\nnvml.close()"
     return json.loads(driver.python(code))
 
 
 LIST = """
 import json, dataclasses
-from bench.nvml import list_gpus
+from bench.machine.nvml import list_gpus
 gpus, reason = list_gpus()
 print(json.dumps([[dataclasses.asdict(gpu) for gpu in gpus], reason]))
 """
@@ -116,7 +117,7 @@ def test_why_there_are_no_gpus_is_one_line_with_a_remedy(driver: Driver, script:
 
 
 def test_without_a_driver_pynvml_is_not_even_imported() -> None:
-    code = "import sys, bench.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\n"
+    code = "import sys, bench.machine.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\n"
     code += "print(n.driver_present(), *n.list_gpus(), 'pynvml' in sys.modules)"
     told = python(code, {"LD_LIBRARY_PATH": "/nonexistent:"})
     assert told.startswith("False [] there is no NVIDIA driver on this host;")
@@ -124,13 +125,13 @@ def test_without_a_driver_pynvml_is_not_even_imported() -> None:
 
 
 def test_a_driver_on_the_library_path_counts_as_present(driver: Driver) -> None:
-    code = "import bench.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\nprint(n.driver_present())"
+    code = "import bench.machine.nvml as n\nn._SIGNS_OF_A_DRIVER = ()\nprint(n.driver_present())"
     assert driver.python(code) == "True\n"
 
 
 def test_a_missing_pynvml_is_named(driver: Driver) -> None:
     told = driver.python(
-        "import sys\nsys.modules['pynvml'] = None\nfrom bench.nvml import list_gpus\nprint(list_gpus())"
+        "import sys\nsys.modules['pynvml'] = None\nfrom bench.machine.nvml import list_gpus\nprint(list_gpus())"
     )
     assert "pip install 'nvidia-ml-py>=" in told
 
@@ -142,7 +143,7 @@ def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver,
     # As in its releases up to 11: a star import, which leaves the names with an underscore behind.
     (shadow / "__init__.py").write_text("from .nvml import *\n")
     (shadow / "nvml.py").write_text("def _nvmlGetFunctionPointer(name): ...\ndef nvmlInit(): ...\n")
-    told = driver.python("from bench.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
+    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
     assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
     assert str(shadow) in told
     assert "pip uninstall pynvml" in told
@@ -153,7 +154,7 @@ def test_a_module_that_is_too_old_is_named_with_what_to_install(
 ) -> None:
     driver.write(*TWO_GPUS)
     (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n")
-    told = driver.python("from bench.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
+    told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))
     assert told.startswith(f"[] this nvidia-ml-py is too old ({tmp_path}/pynvml.py); pip install {REQUIREMENT}")
     assert f'"{REQUIREMENT.strip(chr(39))}"' in (repository / "pyproject.toml").read_text()
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from conftest import Executed, request_for
 
-from bench import discover
 from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
+from bench.core.records import NUMERICS_COLUMNS
 from bench.plan import reference
-from bench.records import NUMERICS_COLUMNS
+from bench.seams import discover
 from bench.worker import data, fingerprint
 from bench.worker import reference as worker_reference
 from bench.worker.session import RankJob, build_model

@@ -14,8 +14,8 @@ from conftest import measured
 
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
-from bench.launch.local import WorkerHost
-from bench.store import Run
+from bench.runs.store import Run
+from bench.sites.local import WorkerHost
 
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
 """As in test_numerics.py."""
@@ -24,7 +24,7 @@ HALF = {"global_batch": 8, "warmup": 1, "iters": 1}
 WARMUP, ITERS = 1, 4
 
 SOURCE = """
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="broken", strategy="custom", needs=("distributed",))
 

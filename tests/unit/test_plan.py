@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import discover
-from bench.discover import Found
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.core.records import Workload, job_from_json, job_to_json
 from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_memory, global_batch, launches
-from bench.records import Workload, job_from_json, job_to_json
+from bench.seams import discover
+from bench.seams.discover import Found
 
 GIB = 2**30
 ALL = tuple(discover.load(*discover.resolve(name)) for name in discover.DEFAULT)

@@ -16,13 +16,13 @@ from conftest import measured
 
 from bench.analyse import steps as analysis
 from bench.analyse.overview import overview
-from bench.launch.local import WorkerHost
-from bench.store import Run
+from bench.runs.store import Run
+from bench.sites.local import WorkerHost
 
 WARMUP, ITERS = 3, 45
 
 SOURCE = """
-from bench.scenario import Scenario
+from bench.seams.scenario import Scenario
 
 SCENARIO = Scenario(summary="planted", strategy="custom", needs=("distributed",))
 

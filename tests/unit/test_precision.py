@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from bench.precision import FEWEST_LAUNCHES, MOST_LAUNCHES, Precision
+from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, Precision
 
 
 class Clock:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench import machine, redact
+from bench import machine
+from bench.machine import redact
 
 
 @pytest.mark.parametrize(

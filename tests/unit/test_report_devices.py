@@ -22,9 +22,9 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
 from bench.analyse.overview import overview
 from bench.analyse.questions import questions
-from bench.records import LATER_COLUMNS
+from bench.core.records import LATER_COLUMNS
 from bench.report import device_figures, device_tables, figures, tables
-from bench.store import EMPTY, RunWriter
+from bench.runs.store import EMPTY, RunWriter
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(

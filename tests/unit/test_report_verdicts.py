@@ -27,7 +27,7 @@ from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
 from bench.report import drawing, figures, tables, verdict_tables
 from bench.report.page import facts
-from bench.store import EMPTY, RunWriter
+from bench.runs.store import EMPTY, RunWriter
 
 STEPS = 5
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}

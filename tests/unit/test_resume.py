@@ -10,8 +10,10 @@ import pytest
 from conftest import Bench, request_for
 from standin.runs import DDP, write_run
 
-from bench import discover, machine, resume
-from bench.errors import RequestError
+from bench import machine
+from bench.core.errors import RequestError
+from bench.experiments import resume
+from bench.seams import discover
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
 REQUEST = request_for(FOUND, launches=2, diagnose=True)
@@ -173,7 +175,7 @@ def test_a_stray_file_is_no_change_of_the_code_and_a_new_scenario_is(
     git("init", "-q")
     git("add", "-A")
     git("commit", "-q", "-m", "all there is")
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "bench" / "machine.py"))
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "bench" / "machine" / "__init__.py"))
     for name in ("notes.txt", "mine.py", "scenarios/notes.txt"):
         (tmp_path / name).write_text("")
     assert not dirty(), "a run that was begun before goes on"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bench.errors import RequestError
-from bench.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS
-from bench.spool import Spool, spool_path
-from bench.store import RunWriter, read
+from bench.core.errors import RequestError
+from bench.core.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS
+from bench.runs.spool import Spool, spool_path
+from bench.runs.store import RunWriter, read
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED_LOSS_S = 5.0
@@ -21,7 +21,7 @@ ALLOWED_LOSS_S = 5.0
 COMMAND_LINE = """
 import os, sys, time
 from bench.sample import Sampler
-from bench.store import RunWriter
+from bench.runs.store import RunWriter
 writer = RunWriter(sys.argv[1], {"request": {}, "workload": {}})
 writer.add({"launch": 0, "scenario": "single"})
 sampler = Sampler.start(device="cpu", gpus=(), spool=writer.scratch, host="node1", powercap="/nowhere")

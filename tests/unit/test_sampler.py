@@ -18,9 +18,10 @@ import pytest
 
 import bench.sample
 import bench.sample.sources
-from bench import pipeline
-from bench.channel import Channel
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
+from bench.core.channel import Channel
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
+from bench.experiments import pipeline
+from bench.machine.rapl import Rapl
 from bench.sample import Sampler, read_spool
 from bench.sample.process import (
     DEVICE_PERIOD_NS,
@@ -33,7 +34,6 @@ from bench.sample.process import (
     share,
     spool_path,
 )
-from bench.sample.rapl import Rapl
 from bench.sample.rss import proportional_mib, resident_mib
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,9 @@ import torch
 from conftest import request_for
 from torch import nn
 
-from bench import collect, discover
 from bench.plan import launches
+from bench.seams import discover
+from bench.sites import collect
 from bench.worker import apex, data, effective, loop, rank
 from bench.worker.precision import ApexSession, HalfSession, LossScaling
 from bench.worker.session import RankJob, Session, session_for

@@ -22,7 +22,7 @@ from bench.analyse.intervals import estimate, precision_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
 from bench.console import summary_table
-from bench.discover import DEFAULT
+from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
 """Quantiles of Student's t by degrees of freedom, from a printed table."""

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.errors import RequestError
-from bench.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
-from bench.store import Run, RunWriter, check_writable, find, read, write_atomically
+from bench.core.errors import RequestError
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
+from bench.runs.store import Run, RunWriter, check_writable, find, read, write_atomically
 
 COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}

@@ -15,9 +15,9 @@ from scipy import stats
 from bench import machine
 from bench.analyse.labels import what_ran
 from bench.analyse.steps import summary
-from bench.errors import RequestError
-from bench.launch.local import WorkerHost
-from bench.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.core.errors import RequestError
+from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.sites.local import WorkerHost
 from bench.worker import loop
 from bench.worker.session import Session
 
@@ -198,7 +198,7 @@ def test_launch_blocking_is_refused_where_it_blocks(
 # Who measures does not disturb
 
 RESTING = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="sleeps", strategy="custom")
 

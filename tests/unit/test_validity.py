@@ -10,7 +10,7 @@ import pytest
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, grouped
-from bench.store import Run, read
+from bench.runs.store import Run, read
 from tests.standin.runs import DDP, FINITE, write_run
 
 HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}

@@ -3,9 +3,12 @@
 import pytest
 from conftest import request_for
 
-from bench import discover, machine, nvml, pipeline
+from bench import machine
 from bench.console import Console
-from bench.errors import RequestError
+from bench.core.errors import RequestError
+from bench.experiments import pipeline
+from bench.machine import nvml
+from bench.seams import discover
 
 FOUR = [
     nvml.Gpu(

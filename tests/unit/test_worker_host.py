@@ -11,18 +11,18 @@ import torch
 import torch.distributed as dist
 from conftest import Executed, request_for
 
-from bench import discover
-from bench.channel import Channel
-from bench.launch.local import WorkerHost
+from bench.core.channel import Channel
+from bench.core.records import job_to_json
 from bench.plan import launches
-from bench.records import job_to_json
+from bench.seams import discover
+from bench.sites.local import WorkerHost
 from bench.worker import host as supervisor
 from bench.worker import rank as one_rank
 
 FOUND = discover.load(*discover.resolve("ddp"))
 
 FAILING = """
-    from bench.scenario import Scenario
+    from bench.seams.scenario import Scenario
 
     SCENARIO = Scenario(summary="fails", strategy="custom", needs=("distributed",))
 

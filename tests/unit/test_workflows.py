@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bench.errors import RequestError
+from bench.core.errors import RequestError
 from bench.verbs import accept
 
 ROOT = Path(__file__).resolve().parents[2]

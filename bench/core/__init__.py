@@ -1,0 +1,1 @@
+"""What the command line and the measured processes both use: values, errors, channels. Standard library alone."""

@@ -1,0 +1,142 @@
+"""What is left of a run that was cut off or had failures, and whether this is still the place to do it."""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from bench.core.errors import RequestError
+from bench.machine import VISIBLE
+from bench.plan import Request
+from bench.runs.store import RunWriter, sha256
+from bench.seams import discover
+from bench.seams.discover import Found
+
+DONE = ("ok", "unsupported")
+SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
+SAME_VERSIONS = ("python", "torch", "torchvision")
+SAME_GPU = ("name", "driver", "power_limit_w")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a run has already: launches by scenario and repeat, diagnosed scenarios, whether there is a reference."""
+
+    launches: frozenset[tuple[str, int]] = field(default_factory=frozenset)
+    diagnosed: frozenset[str] = field(default_factory=frozenset)
+    reference: bool = False
+
+    def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
+        """The scenarios of the planned launches that are still to be measured, one entry for each launch."""
+        rounds = range(request.launches)
+        return [name for repeat in rounds for name in scenarios if (name, repeat) not in self.launches]
+
+
+def done(document: dict[str, Any]) -> Done:
+    """What of a run ended well or cannot run here anyway."""
+    good = [launch for launch in document["launches"] if launch["status"] in DONE]
+    replicas = {launch["effective"]["replicas"] for launch in good if launch["status"] == "ok"}
+    reference = document["reference"]
+    return Done(
+        launches=frozenset((launch["scenario"], launch["repeat"]) for launch in good),
+        diagnosed=frozenset(launch["scenario"] for launch in document["diagnostics"] if launch["status"] in DONE),
+        reference=reference is not None
+        and reference["status"] in DONE
+        and replicas <= set(reference["replica_counts"]),
+    )
+
+
+def anything_missing(document: dict[str, Any], request: Request) -> bool:
+    """Whether the run has less than what was asked for."""
+    have = done(document)
+    measured = {launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"}
+    return bool(
+        have.missing(request, request.scenarios)
+        or (request.diagnose and measured - have.diagnosed)
+        or (request.parity and measured and not have.reference)
+    )
+
+
+def supersede_failures(writer: RunWriter) -> None:
+    """Take the launches that will be done again out of what tables show."""
+    document = writer.document
+    for record in [*document["launches"], *document["diagnostics"]]:
+        if record["status"] not in DONE:
+            writer.supersede(record)
+    if document["reference"] and not done(document).reference:
+        writer.supersede(document["reference"])
+
+
+def request_of(document: dict[str, Any]) -> Request:
+    """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
+    if document["batch_search"]:
+        raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
+    if document.get("imported"):
+        raise RequestError("--resume", "that run was imported and not measured here", "start a run of its workload")
+    stored: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in document["request"].items()
+    }
+    needed = {known.name for known in fields(Request) if known.default is MISSING}
+    if not needed <= set(stored) <= {known.name for known in fields(Request)}:
+        raise RequestError("--resume", "its request is of another version of bench", "start a new run")
+    return Request(**stored)
+
+
+def scenarios_of(document: dict[str, Any]) -> tuple[Found, ...]:
+    """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
+    sources = document.get("sources") or {}
+    found = []
+    for name in document["request"]["scenarios"]:
+        known = sources.get(name)
+        resolved, file = discover.resolve(known["file"] if known and name not in discover.names() else name)
+        if known and sha256(file) != known["sha256"]:
+            raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
+        found.append(discover.load(resolved, file))
+    return tuple(found)
+
+
+def check_same(document: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse to go on under other circumstances. ``now``: what a run that is started now would say of itself.
+
+    Raises :class:`RequestError` that names everything that differs.
+    """
+    before, after = _circumstances(document), _circumstances(now)
+    differ = [
+        f"{name} was {before.get(name, 'absent')} and is {after.get(name, 'absent')}"
+        for name in before | after
+        if before.get(name) != after.get(name)
+    ]
+    commits = [_commit(one) for one in (document, now)]
+    if None not in commits and commits[0] != commits[1]:
+        differ.append(f"bench was at commit {commits[0]} and is at {commits[1]}")
+    if document["workload"]["hash"] != now["workload"]["hash"]:
+        differ.append("the workload of this request is another one in this version of bench")
+    if differ:
+        raise RequestError("--resume", "; ".join(differ), "start a new run")
+
+
+def _circumstances(document: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same in all of a run, by what it is called. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
+    request, here, versions = document["request"], document["machine"], document["versions"]
+    gpus = [gpu for gpu in here["gpus"] if gpu["uuid"] in request["devices"]]
+    may_use_apex = request["device"] == "cuda" and request["impl"] != "native"
+    return {
+        "bench": document["bench"],
+        **{name: here.get(name) for name in SAME_MACHINE},
+        **{name: versions.get(name) for name in SAME_VERSIONS},
+        **{f"{name} of {gpu['uuid']}": gpu[name] for gpu in gpus for name in SAME_GPU},
+        **{name: value for name, value in here["environment"].items() if name != VISIBLE},
+        **({"apex": _apex(document["apex"])} if may_use_apex else {}),
+    }
+
+
+def _apex(found: dict[str, Any]) -> str:
+    """Such as ``apex.amp 0.1, no apex.parallel``."""
+    return ", ".join(
+        f"no {module}" if problem else f"{module} {found['version'] or ''}".rstrip()
+        for module, problem in found["problems"].items()
+    )
+
+
+def _commit(document: dict[str, Any]) -> str | None:
+    git = document["machine"].get("git")
+    return f"{git['commit']}{' with changes' * git['dirty']}" if git else None

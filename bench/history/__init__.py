@@ -1,0 +1,1 @@
+"""Many nights: their digests, the gate, trends and where they shifted."""

@@ -1,0 +1,472 @@
+"""Is tonight worse than the nights before it? Pure: digests in, a row for each scenario and metric out.
+
+A night is held against the last ten *accepted* nights of its series. Times and peaks of memory have *regressed* where
+the geometric mean over tonight's launches lies beyond the prediction bound of those nights
+(:mod:`bench.history.prediction`) and by more than a threshold (1 %). Before there are ten, tonight's launches are held
+against those of the nights that there are: regressed where the lower confidence bound of their ratio (Welch) is beyond
+a wider threshold (3 %). A verdict on numerics may not be worse than the worst of those nights.
+
+The level (99 %) is that of a metric over all its scenarios (Bonferroni): of a hundred nights like those before them,
+one is called regressed in step time, and at most one in peak memory. Numerics are not left to chance.
+Divided among the metrics too, the level would let the gate catch a slowdown of 3 % on its first night in 82 of 100
+nights, where 85 are wanted, and false alarms are half of what is allowed as it is (``benchmarks/gate_simulation.py``:
+1.1 % of nights; 0.5 to 0.8 % if so divided).
+
+A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
+Nothing of that is stored: :func:`replay` decides it again from the first night on, so that it follows from the runs,
+the thresholds and what persons accepted, and from nothing else. A scenario that a person accepted although it was worse
+(or better) starts anew: its base is that one night, and grows again.
+
+A figure that was measured in another way (memory as ``rss``, ``nvml_pid``, ``nvml_device_delta``, ...) is another
+figure: it is held against those nights of the base that have it from the same source. Where none has, there is no base
+for it yet, and tonight is the first of one.
+
+Scenario by scenario, because one that fails every night says nothing about the others, whose base would stand still.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
+from bench.analyse.comparison import LAUNCHES_WANTED
+from bench.analyse.intervals import ratio_of
+from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
+from bench.core import errors
+from bench.history.prediction import margins
+
+STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
+
+METRICS = {STEP_TIME: "step_ms", MEMORY: "peak_total_mib"}
+"""The figure of a launch in a digest that is held against others, by metric. Lower is better."""
+
+POOLED = (STEP_TIME,)
+"""Metrics whose scatter has one cause in all scenarios. That of memory is often nothing at all, and then suddenly a
+block of the allocator: there is nothing to pool, and the threshold is what guards it."""
+
+PARITIES = (SAME, WITHIN_HALF, DIVERGED, NOT_FINITE)
+"""From the best to the worst."""
+
+OK, BETTER, REGRESSED = "ok", "better", "regressed"
+NEW, TOO_FEW, UNCERTAIN = "new", "too few launches", "uncertain"
+MISSING, NOT_COMPARABLE, NOT_RUN = "missing", "not comparable", "not run"
+
+ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
+
+UNDECIDED = (NEW, TOO_FEW, UNCERTAIN)
+ABSENT = (MISSING, NOT_COMPARABLE)
+PASSES = (OK, BETTER, NEW)
+"""Verdicts of a scenario that joins its base. The first night of a scenario does: there is no other beginning."""
+
+EXIT_CODES = {
+    OK: errors.OK,
+    ACCEPTED: errors.OK,
+    REGRESSED: errors.REGRESSED,
+    INCONCLUSIVE: errors.INCONCLUSIVE,
+    MISSING: errors.NOT_COMPARABLE,
+}
+
+NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
+NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
+
+FEWEST_NIGHTS = 3
+"""That a prediction bound can be asked to rest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """The thresholds, as fractions. ``thresholds``: by metric, with a prediction bound; ``before``: without one."""
+
+    nights: int = 10
+    level: float = 0.99
+    thresholds: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, 0.01))
+    before: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A metric of a scenario in one night: mean and variance of the logarithms over launches, and these.
+
+    ``source``: how it was measured, None where there is one way, or it is unknown.
+    """
+
+    mean: float
+    variance: float
+    launches: tuple[float, ...]
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A scenario in one night. ``why``: why it has no figures to go by, None where it has."""
+
+    night: str
+    what_ran: str
+    world_size: int | None
+    why: str | None
+    status: str
+    figures: Mapping[str, Figure]
+    parity: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A metric of a scenario tonight.
+
+    ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
+    which the verdict is ``regressed``; of a base of fewer nights than wanted it holds for launches that scatter like
+    these. ``nights``: the runs that the base consists of. ``why``: what there is to say besides. ``status``: that of
+    the launches of a scenario which has no figures to go by: ``ok`` where these are invalid. What is unknown is None.
+
+    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (there is no base, or
+    none that was measured in this way), ``too few launches`` or ``uncertain`` (slower than the threshold, and that may
+    be chance); ``missing`` (no figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here,
+    and never did).
+    """
+
+    scenario: str
+    metric: str
+    verdict: str
+    tonight: float | str | None = None
+    base: float | str | None = None
+    ratio: float | None = None
+    bound: float | None = None
+    launches: int = 0
+    nights: tuple[str, ...] = ()
+    why: str | None = None
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the gate says of a run, and on what grounds.
+
+    ``rows``: a verdict for each scenario and metric. ``against``: what they are held against, in words; ``folder``: of
+    the history, None where it is a single run. ``obstacles``: why nothing there is of the same work, empty where
+    something is. ``accepted``: why a person accepted this run, None where nobody did. ``warnings``: sentences.
+    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
+    """
+
+    run: str
+    rows: tuple[Row, ...]
+    rule: Rule
+    against: str
+    folder: str | None
+    obstacles: tuple[str, ...] = ()
+    accepted: str | None = None
+    warnings: tuple[str, ...] = ()
+    called: str | None = None
+    kept: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """``accepted`` by a person, else the gravest: ``regressed``, ``missing``, ``inconclusive``, ``ok``.
+
+        A regression that is there is told before a scenario that is not: the former is known, whatever the latter
+        would have said. ``missing`` stands for what cannot be compared, too.
+        """
+        if self.accepted is not None:
+            return ACCEPTED
+        said = {row.verdict for row in self.rows}
+        if REGRESSED in said:
+            return REGRESSED
+        if said & set(ABSENT) or not said - {NOT_RUN}:
+            return MISSING
+        return INCONCLUSIVE if said & set(UNDECIDED) else OK
+
+    @property
+    def exit_code(self) -> int:
+        """0, 10, 11 or 12, as in :mod:`bench.core.errors`."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def nights(self) -> list[str]:
+        """The runs that anything was held against, oldest first where their names tell."""
+        return sorted({night for row in self.rows for night in row.nights})
+
+
+def unlike(rows: Iterable[Row], why: str) -> list[Row]:
+    """Rows of a run that was held against nothing, since what there is is not of the same work."""
+    return [replace(row, verdict=NOT_COMPARABLE, why=why) if row.verdict == NEW else row for row in rows]
+
+
+Base = Mapping[str, tuple[Measured, ...]]
+"""The last accepted nights of each scenario, in the order of time. Never an empty tuple."""
+
+
+def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> dict[str, Measured]:
+    """The scenarios of a run, or ``only`` some of them, with the figures that the gate goes by."""
+    found = {}
+    for scenario in digest["scenarios"]:
+        if only is None or scenario["scenario"] in only:
+            found[scenario["scenario"]] = Measured(
+                night=night,
+                what_ran=scenario["what_ran"],
+                world_size=scenario["world_size"],
+                why=unusable(scenario),
+                status=scenario["status"],
+                figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
+                parity=scenario["parity"],
+            )
+    return found
+
+
+def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
+    """None where no launch has this figure."""
+    known = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
+    if not known:
+        return None
+    middle = sorted(known)[len(known) // 2]  # equal figures give exactly themselves
+    logs = [math.log(value / middle) for value in known]
+    mean = sum(logs) / len(logs)
+    variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1) if len(logs) > 1 else 0.0
+    return Figure(mean=math.log(middle) + mean, variance=variance, launches=known, source=source_of(scenario, key))
+
+
+def replay(
+    nights: Iterable[tuple[str, Digest]],
+    rule: Rule,
+    accepted: Iterable[str] = (),
+    only: Sequence[str] | None = None,
+) -> Base:
+    """The base that these nights of one series leave behind, given in the order of time with their names.
+
+    ``accepted``: the names of those that a person accepted.
+    """
+    persons = frozenset(accepted)
+    base: Base = {}
+    for name, digest in nights:
+        tonight = measured(name, digest, only)
+        base = after(tonight, judge(tonight, base, rule), base, rule, by_person=name in persons)
+    return base
+
+
+def after(tonight: Mapping[str, Measured], rows: Sequence[Row], base: Base, rule: Rule, *, by_person: bool) -> Base:
+    """The base with what was accepted of tonight, whose verdicts ``rows`` are."""
+    verdicts: dict[str, set[str]] = {}
+    for row in rows:
+        verdicts.setdefault(row.scenario, set()).add(row.verdict)
+    grown = dict(base)
+    for name, one in tonight.items():
+        if one.why is not None:
+            continue
+        if by_person and not verdicts[name] <= {OK, NEW}:
+            if TOO_FEW not in verdicts[name]:  # they could be no base
+                grown[name] = (one,)
+        elif verdicts[name] <= set(PASSES):
+            grown[name] = (*base.get(name, ()), one)[-rule.nights :]
+    if by_person:
+        return {name: nights for name, nights in grown.items() if name in tonight}
+    return grown
+
+
+def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Row]:
+    """A row for each scenario and metric of tonight or of the base, scenario by scenario in the order of tonight."""
+    absent, comparable = [], []
+    for name in dict.fromkeys([*tonight, *base]):
+        rows = _not_judged(name, tonight.get(name), base.get(name, ()))
+        if rows:
+            absent += rows
+        else:
+            comparable.append(name)
+    rows = [row for metric in METRICS for row in _judged(metric, comparable, tonight, base, rule)]
+    rows += [row for name in comparable for row in _numerics(name, tonight[name], base[name])]
+    place = {name: number for number, name in enumerate(dict.fromkeys([*tonight, *base]))}
+    return sorted([*absent, *rows], key=lambda row: place[row.scenario])
+
+
+def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Row]:
+    """The rows of a scenario that cannot be held against its base as a whole; none where it can."""
+    metrics = _metrics(nights[-1]) if nights else [STEP_TIME]
+    names = tuple(one.night for one in nights)
+    if tonight is None:
+        return [Row(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics]
+    if tonight.why is not None:
+        verdict = NOT_RUN if tonight.status == "unsupported" and not nights else MISSING
+        about: dict[str, Any] = {"nights": names, "why": tonight.why, "status": tonight.status}
+        return [Row(scenario=name, metric=metric, verdict=verdict, **about) for metric in metrics]
+    if not nights:
+        return [
+            Row(
+                scenario=name,
+                metric=metric,
+                verdict=TOO_FEW if few else NEW,
+                tonight=_shown(tonight, metric),
+                launches=len(tonight.figures[metric].launches) if metric in METRICS else 0,
+                why=few or "the base has no figures of this scenario",
+            )
+            for metric in _metrics(tonight)
+            for few in [_too_few(tonight, metric)]
+        ]
+    before = nights[-1]
+    why = None
+    if tonight.what_ran and before.what_ran and tonight.what_ran != before.what_ran:
+        why = f"something else ran: {tonight.what_ran}; the base is of {before.what_ran}"
+    elif None not in (sizes := (tonight.world_size, before.world_size)) and sizes[0] != sizes[1]:
+        why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
+    if why is None:
+        return []
+    return [
+        Row(
+            scenario=name,
+            metric=metric,
+            verdict=NOT_COMPARABLE,
+            tonight=_shown(tonight, metric),
+            nights=names,
+            why=why,
+        )
+        for metric in _metrics(tonight)
+    ]
+
+
+def _metrics(one: Measured) -> list[str]:
+    """The metrics that a scenario has a figure or a verdict of."""
+    return [*one.figures, *([PARITY] if one.parity is not None else [])]
+
+
+def _shown(one: Measured, metric: str) -> float | str | None:
+    if metric == PARITY:
+        return one.parity
+    return math.exp(one.figures[metric].mean) if metric in one.figures else None
+
+
+def _too_few(one: Measured, metric: str) -> str | None:
+    """Why there is no verdict for want of launches; None where there are enough."""
+    if metric not in METRICS or len(one.figures[metric].launches) >= LAUNCHES_WANTED:
+        return None
+    return f"{len(one.figures[metric].launches)} and a verdict needs {LAUNCHES_WANTED}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A figure of tonight, and those of the nights of its base that have one, with their names."""
+
+    scenario: str
+    tonight: Figure
+    before: tuple[Figure, ...]
+    nights: tuple[str, ...]
+
+
+def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Row]:
+    """The rows of one metric that is a number."""
+    rows: list[Row] = []
+    pairs: list[_Pair] = []
+    for name in names:
+        known = [one for one in base[name] if metric in one.figures]
+        nights = tuple([one.night for one in known])
+        figure = tonight[name].figures.get(metric)
+        if figure is None:
+            if known:
+                rows.append(Row(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
+            continue
+        alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
+        pair = _Pair(
+            scenario=name,
+            tonight=figure,
+            before=tuple([one.figures[metric] for one in alike]),
+            nights=tuple([one.night for one in alike]),
+        )
+        few = _too_few(tonight[name], metric)
+        if few is not None:
+            rows.append(_row(metric, TOO_FEW, pair, why=few))
+        elif not alike:
+            sources = ", ".join(sorted({str(one.figures[metric].source) for one in known}))
+            why = f"{OTHERWISE}: {figure.source}; the base is of {sources}" if known else NO_BASE_FIGURE
+            rows.append(_row(metric, NEW, pair, why=why))
+        else:
+            pairs.append(pair)
+    error = (1.0 - rule.level) / max(1, len(pairs))
+    wanted = max(rule.nights, FEWEST_NIGHTS)
+    rows += _predicted(metric, [pair for pair in pairs if len(pair.before) >= wanted], error, rule.thresholds[metric])
+    rows += [_by_interval(metric, pair, error, rule.before) for pair in pairs if len(pair.before) < wanted]
+    return rows
+
+
+def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Row]:
+    """Against the prediction bounds of as many nights as are wanted."""
+    if not pairs:
+        return []
+    nights = np.array([[one.mean for one in pair.before] for pair in pairs])
+    apart = np.array([pair.tonight.mean for pair in pairs]) - nights.mean(axis=1)
+    extra = np.array([_of_fewer_launches(pair) for pair in pairs])
+    bounds = np.maximum(margins(nights, error, metric in POOLED, extra), math.log1p(threshold))
+    rows = []
+    for pair, difference, bound in zip(pairs, apart.tolist(), bounds.tolist(), strict=True):
+        verdict = REGRESSED if difference > bound else BETTER if difference < -bound else OK
+        rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+    return rows
+
+
+def _of_fewer_launches(pair: _Pair) -> float:
+    """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches.
+
+    That of a launch within its night is known from all of the nights together.
+    """
+    usual = sum([1.0 / len(one.launches) for one in pair.before]) / len(pair.before)
+    fewer = 1.0 / len(pair.tonight.launches) - usual
+    if fewer <= 0.0:
+        return 0.0
+    known = (pair.tonight, *pair.before)
+    return fewer * sum([one.variance for one in known]) / len(known)
+
+
+def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Row:
+    """Against the launches of the few nights that there are."""
+    launches = [value for one in pair.before for value in one.launches]
+    if len(launches) < LAUNCHES_WANTED:
+        few = f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}"
+        return _row(metric, TOO_FEW, pair, why=few)
+    ratio = ratio_of(launches, pair.tonight.launches, confidence=1.0 - 2.0 * error)
+    assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough
+    difference = math.log(ratio.value)
+    bound = math.log1p(threshold) + difference - math.log(ratio.low) if ratio.low > 0.0 else math.inf
+    if ratio.low > 1.0 + threshold:
+        verdict = REGRESSED
+    elif ratio.value > 1.0 + threshold:
+        verdict = UNCERTAIN
+    else:
+        verdict = BETTER if ratio.high < 1.0 / (1.0 + threshold) else OK
+    why = f"beyond {100 * threshold:.1f} %, and that may be chance" if verdict == UNCERTAIN else None
+    return _row(metric, verdict, pair, difference=difference, bound=bound, why=why)
+
+
+def _row(
+    metric: str,
+    verdict: str,
+    pair: _Pair,
+    *,
+    difference: float | None = None,
+    bound: float | None = None,
+    why: str | None = None,
+) -> Row:
+    tonight = math.exp(pair.tonight.mean)
+    return Row(
+        scenario=pair.scenario,
+        metric=metric,
+        verdict=verdict,
+        tonight=tonight,
+        base=None if difference is None else tonight / math.exp(difference),
+        ratio=None if difference is None else math.exp(difference),
+        bound=None if bound is None or bound > 700.0 else math.exp(bound),
+        launches=len(pair.tonight.launches),
+        nights=pair.nights,
+        why=why,
+    )
+
+
+def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Row]:
+    """Whether it trains the same model as well as it did; no row where that was never known."""
+    known = [(one.night, one.parity) for one in nights if one.parity is not None]
+    before = tuple(night for night, _ in known)
+    if not known:
+        if tonight.parity is None:
+            return []
+        return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=NO_BASE_VERDICT)]
+    worst = max((parity for _, parity in known), key=PARITIES.index)
+    if tonight.parity is None:
+        return [Row(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]
+    verdict = REGRESSED if PARITIES.index(tonight.parity) > PARITIES.index(worst) else OK
+    return [Row(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, nights=before)]

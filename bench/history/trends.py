@@ -1,0 +1,341 @@
+"""What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
+
+Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights are of one track where their figures can
+be set against each other (:func:`bench.analyse.comparable.key`); within it a trend is of one scenario and of what
+really ran under its name, because apex and the native implementation are two things.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from bench.analyse.comparable import Digest, changed, key, not_told, other_source, other_sources, source_of, unusable
+from bench.history import gate
+from bench.history.shifts import Levels, Shift, levels
+
+METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_images_j")
+"""The figures that are followed, of those in a digest; lower is better of all. Throughput is the step time again."""
+
+GATED = {digest: metric for metric, digest in gate.METRICS.items()}
+"""The gate's names of those figures that it looks at."""
+
+RECENT = 10
+"""Nights that the latest one is held against, and that stand for the beginning and the end of a trend."""
+
+COMMIT_LETTERS = 10
+"""Of a git commit, as it is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Night:
+    """A run as a point in time. ``commit``: of bench and its scenarios, None where unknown. ``accepted``: why, or None.
+
+    ``dirty``: there were changes that no commit holds.
+    """
+
+    run: str
+    utc: str
+    label: str | None
+    commit: str | None
+    dirty: bool
+    accepted: str | None
+
+    @property
+    def date(self) -> str:
+        """The day, or the run where the time is unknown."""
+        return self.utc[:10] or self.run
+
+    @property
+    def code(self) -> str:
+        """The commit in a few letters, with what it does not hold."""
+        commit = self.commit[:COMMIT_LETTERS] if self.commit else "unknown"
+        return f"{commit} (dirty)" if self.dirty else commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A shift in a trend."""
+
+    scenario: str
+    what_ran: str
+    metric: str
+    shift: Shift
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """All that shifted between the same two nights, and what is known of why.
+
+    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each; that a
+    figure that shifted was measured in another way is one, and the first. Where none did, those that changed one night
+    earlier or later, which noise may have moved the shift away from.
+    """
+
+    before: Night
+    after: Night
+    changes: tuple[Change, ...]
+    commits: str
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """One figure of one scenario over the nights of its track: None on nights that have none to go by.
+
+    ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
+    nights that the gate stops for this figure, by their place, accepted by a person or not.
+    """
+
+    scenario: str
+    what_ran: str
+    metric: str
+    values: tuple[float | None, ...]
+    sources: tuple[str | None, ...]
+    levels: Levels
+    regressed: tuple[int, ...]
+
+    @property
+    def known(self) -> list[int]:
+        """The nights that have a figure, by their place in the track."""
+        return [night for night, value in enumerate(self.values) if value is not None]
+
+    @property
+    def latest(self) -> float | None:
+        """The figure of the last night that has one."""
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+    @property
+    def over_all(self) -> float | None:
+        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves.
+
+        Of nights that were measured as the last one was.
+        """
+        known = self._figures()
+        ends = min(RECENT, len(known) // 2)
+        return median(known[-ends:]) / median(known[:ends]) if ends else None
+
+    @property
+    def over_recent(self) -> float | None:
+        """The last night over the median of the (up to) ten before it that were measured as it was."""
+        *before, last = self._figures() or [math.nan]
+        return last / median(before[-RECENT:]) if before else None
+
+    def _figures(self) -> list[float]:
+        """Of the nights that were measured as the last one was."""
+        known = self.known
+        return [
+            value
+            for night in known
+            if other_source(self.sources[night], self.sources[known[-1]]) is None
+            and (value := self.values[night]) is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """Nights that can be set against each other, the oldest first, with their trends and the shifts in them, the
+    latest first.
+
+    ``work``, ``place``: what is trained, and on what, in a few words. ``unusable``: for each scenario and reason, how
+    many nights have no figure for it.
+    """
+
+    work: str
+    place: str
+    nights: tuple[Night, ...]
+    trends: tuple[Trend, ...]
+    events: tuple[Event, ...]
+    unusable: Mapping[tuple[str, str], int]
+
+    def of(self, metric: str) -> list[Trend]:
+        """The trends of one figure that have a night at all."""
+        return [trend for trend in self.trends if trend.metric == metric and trend.known]
+
+
+def tracks(
+    digests: Sequence[Digest],
+    *,
+    scenarios: Sequence[str] = (),
+    accepted: Mapping[str, str] | None = None,
+    rule: gate.Rule | None = None,
+) -> list[Track]:
+    """The tracks of digests in the order of time, the one with the latest night first.
+
+    ``scenarios``: of these alone (none: of all). ``accepted``: the reasons for which runs were accepted, by run.
+    ``rule``: the gate's, by which nights regressed; None: they are not looked for.
+    """
+    grouped: dict[Any, list[Digest]] = {}
+    for digest in digests:
+        if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
+            grouped.setdefault(key(digest), []).append(digest)
+    made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
+    return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
+
+
+def scenarios_of(digests: Sequence[Digest]) -> list[str]:
+    """Every scenario that some night has, in the order in which they first appear."""
+    return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
+
+
+def _track(
+    digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
+) -> Track:
+    nights = tuple(_night(digest, accepted) for digest in digests)
+    values: dict[str, dict[tuple[str, str], dict[int, tuple[float | None, str | None]]]] = {
+        metric: {} for metric in METRICS
+    }
+    without: dict[tuple[str, str], int] = {}
+    for place, digest in enumerate(digests):
+        for row in digest["scenarios"]:
+            if scenarios and row["scenario"] not in scenarios:
+                continue
+            why = unusable(row)
+            if why is not None:
+                without[row["scenario"], why] = without.get((row["scenario"], why), 0) + 1
+                continue
+            for metric in METRICS:
+                mine = values[metric].setdefault((row["scenario"], row["what_ran"]), {})
+                mine[place] = _figure(row["launches"], metric), source_of(row, metric)
+    stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
+    trends = tuple(
+        _trend(scenario, what_ran, metric, [mine.get(place, (None, None)) for place in range(len(digests))], stopped)
+        for metric, by_scenario in values.items()
+        for (scenario, what_ran), mine in by_scenario.items()
+    )
+    return Track(
+        work=_work(digests[-1]),
+        place=_place(digests[-1]),
+        nights=nights,
+        trends=trends,
+        events=_events(trends, nights, digests),
+        unusable=without,
+    )
+
+
+def _night(digest: Digest, accepted: Mapping[str, str]) -> Night:
+    git = digest["git"] or {}
+    return Night(
+        run=digest["run"],
+        utc=digest["utc"] or "",
+        label=digest["label"],
+        commit=git.get("commit"),
+        dirty=bool(git.get("dirty")),
+        accepted=accepted.get(digest["run"]),
+    )
+
+
+def _figure(launches: Sequence[dict[str, Any]], metric: str) -> float | None:
+    """The geometric mean over the launches of a night; None where none tells, or one is no more than nothing.
+
+    As :func:`bench.analyse.intervals.geometric_mean`, and without arrays, of which a history would make a million.
+    """
+    known = [launch[metric] for launch in launches if launch.get(metric) is not None]
+    if not known or min(known) <= 0.0:
+        return None
+    first = known[0]
+    return float(first * math.exp(sum(math.log(one / first) for one in known) / len(known)))
+
+
+def _trend(
+    scenario: str,
+    what_ran: str,
+    metric: str,
+    nights: list[tuple[float | None, str | None]],
+    stopped: Mapping[tuple[str, str | None], Sequence[int]],
+) -> Trend:
+    values = [value for value, _ in nights]
+    return Trend(
+        scenario=scenario,
+        what_ran=what_ran,
+        metric=metric,
+        values=tuple(values),
+        sources=tuple(source for _, source in nights),
+        levels=levels(values),
+        regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
+    )
+
+
+def _stopped(
+    digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule
+) -> dict[tuple[str, str | None], list[int]]:
+    """The nights that the gate stops, by scenario and its metric: its verdicts follow from the nights before each."""
+    found: dict[tuple[str, str | None], list[int]] = {}
+    base: gate.Base = {}
+    for place, digest in enumerate(digests):
+        tonight = gate.measured(digest["run"], digest, scenarios or None)
+        rows = gate.judge(tonight, base, rule)
+        base = gate.after(tonight, rows, base, rule, by_person=digest["run"] in accepted)
+        for row in rows:
+            if row.verdict == gate.REGRESSED:
+                found.setdefault((row.scenario, row.metric), []).append(place)
+    return found
+
+
+def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
+    """Every shift of every trend by the nights that it lies between, the latest first."""
+    found: dict[tuple[int, int], list[Change]] = {}
+    for trend in trends:
+        for shift in trend.levels.shifts:
+            change = Change(scenario=trend.scenario, what_ran=trend.what_ran, metric=trend.metric, shift=shift)
+            found.setdefault((shift.after, shift.before), []).append(change)
+    return tuple(
+        Event(
+            before=nights[before],
+            after=nights[after],
+            changes=tuple(changes),
+            commits=commit_range(nights[before], nights[after]),
+            differs=(
+                *(_changed(changes, digests[before], digests[after]) or _beside(changes, digests, before, after)),
+                *not_told(digests[before], digests[after]),
+            ),
+        )
+        for (after, before), changes in sorted(found.items(), reverse=True)
+    )
+
+
+def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
+    """What is known to differ between two nights: that figures which shifted came about in another way, of which the
+    shift may be nothing else; and the rest."""
+    metrics = dict.fromkeys(change.metric for change in changes)
+    return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
+
+
+def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, after: int) -> Iterator[str]:
+    """What changed one night earlier or later, for a shift that nothing goes with."""
+    for when, night in (("a night earlier", before), ("a night later", after + 1)):
+        if 0 < night < len(digests):
+            yield from (f"{when}: {text}" for text in _changed(changes, digests[night - 1], digests[night]))
+
+
+def commit_range(before: Night, after: Night) -> str:
+    """What may have changed in the code between two nights, as ``git log`` takes it; in words where it cannot."""
+    if before.commit is None or after.commit is None:
+        return "unknown"
+    if before.commit != after.commit:
+        return f"{before.code}..{after.code}"
+    if before.dirty or after.dirty:
+        return f"same commit {before.commit[:COMMIT_LETTERS]}, with changes that no commit holds"
+    return f"same commit {before.commit[:COMMIT_LETTERS]}: not the code"
+
+
+def _work(digest: Digest) -> str:
+    """What is trained, in a few words, as far as it is known."""
+    work = digest["workload"]
+    words = [
+        work.get("model"),
+        f"{work['image_size']} px" if work.get("image_size") else None,
+        f"global batch {work['global_batch']}" if work.get("global_batch") else None,
+    ]
+    return ", ".join(word for word in words if word) or "an unknown workload"
+
+
+def _place(digest: Digest) -> str:
+    """What it is trained on, in a few words."""
+    hardware, replicas = digest["hardware"], digest["replicas"]
+    if digest["device"] == "cpu":
+        ranks = f"{replicas} CPU rank{'' if replicas == 1 else 's'} on " if replicas else ""
+        return ranks + (", ".join(map(str, hardware)) or "an unknown CPU")
+    named = [f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware)]
+    return " + ".join(named) or "unknown hardware"

@@ -1,1 +1,0 @@
-"""How ranks come to life. ``local``: the worker host on this machine."""

@@ -1,0 +1,256 @@
+"""What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
+
+import os
+import time
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from bench.core.apex_files import look
+from bench.core.errors import RequestError
+from bench.machine import nvml, redact
+from bench.seams.scenario import Scenario
+
+RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_OR_CPU = ", or use --device cpu"
+
+
+def cores() -> int:
+    """How many cores this process may use: its affinity, not what the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def available_memory_bytes() -> int:
+    """What the kernel says can be had without swapping."""
+    return _meminfo()["MemAvailable"]
+
+
+def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
+    """``cpu`` or ``cuda``, the GPUs that are here in PCI order, and in one line which of them is left out.
+
+    ``auto`` takes the GPUs where there are some, and the CPU where there is no driver or the environment hides them.
+    Raises :class:`RequestError` for ``cuda`` without a GPU, and for ``auto`` where there is a driver and it is broken.
+    """
+    if asked == "cpu":
+        return "cpu", [], None
+    gpus, why = visible_gpus()
+    if gpus:
+        return "cuda", gpus, why
+    assert why is not None
+    problem, remedy = why.split("; ", 1)
+    if asked == "cuda":
+        raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
+    if nvml.driver_present() and not problem.startswith(VISIBLE):
+        told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
+        raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
+    return "cpu", [], None
+
+
+def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
+    """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process; why there are none, or one less.
+
+    NVML does not know of the variable, and by it a scheduler says which GPUs are whose. As CUDA reads it: indices
+    (here in PCI order) or beginnings of UUIDs, up to the first that names no GPU.
+    """
+    here, why_none = nvml.list_gpus()
+    named = os.environ.get(VISIBLE)
+    if named is None or not here:
+        return here, why_none
+    left: list[nvml.Gpu] = []
+    for name in (part.strip() for part in named.split(",")):
+        match = [
+            gpu for gpu in here if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+        ]
+        if len(match) != 1:
+            break
+        left += match
+    hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
+    return [gpu for gpu in here if gpu in left], why_none if left else hidden
+
+
+def refuse_blocking_launches(device: str) -> None:
+    """Raises :class:`RequestError` where the environment makes CUDA wait for every kernel; on the CPU nothing does."""
+    if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
+        raise RequestError(
+            BLOCKING, "it makes every kernel wait for the one before, for debugging", f"unset {BLOCKING}"
+        )
+
+
+def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
+    """UUIDs of the GPUs named by PCI index or UUID, separated by commas; all of them by default.
+
+    Raises :class:`RequestError` for one that does not exist or is named twice.
+    """
+    if asked is None:
+        return tuple(gpu.uuid for gpu in here)
+    chosen: list[str] = []
+    known = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in here)
+    for name in (part.strip() for part in asked.split(",")):
+        match = [gpu.uuid for gpu in here if name in (str(gpu.index), gpu.uuid)]
+        if not match:
+            raise RequestError("--gpus", f"there is no GPU {name!r}", f"choose from {known}")
+        if match[0] in chosen:
+            raise RequestError("--gpus", f"GPU {name} is named twice", "name each GPU once")
+        chosen += match
+    return tuple(chosen)
+
+
+def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | None, packages: bool = True) -> str | None:
+    """Why ``scenario`` cannot run here, or None, as far as files tell; the worker host has the last word.
+
+    ``packages``: whether torch and torchvision must be installed for this interpreter (not so with ``--python``).
+    """
+    for package in ("torch", "torchvision") if packages else ():
+        if find_spec(package) is None:
+            return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
+    needs = set(scenario.needs)
+    if impl == "apex":
+        needs |= apex_modules(scenario)
+    if device == "cpu" and "cuda" in needs:
+        return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
+    wanted = sorted(need for need in needs if need.startswith("apex."))
+    if wanted and device == "cpu":
+        return "apex needs CUDA and this is the CPU; use --impl auto or native"
+    if wanted and packages:
+        files = look(apex_path)
+        there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
+        if not all(there[need] for need in wanted):
+            return files.explanation
+    return None
+
+
+def apex_modules(scenario: Scenario) -> set[str]:
+    """The modules of apex that the scenario uses where they are to be had."""
+    modules = set()
+    if scenario.strategy == "apex_ddp":
+        modules.add("apex.parallel")
+    if scenario.precision != "O0":
+        modules.add("apex.amp")
+    return modules
+
+
+def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any]:
+    """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared.
+
+    ``left_out``: which GPU cannot be used, and why.
+    """
+    import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
+    import socket
+
+    memory = _meminfo()
+    return {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores_usable": cores(),
+        "cores_online": os.cpu_count(),
+        "memory_gib": round(memory["MemTotal"] / 2**30, 1),
+        "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "turbo_disabled": _line("/sys/devices/system/cpu/intel_pstate/no_turbo"),
+        "container": _container(),
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "gpus_reason": left_out,
+        "environment": recorded_environment(),
+        "git": _git(),
+    }
+
+
+def state() -> dict[str, Any]:
+    """What changes while a run lasts; taken at its start and at its end."""
+    return {
+        "utc": utc_now(),
+        "load_1min": load(),
+        "memory_available_gib": round(available_memory_bytes() / 2**30, 2),
+    }
+
+
+def load() -> float:
+    """Runnable processes, averaged over the last minute."""
+    return os.getloadavg()[0]
+
+
+def busy_s() -> float:
+    """CPU seconds that the usable cores have been busy since the machine was started, with anybody's work."""
+    usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    with open("/proc/stat", encoding="ascii") as file:
+        for line in file:
+            name, *numbers = line.split()
+            if name in usable:
+                user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, numbers[:8])
+                ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def utc_now() -> str:
+    """The time for people, in UTC (ISO 8601)."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def cpu_model() -> str:
+    """The CPU's name as the kernel has it."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def recorded_environment() -> dict[str, str]:
+    """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
+    return {
+        name: redact.without_address_secrets(value)
+        for name, value in sorted(os.environ.items())
+        if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
+    }
+
+
+def _meminfo() -> dict[str, int]:
+    """/proc/meminfo in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if line.rstrip().endswith("kB")}
+
+
+def _line(path: str) -> str | None:
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().strip()
+
+
+def _container() -> str | None:
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and dirty flag of the checkout that bench runs from; None outside of one.
+
+    What git does not track counts where it is run without being named: in bench itself, and among the scenarios.
+    """
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if not os.path.exists(os.path.join(folder, ".git")):
+        return None
+    import subprocess
+
+    try:
+        commit = subprocess.run(
+            ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        dirty = any(
+            subprocess.run(
+                ["git", "-C", folder, "status", "--porcelain", *what], capture_output=True, text=True, check=True
+            ).stdout
+            for what in (["--untracked-files=no"], ["--untracked-files=all", "--", "bench/*.py", "scenarios/*.py"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"commit": commit, "dirty": dirty}

@@ -1,0 +1,51 @@
+"""The GPUs of this host as the driver describes them, how they reach each other, and which pynvml asks it."""
+
+import os
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+from bench.machine import nvml
+
+
+def facts() -> dict[str, Any]:
+    """``gpus``: a dict each; ``gpus_reason``: why there are none, or which is left out; ``driver``; ``topology``."""
+    found: dict[str, Any] = {"gpus": [], "gpus_reason": None, "driver": {}, "topology": [], "pynvml": _pynvml()}
+    try:
+        session = nvml.Nvml()
+    except nvml.NvmlUnavailable as error:
+        return {**found, "gpus_reason": str(error), "driver": {"version": None, "nvml": None, "cuda": None}}
+    try:
+        listed, found["gpus_reason"] = session.gpus()
+        versions = session.versions()
+        found["driver"] = {"version": versions["driver"], "nvml": versions["nvml"], "cuda": session.cuda_version()}
+        found["gpus"] = [
+            {**asdict(gpu), "numa_node": numa_node(gpu.pci_bus_id), **session.details(gpu.uuid)} for gpu in listed
+        ]
+        found["topology"] = [
+            {"between": [one.index, other.index], **session.path(one.uuid, other.uuid)}
+            for one, other in combinations(listed, 2)
+        ]
+    finally:
+        session.close()
+    return found
+
+
+def numa_node(pci_bus_id: str, root: str = "/sys/bus/pci/devices") -> int | None:
+    """The NUMA node that a device hangs on, from sysfs; None where the machine has one node only, or does not tell."""
+    domain, _, rest = pci_bus_id.lower().partition(":")
+    path = os.path.join(root, f"{domain[-4:]}:{rest}", "numa_node")
+    if not os.path.isfile(path):
+        return None
+    with open(path, encoding="ascii") as file:
+        node = int(file.read())
+    return node if node >= 0 else None
+
+
+def _pynvml() -> dict[str, Any]:
+    """Which module ``pynvml`` is, and what is wrong with it; also where there is no driver to ask."""
+    try:
+        module = nvml.import_pynvml()
+    except nvml.NvmlUnavailable as error:
+        return {"path": None, "problem": str(error)}
+    return {"path": module.__file__, "problem": None}

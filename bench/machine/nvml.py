@@ -1,0 +1,457 @@
+"""What NVIDIA's driver says about GPUs and the processes on them: the one place that talks to ``pynvml``.
+
+    python -c "from bench.machine.nvml import list_gpus; print(list_gpus())"
+
+NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers devices in its own order, so a device is named by its UUID everywhere,
+and an index is a position in PCI order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``). A figure that the driver does not give is
+None with a reason: an error of one metric on one device leaves all others as they are.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from bench.core.errors import BenchError
+
+LIBRARY = "libnvidia-ml.so.1"
+"""The soname that pynvml loads."""
+
+REQUIREMENT = "'nvidia-ml-py>=12.560'"
+"""As a shell takes it; the version is that of ``pyproject.toml``."""
+
+METRICS = (
+    "utilisation_percent",
+    "power_w",
+    "energy_mj",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_c",
+    "throttle_reasons",
+    "used_mib",
+)
+"""The figures of one device at one moment, as in ``bench.core.records.DEVICE_COLUMNS``."""
+
+LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
+"""Counters of what a device sent and received, where the driver offers them; they only ever grow."""
+
+NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
+ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
+
+EXCLUSIVE = "exclusive process"
+"""The compute mode in which one process at a time can use a GPU, as clusters set it."""
+
+_SIGNS_OF_A_DRIVER = (
+    "/dev/nvidiactl",
+    "/proc/driver/nvidia/version",
+    f"/usr/lib/wsl/lib/{LIBRARY}",
+)
+_NOT_AVAILABLE = (None, 2**32 - 1, 2**64 - 1)
+_NO_PID = (0, 2**32 - 1)
+_MIB = 2**20
+_ATTEMPTS = 4
+_ALL_LINKS = 2**32 - 1
+_P2P_READ, _P2P_NVLINK = 0, 2
+"""NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
+_WSL = "/dev/dxg"
+
+SCRAMBLED = (
+    "the driver's list was scrambled (PID 0, PID 4294967295, or a PID twice), as by early R535; update the driver"
+)
+MIG_ENERGY = "MIG is on, and the counter is that of the whole GPU"
+
+
+class NvmlUnavailable(BenchError):
+    """NVML cannot be used here: one line, ``problem; remedy``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts. ``driver``: the driver's version.
+
+    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. Both, and ``memory_total_mib``,
+    are None where the driver does not tell.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_total_mib: float | None
+    compute_capability: str | None
+    power_limit_w: float | None
+    driver: str | None
+
+
+def driver_present() -> bool:
+    """Whether there is a driver to ask, seen from its files alone (a stand-in on ``LD_LIBRARY_PATH`` is one, too)."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    libraries = [os.path.join(folder, LIBRARY) for folder in folders if folder]
+    return any(os.path.exists(path) for path in (*_SIGNS_OF_A_DRIVER, *libraries))
+
+
+def list_gpus() -> tuple[list[Gpu], str | None]:
+    """The GPUs of this host in PCI order, and in one line why there are none or which one is left out."""
+    try:
+        nvml = Nvml()
+    except NvmlUnavailable as error:
+        return [], str(error)
+    try:
+        return nvml.gpus()
+    finally:
+        nvml.close()
+
+
+class Nvml:
+    """A session with the driver: one ``nvmlInit``, one handle per device.
+
+    Raises :class:`NvmlUnavailable` when there is no driver, no (or a foreign) ``pynvml``, or the driver refuses. What
+    fails later is told beside the figure that it cost, and nothing is raised. ``scrambled``: lists that were dropped.
+    """
+
+    def __init__(self) -> None:
+        self._pynvml = pynvml = _import_pynvml()
+        # No NVMLErrors: the second is raised of a driver without the newest symbols, the third of a name in Latin-1.
+        self._errors: tuple[type[Exception], ...] = (
+            pynvml.NVMLError,
+            pynvml.NVMLLibraryMismatchError,
+            UnicodeDecodeError,
+        )
+        try:
+            pynvml.nvmlInit()
+        except self._errors as error:
+            raise NvmlUnavailable(
+                f"NVML does not start: {_line(error)}; mend the driver until nvidia-smi works, or use --device cpu"
+            ) from error
+        self.scrambled = 0
+        self._handles: dict[str, Any] = {}
+        self._mig: dict[str, bool] = {}
+        self._list_processes: Callable[[Any], Any] = pynvml.nvmlDeviceGetComputeRunningProcesses
+        self._throttle_reasons: Callable[[Any], Any] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
+        self._reads: dict[str, tuple[Callable[[Any], Any], float]] = {
+            "utilisation_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu, 1.0),
+            "power_w": (pynvml.nvmlDeviceGetPowerUsage, 1e-3),
+            "energy_mj": (pynvml.nvmlDeviceGetTotalEnergyConsumption, 1.0),
+            "sm_clock_mhz": (lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM), 1.0),
+            "memory_clock_mhz": (lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM), 1.0),
+            "temperature_c": (lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU), 1.0),
+            "throttle_reasons": (self._read_throttle_reasons, 1),
+            # The first version of the structure, in which "used" has the driver's own reserve in it on every driver.
+            "used_mib": (lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used, 1 / _MIB),
+        }
+
+    def gpus(self) -> tuple[list[Gpu], str | None]:
+        """The devices in PCI order, and why there are none or which one is left out (its driver's error)."""
+        pynvml = self._pynvml
+        count, reason = self._try(pynvml.nvmlDeviceGetCount)
+        if reason is not None:
+            return [], f"NVML does not count the GPUs: {reason}; mend the driver until nvidia-smi works"
+        driver = self.versions()["driver"]
+        found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
+        problems = []
+        for number in range(count):
+            entry, reason = self._try(partial(self._describe, number))
+            if reason is None:
+                found.append(entry)
+            else:
+                problems.append(f"the GPU that nvidia-smi numbers {number} is left out: {reason}; reset or replace it")
+        if not count:
+            problems.append("the driver lists no GPU; start the container with its GPUs, or use --device cpu")
+        found.sort(key=lambda entry: entry[0])
+        gpus = [Gpu(index=index, driver=driver, **fields) for index, (_, fields) in enumerate(found)]
+        return gpus, "; ".join(problems) or None
+
+    def processes(self, uuid: str) -> tuple[list[tuple[int, float | None]], str | None]:
+        """``(pid, used_mib)`` of every compute process on a device, and why the list or a figure in it is missing.
+
+        A process that is there without a figure, or with one of 0, has ``used_mib`` None.
+        """
+        pynvml = self._pynvml
+        reason = None
+        for _ in range(_ATTEMPTS):
+            try:
+                rows = self._running(self._handle(uuid))
+            except pynvml.NVMLError_InsufficientSize as error:
+                reason = f"{_line(error)}, {_ATTEMPTS} times"  # processes came between the two calls; again
+                continue
+            except self._errors as error:
+                return [], _line(error)
+            used = [(int(row.pid), _scaled(row.usedGpuMemory or None, 1 / _MIB)) for row in rows]
+            if self._is_scrambled(uuid, [pid for pid, _ in used]):
+                self.scrambled += 1
+                return [], SCRAMBLED
+            if any(row.usedGpuMemory == 0 for row in rows):
+                return used, ZERO
+            return used, self._no_figure(uuid) if any(mib is None for _, mib in used) else None
+        return [], reason
+
+    def used_mib(self, uuid: str) -> tuple[float | None, str | None]:
+        """The whole device's memory in use, the driver's reserve included, as in :meth:`device_sample`; or why not."""
+        read, unit = self._reads["used_mib"]
+        value, reason = self._try(lambda: read(self._handle(uuid)))
+        return _scaled(value, unit), reason
+
+    def occupied_mib(self, uuid: str) -> tuple[float | None, str | None]:
+        """The device's memory that processes occupy: without the driver's reserve where the driver tells it (R510)."""
+        pynvml = self._pynvml
+        value, reason = self._try(
+            lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=pynvml.nvmlMemory_v2).used
+        )
+        return (_scaled(value, 1 / _MIB), None) if reason is None else self.used_mib(uuid)
+
+    def mig(self, uuid: str) -> bool:
+        """Whether the device is cut into MIG instances. Asked once: it cannot change while the device is used."""
+        if uuid not in self._mig:
+            mode, reason = self._try(lambda: self._pynvml.nvmlDeviceGetMigMode(self._handle(uuid)))
+            self._mig[uuid] = reason is None and mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE
+        return self._mig[uuid]
+
+    def process_name(self, pid: int) -> str | None:
+        """The name of a process that the driver lists, from the driver or ``/proc``; None where neither knows."""
+        name, _ = self._try(lambda: self._pynvml.nvmlSystemGetProcessName(pid))
+        if name:
+            return str(name)
+        path = f"/proc/{pid}/comm"
+        if not os.path.isfile(path):
+            return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+
+    def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
+        """Every one of :data:`METRICS` now, and ``reason``: which of them are None and why, or None.
+
+        ``utilisation_percent`` is the share of the driver's last sampling period with a kernel on the device;
+        ``energy_mj`` the driver's counter since it was loaded; ``used_mib`` the whole device, the driver's reserve
+        included; ``throttle_reasons`` NVML's bits (``nvmlClocksEventReasons``). After ``reason`` come the counters of
+        :data:`LINKS`, in KiB, and ``mig``: under it the energy, which is that of the whole GPU, is None. A counter that
+        the device does not offer is None, and the reason says so; without ``links`` they are None and not asked for.
+        """
+        handle, reason = self._try(partial(self._handle, uuid))
+        if reason is not None:
+            return unknown_sample(reason)
+        sample: dict[str, Any] = {}
+        reasons: dict[str, str] = {}
+        for metric, (read, unit) in self._reads.items():
+            value, reason = self._try(partial(read, handle))
+            sample[metric] = _scaled(value, unit)
+            if reason is not None:
+                reasons[metric] = reason
+        if len(reasons) == len(METRICS) and len(set(reasons.values())) == 1:  # such as a GPU that is lost
+            return unknown_sample(reasons.popitem()[1])
+        mig = self.mig(uuid)
+        if mig:
+            sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
+        counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINKS), {})
+        told = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
+        return {**sample, "reason": told or None, **counters, "mig": mig}
+
+    def versions(self) -> dict[str, str | None]:
+        """``driver`` and ``nvml``, None where the driver does not tell."""
+        return {
+            "driver": self._try(self._pynvml.nvmlSystemGetDriverVersion)[0],
+            "nvml": self._try(self._pynvml.nvmlSystemGetNVMLVersion)[0],
+        }
+
+    def details(self, uuid: str) -> dict[str, Any]:
+        """What :class:`Gpu` has not, for a page about the device; None is what the driver does not tell.
+
+        ``free_mib``, ``occupied_mib``; ``default_power_limit_w``; ``max_sm_clock_mhz``; ``mig``; ``ecc``,
+        ``persistence`` (bool); ``compute_mode`` (``default``, ``exclusive thread``, ``prohibited`` or
+        ``exclusive process``); ``pcie_generation``, ``pcie_width``, ``max_pcie_width``; ``processes``: (PID, name, MiB)
+        with ``processes_reason``; and ``now``: :meth:`device_sample`.
+        """
+        pynvml = self._pynvml
+
+        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+            return self._try(lambda: function(self._handle(uuid), *arguments))[0]
+
+        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
+        ecc = ask(pynvml.nvmlDeviceGetEccMode)
+        persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
+        compute_modes = {
+            pynvml.NVML_COMPUTEMODE_DEFAULT: "default",
+            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive thread",
+            pynvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE,
+        }
+        rows, reason = self.processes(uuid)
+        return {
+            "free_mib": None if memory is None else memory.free / _MIB,
+            "occupied_mib": self.occupied_mib(uuid)[0],
+            "default_power_limit_w": _scaled(ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit), 1e-3),
+            "max_sm_clock_mhz": ask(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
+            "mig": self.mig(uuid),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "persistence": None if persistence is None else bool(persistence),
+            "compute_mode": compute_modes.get(ask(pynvml.nvmlDeviceGetComputeMode)),
+            "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+            "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+            "max_pcie_width": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+            "processes": [[pid, self.process_name(pid), mib] for pid, mib in rows],
+            "processes_reason": reason,
+            "now": self.device_sample(uuid),
+        }
+
+    def path(self, one: str, other: str) -> dict[str, Any]:
+        """How two devices reach each other: ``level``, the closest thing that both hang on (None: not told), ``p2p``
+        and ``nvlink``: whether one can read the other's memory, at all and over NVLink (None: not told).
+        """
+        pynvml = self._pynvml
+
+        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+            return self._try(lambda: function(self._handle(one), self._handle(other), *arguments))[0]
+
+        levels = {
+            pynvml.NVML_TOPOLOGY_INTERNAL: "the same board",
+            pynvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
+            pynvml.NVML_TOPOLOGY_MULTIPLE: "several PCIe switches",
+            pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "a PCIe host bridge",
+            pynvml.NVML_TOPOLOGY_NODE: "the same NUMA node",
+            pynvml.NVML_TOPOLOGY_SYSTEM: "the link between CPU sockets",
+        }
+        p2p = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_READ)
+        nvlink = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
+        return {
+            "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
+            "p2p": None if p2p is None else p2p == pynvml.NVML_P2P_STATUS_OK,
+            "nvlink": None if nvlink is None else nvlink == pynvml.NVML_P2P_STATUS_OK,
+        }
+
+    def cuda_version(self) -> str | None:
+        """The newest CUDA that the driver supports, such as ``"12.4"``."""
+        number, reason = self._try(self._pynvml.nvmlSystemGetCudaDriverVersion_v2)
+        return None if reason is not None else f"{number // 1000}.{number % 1000 // 10}"
+
+    def close(self) -> None:
+        """End the session."""
+        self._handles.clear()
+        self._try(self._pynvml.nvmlShutdown)
+
+    def _describe(self, number: int) -> tuple[tuple[int, int, int], dict[str, Any]]:
+        """The place in PCI order of the device that NVML numbers ``number``, and the fields of its :class:`Gpu`."""
+        pynvml = self._pynvml
+        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+        pci = pynvml.nvmlDeviceGetPciInfo(handle)
+        name, reason = self._try(partial(pynvml.nvmlDeviceGetName, handle))
+        memory = self._try(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)[0]
+        capability = self._try(partial(pynvml.nvmlDeviceGetCudaComputeCapability, handle))[0]
+        power_limit = self._try(partial(pynvml.nvmlDeviceGetPowerManagementLimit, handle))[0]
+        fields = {
+            "uuid": pynvml.nvmlDeviceGetUUID(handle),
+            "name": name or f"name unknown ({reason})",
+            "pci_bus_id": pci.busId,
+            "memory_total_mib": _scaled(memory, 1 / _MIB),
+            "compute_capability": None if capability is None else "{}.{}".format(*capability),
+            "power_limit_w": _scaled(power_limit, 1e-3),
+        }
+        return (pci.domain, pci.bus, pci.device), fields
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _is_scrambled(self, uuid: str, pids: list[int]) -> bool:
+        if any(pid in _NO_PID for pid in pids):
+            return True
+        return len(set(pids)) < len(pids) and not self.mig(uuid)  # with MIG a process may be in two instances
+
+    def _no_figure(self, uuid: str) -> str:
+        if self.mig(uuid):
+            return "MIG is on, and the driver gives no figure of a process on the whole GPU"
+        if os.path.exists(_WSL):
+            return f"{NO_FIGURE}: WSL2's driver has none of a process"
+        return NO_FIGURE
+
+    def _read_links(self, handle: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        """The counters of :data:`LINKS`, all in one call, and why one is missing.
+
+        PCIe's are read off a counter and not by ``nvmlDeviceGetPcieThroughput``, which waits 20 ms for each direction.
+        """
+        pynvml = self._pynvml
+        fields = {
+            "pcie_tx_kib": (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1 / 1024),
+            "pcie_rx_kib": (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1 / 1024),
+            "nvlink_tx_kib": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS), 1.0),
+            "nvlink_rx_kib": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS), 1.0),
+        }
+        asked = [field for field, _ in fields.values()]
+        answers, reason = self._try(lambda: list(pynvml.nvmlDeviceGetFieldValues(handle, asked)))
+        if reason is not None:
+            return dict.fromkeys(LINKS), dict.fromkeys(LINKS, reason)
+        values: dict[str, Any] = {}
+        problems: dict[str, str] = {}
+        for (name, (_, unit)), answer in zip(fields.items(), answers, strict=True):
+            narrow = answer.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            value = answer.value.uiVal if narrow else answer.value.ullVal
+            if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+                values[name], problems[name] = None, _line(pynvml.NVMLError(answer.nvmlReturn))
+            elif value in _NOT_AVAILABLE:
+                values[name], problems[name] = None, NO_FIGURE
+            else:
+                values[name] = value * unit
+        return values, problems
+
+    def _running(self, handle: Any) -> Any:
+        try:
+            return self._list_processes(handle)
+        except self._pynvml.NVMLLibraryMismatchError:
+            self._list_processes = self._pynvml.nvmlDeviceGetComputeRunningProcesses_v2
+            return self._list_processes(handle)
+
+    def _read_throttle_reasons(self, handle: Any) -> Any:
+        try:
+            return self._throttle_reasons(handle)
+        except self._pynvml.NVMLError_FunctionNotFound:  # drivers before R535 have the older name alone
+            self._throttle_reasons = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons
+            return self._throttle_reasons(handle)
+
+    def _try(self, call: Callable[[], Any]) -> tuple[Any, str | None]:
+        """What ``call`` gives, or None and the reason."""
+        try:
+            value = call()
+        except self._errors as error:
+            return None, _line(error)
+        return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)
+
+
+def unknown_sample(reason: str) -> dict[str, Any]:
+    """What :meth:`Nvml.device_sample` gives for a device of which nothing is known."""
+    return {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
+
+
+def _scaled(value: int | None, unit: float) -> float | None:
+    """``value * unit``, None staying None and bits (unit 1) staying an integer."""
+    return None if value is None else value * unit
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _import_pynvml() -> ModuleType:
+    """The module of nvidia-ml-py. Raises :class:`NvmlUnavailable` where it would not work, and says what to do."""
+    if not driver_present():
+        raise NvmlUnavailable(
+            "there is no NVIDIA driver on this host; install it, start the container with its GPUs, or use --device cpu"
+        )
+    return import_pynvml()
+
+
+def import_pynvml() -> ModuleType:
+    """The module of nvidia-ml-py, whether or not there is a driver. Raises :class:`NvmlUnavailable`."""
+    try:
+        import pynvml
+    except ModuleNotFoundError as error:
+        raise NvmlUnavailable(f"the module pynvml is not installed; pip install {REQUIREMENT}") from error
+    if not hasattr(pynvml, "_nvmlGetFunctionPointer"):
+        raise NvmlUnavailable(
+            f"the deprecated project 'pynvml' shadows nvidia-ml-py ({pynvml.__file__}); "
+            f"pip uninstall pynvml && pip install --force-reinstall {REQUIREMENT}"
+        )
+    if not hasattr(pynvml, "NVMLLibraryMismatchError"):
+        raise NvmlUnavailable(f"this nvidia-ml-py is too old ({pynvml.__file__}); pip install {REQUIREMENT}")
+    module: ModuleType = pynvml
+    return module

@@ -1,0 +1,263 @@
+"""From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.core.errors import RequestError
+from bench.core.records import Job, Workload
+from bench.seams.discover import RESERVED, Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How much is measured: launches per scenario, warm-up and measured steps of each."""
+
+    launches: int
+    warmup: int
+    iters: int
+
+
+PROFILES: dict[tuple[str, str], Profile] = {
+    ("quick", "cpu"): Profile(launches=1, warmup=2, iters=10),
+    ("quick", "cuda"): Profile(launches=1, warmup=10, iters=30),
+    ("standard", "cpu"): Profile(launches=5, warmup=5, iters=30),
+    ("standard", "cuda"): Profile(launches=5, warmup=50, iters=100),
+    ("nightly", "cpu"): Profile(launches=7, warmup=5, iters=40),
+    ("nightly", "cuda"): Profile(launches=7, warmup=50, iters=200),
+}
+"""By profile and kind of device. ``quick`` answers in a minute or two and claims no significance."""
+
+DEFAULT_IMAGE_SIZE = {"cpu": 64, "cuda": 224}
+DEFAULT_GLOBAL_BATCH = {"cpu": 8, "cuda": 128}
+HALF = {"cpu": "bf16", "cuda": "fp16"}
+RESIDUAL_NETWORKS = ("resnet", "resnext", "wide_resnet")
+"""What the names of torchvision's models begin with that can start with idle residual branches."""
+
+REFERENCE = RESERVED
+"""What the launch that computes the reference is called in logs and on the screen."""
+
+BYTES_PER_FP32 = 4
+BYTES_PER_RANK = 128 * 2**20
+"""What a rank has to itself at least: one forked for ResNet-18 with images of 32 px has 140 MiB of private memory."""
+
+BYTES_PER_STEP = 2048
+"""What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked for, with every default filled in.
+
+    ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
+    ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
+    for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
+    ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
+    ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
+    """
+
+    scenarios: tuple[str, ...]
+    device: str
+    devices: tuple[str, ...]
+    replicas: int
+    model: str
+    image_size: int
+    global_batch: int
+    warmup: int
+    iters: int
+    launches: int
+    profile: str
+    impl: str
+    apex_path: str | None
+    python: str | None
+    seed: int
+    fresh: bool
+    stall_timeout_s: float
+    label: str | None
+    until_precision: float | None = None
+    budget_s: float | None = None
+    diagnose: bool = False
+    trace: bool = False
+    parity: bool = True
+    sample_interval_s: float | None = None
+    force: bool = False
+
+    @property
+    def workload(self) -> Workload:
+        """What every scenario trains."""
+        return Workload(
+            model=self.model,
+            image_size=self.image_size,
+            global_batch=self.global_batch,
+            replicas=self.replicas,
+            device=self.device,
+            half=HALF[self.device],
+            zero_init_residual=self.model.startswith(RESIDUAL_NETWORKS),
+            warmup=self.warmup,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One launch to be done: its number, which repetition of its scenario it is, and its job, still without folders."""
+
+    launch: int
+    repeat: int
+    found: Found
+    job: Job
+
+
+def global_batch(
+    asked: int | None, per_rank: int | None, device: str, scenarios: Sequence[Found], replicas: int
+) -> int:
+    """The global batch: as asked, or ``per_rank`` on every replica, or the default that the replicas can share.
+
+    Raises :class:`RequestError` when the parts would not be equal.
+    """
+    parts = max((found.scenario.replicas(replicas) for found in scenarios), default=1)
+    if per_rank is not None:
+        return per_rank * parts
+    if asked is None:
+        return max(1, DEFAULT_GLOBAL_BATCH[device] // parts) * parts
+    if asked % parts:
+        below, above = asked // parts * parts, (asked // parts + 1) * parts
+        near = f"{below} or {above}" if below else f"{above}"
+        raise RequestError("--global-batch", f"{asked} images cannot be shared evenly by {parts} ranks", f"use {near}")
+    return asked
+
+
+def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int, per_rank: bool = False) -> None:
+    """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter, images of more than a half.
+
+    ``per_rank``: the batch was asked for by ``--batch-per-rank``. Raises :class:`RequestError` that names the option
+    that is largest for its kind and, for ranks and timings, the most that it can be.
+    """
+    workload = request.workload
+    ranks = [found.scenario.processes(request.replicas) for found in scenarios]
+    steps = request.warmup + request.iters
+    most_ranks = max(1, available_bytes // BYTES_PER_RANK)
+    if max(ranks, default=1) > most_ranks:
+        raise RequestError(
+            "--nproc" if request.device == "cpu" else "--gpus",
+            f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least and "
+            f"{available_bytes >> 30} GiB are free",
+            f"use at most {most_ranks}",
+        )
+    needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
+    budget = available_bytes // 4
+    if needed > budget:
+        most = {
+            "--launches": budget // (steps * sum(ranks) * BYTES_PER_STEP),
+            "--iters": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.warmup,
+            "--warmup": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.iters,
+            "--nproc": budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP),
+        }
+        asked = {
+            "--launches": request.launches,
+            "--iters": request.iters,
+            "--warmup": request.warmup,
+            "--nproc": max(ranks),
+        }
+        largest = max(asked, key=asked.__getitem__)
+        raise RequestError(
+            largest,
+            f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "
+            f"{needed >> 30} GiB of memory and {available_bytes >> 30} GiB are free",
+            f"use at most {most[largest]}" if most[largest] > 0 else "ask for less",
+        )
+    images = workload.pool_batches * workload.global_batch
+    pool = images * 3 * workload.image_size**2 * BYTES_PER_FP32
+    if pool > available_bytes // 2:
+        batch = "--batch-per-rank" if per_rank else "--global-batch"
+        raise RequestError(
+            batch if workload.global_batch > workload.image_size else "--image-size",
+            f"{images} images of {workload.image_size} px take {pool >> 30} GiB of memory and "
+            f"{available_bytes >> 30} GiB are free",
+            "use fewer or smaller images",
+        )
+
+
+def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[Planned, ...]:
+    """The launches in the order in which they run: one round over the scenarios for each repetition.
+
+    Every other round goes backwards, so that drift of the machine hits all scenarios alike. ``cores``: how many this
+    process may use; every launch gets the same budget of threads, shared by its ranks.
+    """
+    planned: list[Planned] = []
+    for repeat in range(request.launches):
+        planned += one_round(request, scenarios, repeat, len(planned), cores)
+    return tuple(planned)
+
+
+def one_round(request: Request, scenarios: Sequence[Found], repeat: int, first: int, cores: int) -> tuple[Planned, ...]:
+    """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
+    order = list(reversed(scenarios)) if repeat % 2 else list(scenarios)
+    return tuple(
+        Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, cores))
+        for launch, found in enumerate(order, start=first)
+    )
+
+
+def diagnostic(request: Request, found: Found, launch: int, cores: int, trace: str) -> Planned:
+    """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
+    job = replace(_job(request, found, launch, 0, cores), purpose="diagnose", trace=trace)
+    return Planned(launch=launch, repeat=0, found=found, job=job)
+
+
+def reference(request: Request, replica_counts: tuple[int, ...], launch: int, cores: int) -> Job:
+    """The launch that computes what all scenarios are held against, on the first chosen device.
+
+    On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
+    """
+    return Job(
+        launch=launch,
+        scenario=REFERENCE,
+        scenario_file="",
+        repeat=0,
+        strategy="single",
+        precision="O0",
+        half=HALF[request.device],
+        processes=1,
+        replicas=1,
+        distributed=False,
+        impl="native",
+        workload=request.workload,
+        iters=request.iters,
+        threads=max(1, cores // request.replicas),
+        devices=request.devices[:1],
+        stall_timeout_s=request.stall_timeout_s,
+        purpose="reference",
+        replica_counts=replica_counts,
+    )
+
+
+def group_timeout_s(stall_timeout_s: float) -> float:
+    """How long a collective may wait: longer than the supervisor does, which can say who did not come."""
+    return max(300.0, 10.0 * stall_timeout_s)
+
+
+def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:
+    scenario = found.scenario
+    processes = scenario.processes(request.replicas)
+    everything: dict[str, Any] = {
+        "launch": launch,
+        "scenario": found.name,
+        "scenario_file": found.file,
+        "repeat": repeat,
+        "strategy": scenario.strategy,
+        "precision": scenario.precision,
+        "half": scenario.half or HALF[request.device],
+        "processes": processes,
+        "replicas": scenario.replicas(request.replicas),
+        "distributed": scenario.distributed,
+        "impl": request.impl,
+        "workload": request.workload,
+        "iters": request.iters,
+        "threads": max(1, cores // processes),
+        "devices": request.devices[:1] if scenario.strategy == "single" else request.devices,
+        "apex_path": request.apex_path,
+        "stall_timeout_s": request.stall_timeout_s,
+        "rendezvous_timeout_s": group_timeout_s(request.stall_timeout_s),
+    }
+    return Job(**everything)

@@ -1,0 +1,1 @@
+"""A run on disk: written whole or not at all, sealed, read back, checked."""

@@ -1,0 +1,165 @@
+"""Whether a run folder is what it says: seals, counts, and the laws that its figures obey.
+
+    python -m bench check latest
+
+Every finding is one line that names the file or the launch.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench.core.errors import RequestError
+from bench.core.records import PHASES, STATUSES, Workload
+from bench.runs.store import SAMPLED, Run, describe_files, read, records_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUM_TOLERANCE_MS = 1e-6
+START_TOLERANCE_MS = 1e-3
+"""Of ``start_ns``, which is rounded to a nanosecond, over the step that lies between two of them."""
+
+
+def findings(path: str) -> list[str]:
+    """What is wrong with the run in this folder; nothing for a sound one."""
+    try:
+        run = _of_known_launches(read(path, allow_incomplete=True))
+    except RequestError as error:
+        return [error.problem]
+    try:
+        return [*_files(run), *_document(run), *_steps(run), *_memory(run), *_other_rows(run)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [f"{path}/run.json has a record that cannot be understood ({type(error).__name__}: {error})"]
+
+
+def _of_known_launches(run: Run) -> Run:
+    """An incomplete run without the samples of a launch that has no record yet to hold them against."""
+    if run.document["complete"]:
+        return run
+    known = [record["launch"] for record in records_of(run.document)]
+    return replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
+
+
+def _files(run: Run) -> Iterator[str]:
+    if not run.document["complete"]:
+        yield f"{run.path} is incomplete: it was interrupted, or is still being written"
+        return
+    sealed = run.document["files"]
+    for name, found in describe_files(run.path).items():
+        if name not in sealed:
+            yield f"{run.path}/{name} is no file of this run"
+        elif found["rows"] != sealed[name]["rows"]:
+            yield f"{run.path}/{name} has {found['rows']} rows and {sealed[name]['rows']} were sealed"
+
+
+def _document(run: Run) -> Iterator[str]:
+    document = run.document
+    numbers = [record["launch"] for record in records_of(document)]
+    if numbers != list(range(len(numbers))):
+        yield f"{run.path}/run.json: launches are numbered {_short(numbers)}"
+    for record in records_of(document):
+        if record["status"] not in STATUSES:
+            yield f"launch {record['launch']} has the status {record['status']!r}, which there is not"
+    stored = {key: value for key, value in document["workload"].items() if key != "hash"}
+    known = document["workload"]["hash"] is not None or not document.get("imported")
+    if (
+        known
+        and set(stored) == set(Workload.__dataclass_fields__)
+        and Workload(**stored).hash() != document["workload"]["hash"]
+    ):
+        yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
+
+
+def _steps(run: Run) -> Iterator[str]:
+    import pandas as pd
+
+    rows = run.steps
+    search = run.document["batch_search"]
+    timed = [*run.document["launches"], *run.document["superseded"], *(search["launches"] if search else ())]
+    measured = {record["launch"]: record for record in timed}
+    for launch in sorted(set(rows["launch"]) - set(measured)):
+        yield f"steps.parquet has rows of launch {launch}, which has no record"
+    for launch, record in measured.items():
+        mine = rows[rows["launch"] == launch]
+        yield from _ranks_and_steps(run, record, mine)
+        if len(mine) and set(zip(mine["scenario"], mine["repeat"], strict=True)) != {
+            (record["scenario"], record["repeat"])
+        }:
+            yield f"launch {launch}: its steps are of another scenario or repeat than its record says"
+        if record["status"] == "ok" and record.get("checks", {}).get("conservation_ok") is False:
+            yield f"launch {launch}: its steps do not add up to the host's wall time"
+    phases = rows[[f"{phase}_ms" for phase in PHASES]]
+    sums = phases.sum(axis=1)
+    if run.document.get("imported"):
+        sums = sums.where(phases.notna().any(axis=1), rows["step_ms"])  # it has no phases
+    wrong = (sums - rows["step_ms"]).abs() > SUM_TOLERANCE_MS * rows["step_ms"].abs().clip(lower=1.0)
+    yield from (
+        f"launch {row.launch}, rank {row.rank}, step {row.step}: its phases do not add up to it"
+        for row in rows[wrong | rows["step_ms"].isna() | (rows["step_ms"] <= 0)].itertuples()
+    )
+    ordered = rows.sort_values(["launch", "rank", "step"])
+    later = ordered.groupby(["launch", "rank"])[["start_ns", "warmup"]].shift(-1)
+    gap = (later["start_ns"] - ordered["start_ns"]) / 1e6 - ordered["step_ms"]
+    in_one_window = ~ordered["warmup"] & pd.notna(later["start_ns"])
+    wrong = (gap < -START_TOLERANCE_MS) | (in_one_window & (gap.abs() > START_TOLERANCE_MS))
+    yield from (
+        f"launch {row.launch}, rank {row.rank}: step {row.step} does not end where the next one starts"
+        for row in ordered[wrong].itertuples()
+    )
+
+
+def _ranks_and_steps(run: Run, record: dict[str, Any], mine: "pd.DataFrame") -> Iterator[str]:
+    warmup = record.get("warmup", run.document["workload"]["warmup"])
+    iters = record.get("iters", run.document["request"]["iters"])
+    if record["status"] == "unsupported" or "ranks" not in record:
+        if len(mine):
+            yield f"launch {record['launch']} is {record['status']} and has steps"
+        return
+    whole = record["status"] == "ok"
+    expected = set(range(record["processes"])) if whole else set(mine["rank"])
+    kept = (record.get("failure") or {}).get("steps_kept")
+    for rank in sorted(expected | set(mine["rank"])):
+        steps = mine[mine["rank"] == rank].sort_values("step")
+        count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
+        who = f"launch {record['launch']}, rank {rank}"
+        if rank not in range(record["processes"]):
+            yield f"{who}: there is no such rank"
+        if list(steps["step"]) != list(range(count)):
+            yield f"{who}: {count} steps were recorded and {_short(list(steps['step']))} are there"
+        elif list(steps["warmup"]) != [step < warmup for step in range(count)]:
+            yield f"{who}: other steps than the first {warmup} are warm-up"
+
+
+def _memory(run: Run) -> Iterator[str]:
+    rows = run.memory
+    known = {
+        (record["launch"], rank["pid"], rank["rank"])
+        for record in records_of(run.document)
+        for rank in record.get("ranks", [])
+    }
+    for key in sorted(set(zip(rows["launch"], rows["pid"], rows["rank"], strict=True)) - known):
+        yield f"memory.parquet: launch {key[0]} has no rank {key[2]} of PID {key[1]}"
+    unexplained = rows["used_mib"].isna() & rows["reason"].isna()
+    if unexplained.any():
+        yield f"memory.parquet: {int(unexplained.sum())} figures are unknown without a reason"
+    if (rows["used_mib"] <= 0).any():
+        yield f"memory.parquet: {int((rows['used_mib'] <= 0).sum())} figures are 0 or less"
+
+
+def _other_rows(run: Run) -> Iterator[str]:
+    known = {record["launch"] for record in records_of(run.document)}
+    for name in ("device", "numerics", "diagnostics"):
+        for launch in sorted(set(getattr(run, name)["launch"]) - known):
+            yield f"{name}.parquet has rows of launch {launch}, which has no record"
+
+
+def _short(numbers: list[Any]) -> str:
+    text = ", ".join(map(str, numbers[:6])) or "none"
+    return f"{text}, ... ({len(numbers)} in all)" if len(numbers) > 6 else text
+
+
+def folder_name(path: str) -> str:
+    """What a run is called."""
+    return os.path.basename(os.path.abspath(path))

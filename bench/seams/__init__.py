@@ -1,0 +1,1 @@
+"""What a scenario file declares, and how it is found."""

@@ -1,0 +1,205 @@
+"""The command line's end of the worker host: start it, hand it launches, hear what happens."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.bootstrap import program
+from bench.core.channel import Channel
+from bench.core.errors import HostError, RequestError
+from bench.core.records import Job, job_to_json
+
+START_TIMEOUT_S = 300.0
+ABORT_PATIENCE_S = 5.0
+HOST_SILENCE_S = 30.0
+"""By how much longer than a rank the host may be silent, who says every few seconds that it is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
+
+    ``failure``: of one that did not end well, where its first failed rank was and the end of its log.
+    """
+
+    status: str
+    reason: str | None
+    first_failed_rank: int | None
+    ranks: list[dict[str, Any]]
+    cpu_s: float = 0.0
+    failure: dict[str, Any] | None = None
+
+
+class LaunchInterrupted(KeyboardInterrupt):
+    """A launch was ended by Ctrl-C or its like. ``outcome``: how far it had come."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class WorkerHost:
+    """A running worker host. Use as a context manager: leaving it ends the host and every rank that it has.
+
+    ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.machine.lock``).
+    ``description``: what the host said of its interpreter (versions, models, which apex; see ``bench.worker.host``).
+    """
+
+    def __init__(
+        self,
+        *,
+        python: str | None,
+        fresh: bool,
+        apex_path: str | None,
+        log: str,
+        device: str,
+        locks: tuple[int, ...] = (),
+    ) -> None:
+        self.python = python or sys.executable
+        self.log = log
+        self.description: dict[str, Any] = {}
+        self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
+        self._start()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        mode, kept = "fresh" if self._fresh else "fork", ",".join(map(str, self._locks))
+        arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
+        arguments += [self._apex_path] if self._apex_path else []
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self._device == "cpu" else {})
+        with open(self.log, "ab") as output:
+            try:
+                self.process = subprocess.Popen(
+                    [self.python, "-c", program("bench.worker.start"), *arguments],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(), *self._locks),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RequestError(
+                    "--python", f"{self.python} cannot be started: {error.strerror}", "give an interpreter's path"
+                ) from error
+        theirs.close()
+        self.channel = Channel(ours)
+
+    def __enter__(self) -> "WorkerHost":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> dict[str, Any]:
+        """The host's description once torch is imported.
+
+        Raises :class:`RequestError` when this interpreter has no usable torch, :class:`HostError` when the host dies.
+        """
+        started = time.monotonic()
+        while time.monotonic() - started < START_TIMEOUT_S:
+            on_wait(time.monotonic() - started)
+            for message in self._messages(1.0):
+                if message["event"] == "ready":
+                    self.description = message
+                    return message
+                if message["event"] == "failed":
+                    raise RequestError(
+                        "--python",
+                        f"{self.python} cannot host the workers: {message['reason']}",
+                        "install torch>=2.6 and torchvision there, or name another interpreter",
+                    )
+            if self.channel.closed:
+                raise RequestError(
+                    "--python", f"{self.python} cannot host the workers: {self._last_words()}", "name another one"
+                )
+        raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
+
+    def run(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
+        """Execute ``job`` and return when all of its ranks are gone. ``on_event`` hears every message of every rank.
+
+        A host that dies or says nothing for longer than a rank may takes its launch with it: the status is then
+        ``killed`` or ``timeout``, and the next call starts another host. Raises :class:`HostError` when that does not
+        come up, and :class:`LaunchInterrupted` on ``KeyboardInterrupt``, once the launch is ended.
+        """
+        if self.channel.closed:
+            self._start_again()
+        seen: dict[int, dict[str, Any]] = {}
+
+        def hear(message: dict[str, Any]) -> None:
+            _take_note(seen, message)
+            on_event(message)
+
+        self.channel.send(event="launch", job=job_to_json(job))
+        try:
+            return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S)
+        except KeyboardInterrupt as error:
+            self.channel.send(event="abort", reason="interrupted")
+            try:
+                outcome = self._wait_for_end(lambda message: _take_note(seen, message), seen, ABORT_PATIENCE_S)
+            except KeyboardInterrupt:
+                outcome = self._gone(seen, "killed", "interrupted twice")
+            raise LaunchInterrupted(outcome) from error
+
+    def _wait_for_end(
+        self, on_event: Callable[[dict[str, Any]], None], seen: dict[int, dict[str, Any]], patience_s: float
+    ) -> Outcome:
+        heard_s = time.monotonic()
+        while not self.channel.closed:
+            for message in self._messages(1.0):
+                heard_s = time.monotonic()
+                if message["event"] == "over":
+                    names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure")
+                    return Outcome(**{name: message[name] for name in names})
+                on_event(message)
+            if time.monotonic() - heard_s > patience_s:
+                return self._gone(seen, "timeout", f"the worker host said nothing for {patience_s:.0f} s and was ended")
+        return self._gone(seen, "killed", f"the worker host went away: {self._last_words()}")
+
+    def _gone(self, seen: dict[int, dict[str, Any]], status: str, reason: str) -> Outcome:
+        """The end of a launch whose host is gone, and with it its ranks, by what was last heard of them."""
+        self.close()
+        self.channel.closed = True
+        ranks = [{"phase": "start", "step": 0, **seen[rank]} for rank in sorted(seen)]
+        return Outcome(status=status, reason=reason, first_failed_rank=None, ranks=ranks)
+
+    def _start_again(self) -> None:
+        self._start()
+        try:
+            self.wait_until_ready()
+        except RequestError as error:
+            raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
+
+    def _messages(self, patience_s: float) -> list[dict[str, Any]]:
+        readable, _, _ = select.select([self.channel], [], [], patience_s)
+        return self.channel.receive() if readable else []
+
+    def _last_words(self) -> str:
+        status = self.process.wait()
+        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+        return lines[-1] if lines else how
+
+    def close(self) -> None:
+        """End the host, gently while no launch is in hand; the kernel ends its ranks with it."""
+        self.channel.close()
+        try:
+            self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _take_note(seen: dict[int, dict[str, Any]], message: dict[str, Any]) -> None:
+    """What a message says of its rank: pid, phase, step."""
+    if "rank" in message:
+        known = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
+        known |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
