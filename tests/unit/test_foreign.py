@@ -38,7 +38,7 @@ def driver(library: Path, tmp_path: Path) -> Driver:
 def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
     """What is said of these GPUs, or nothing."""
     return driver.python(
-        "from bench import foreign, nvml\nfrom bench.core.errors import RequestError\n"
+        "from bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"
         f"try: foreign.refuse(nvml.list_gpus()[0], {chosen!r}, force={force})\n"
         "except RequestError as error: print(error, end='')"
     )
@@ -84,7 +84,7 @@ def test_a_process_that_is_on_its_way_out_is_waited_for(driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
     script = "\n".join(TWO_GPUS) + "\n"
     told = driver.python(
-        "import threading, pathlib\nfrom bench import foreign, nvml\n"
+        "import threading, pathlib\nfrom bench.machine import foreign, nvml\n"
         f"free = lambda: pathlib.Path({str(driver.script)!r}).write_text({script!r})\n"
         "threading.Timer(0.7, free).start()\n"
         f"print(foreign.refuse(nvml.list_gpus()[0], {(B,)!r}, force=False))"
