@@ -140,8 +140,7 @@ class Block:
         for _ in range(self.steps):
             if self.empty:
                 self.empty.bare()
-            images, labels = self.load()
-            loss = self.session.forward(images, labels)
+            loss = self.session.forward(self.load())
             self.session.backward(loss)
             self.session.optimize()
 
@@ -177,7 +176,7 @@ class Nothing(Session):
     def load(self) -> Batch:
         return self.loss, self.loss
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         return self.loss
 
     def backward(self, loss: Tensor) -> None:

@@ -234,7 +234,7 @@ def count(session: Any, images: Tensor, labels: Tensor, device: torch.device) ->
     from torch.utils.flop_counter import FlopCounterMode
 
     def step() -> None:
-        session.backward(session.forward(images, labels))
+        session.backward(session.forward((images, labels)))
         session.optimize()
 
     step()  # the optimizer makes its state in the first

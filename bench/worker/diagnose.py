@@ -89,10 +89,10 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     clock.prepare(len(order) * MARKS_PER_STEP + 1)
     for step, synchronised in enumerate(order):
         clock.mark()
-        images, labels = load()
+        batch = load()
         clock.mark()
         with nullcontext() if synchronised else quiet():
-            loss = session.forward(images, labels)
+            loss = session.forward(batch)
             clock.mark()
             session.backward(loss)
         clock.mark()
@@ -122,7 +122,7 @@ def ddp_logger(session: Session, load: Load, steps: int, tick: Tick) -> tuple[li
     module._set_ddp_runtime_logging_sample_rate(1)
     rows = []
     for step in range(steps + SETTLING_STEPS + 1):
-        loss = session.forward(*load())
+        loss = session.forward(load())
         said = module._get_ddp_logging_data()
         if step > SETTLING_STEPS:
             rows.append(
@@ -156,7 +156,7 @@ def data_parallel(session: Session, load: Load, steps: int, tick: Tick) -> tuple
     with timed_parts(module, rows):
         for step in range(steps):
             rows.append({})
-            session.backward(session.forward(*load()))
+            session.backward(session.forward(load()))
             session.optimize()
             tick(step + 1)
     return rows, None
@@ -207,9 +207,9 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
         start = time.perf_counter_ns()
         for step in range(PROFILED_STEPS):
             with record_function("data"):
-                images, labels = load()
+                batch = load()
             with record_function("forward"):
-                loss = session.forward(images, labels)
+                loss = session.forward(batch)
             with record_function("backward"):
                 session.backward(loss)
             with record_function("optimizer"):

@@ -166,7 +166,7 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
     import torchvision
 
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
-    from bench.worker import apex, cpu, session
+    from bench.worker import apex, cpu, workload
 
     return {
         "python": sys.version.split()[0],
@@ -177,7 +177,7 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
-        "models": session.model_names(),
+        "models": workload.model_names(),
         "bf16_instructions": cpu.bf16_instructions(),
         "apex": _in_child(lambda: apex.probe(apex_path)),
     }

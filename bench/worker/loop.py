@@ -161,9 +161,9 @@ def _chain(
     next_report = 0
     for step in range(steps):
         mark()
-        images, labels = load()
+        batch = load()
         mark()
-        loss = session.forward(images, labels)
+        loss = session.forward(batch)
         mark()
         session.backward(loss)
         mark()

@@ -66,11 +66,10 @@ class AutocastSession(Session):
         self.scaler = self.scaling.scaler
         return optimizer
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         self.zero_grad()
         with torch.autocast(self.job.device.type, dtype=self.job.half):
-            loss: Tensor = self.criterion(self.module(images), labels)
-        return loss
+            return self.criterion(self.module, batch)
 
     def backward(self, loss: Tensor) -> None:
         self.scaling.backward(loss)
@@ -89,10 +88,13 @@ class HalfSession(Session):
         self.model.to(self.job.half)
         return super().prepare()
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         self.zero_grad()
-        loss: Tensor = self.criterion(self.module(images.to(self.job.half)).float(), labels)
-        return loss
+        return self.criterion(self._in_half, batch)
+
+    def _in_half(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.module(inputs.to(self.job.half))
+        return outputs.float()
 
 
 class MasterWeightsSession(HalfSession):

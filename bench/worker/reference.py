@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bench.worker import data, fingerprint
 from bench.worker.session import RankJob
+from bench.worker.workload import Loss, loss_of
 
 CANDIDATES = 8
 """Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 images of 32 px, sums in fp32, 24 seeds) 13 %
@@ -64,6 +65,7 @@ def strays(job: RankJob, replicas: int, on_step: Callable[[int], None]) -> list[
     model = job.build_model()
     parameters = list(model.parameters())
     weights = [parameter.detach().clone() for parameter in parameters]
+    loss = loss_of(job.workload)
     found: list[float] = []
     unmoved: list[Tensor] = []
     for candidate in (None, *range(CANDIDATES)):
@@ -73,7 +75,7 @@ def strays(job: RankJob, replicas: int, on_step: Callable[[int], None]) -> list[
         if candidate is not None:
             perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
         with torch.random.fork_rng([job.device] if job.device.type == "cuda" else []):  # the same dropout for all
-            for _ in _chunks(model, batches, replicas):
+            for _ in _chunks(model, loss, batches, replicas):
                 pass
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         if candidate is None:
@@ -102,11 +104,10 @@ def _loaders(job: RankJob, replicas: int) -> list[Callable[[], data.Batch]]:
     return [data.loader(pool, job.device) for pool in pools]
 
 
-def _chunks(model: nn.Module, batches: Iterable[data.Batch], count: int) -> Iterator[Tensor]:
+def _chunks(model: nn.Module, criterion: Loss, batches: Iterable[data.Batch], count: int) -> Iterator[Tensor]:
     """The loss of each of ``count`` chunks, after its share of the gradient of their mean was added to ``.grad``."""
-    criterion = nn.CrossEntropyLoss()
-    for images, labels in batches:
-        loss = criterion(model(images), labels)
+    for batch in batches:
+        loss = criterion(model, batch)
         (loss / count).backward()
         yield loss.detach()
 
@@ -118,15 +119,15 @@ def _train(job: RankJob, replicas: int, candidate: int | None, on_step: Callable
     parameters = list(model.parameters())
     if candidate is not None:
         perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
-    optimizer = job.build_optimizer(parameters)
+    optimizer, loss = job.build_optimizer(parameters), loss_of(job.workload)
     losses: list[Tensor] = []
     gradient: list[float] = []
     alone: list[float] | None = None
     for step in range(job.job.steps):
         optimizer.zero_grad(set_to_none=True)
         parts = []
-        for loss in _chunks(model, (load() for load in loaders), replicas):
-            parts.append(loss)
+        for part in _chunks(model, loss, (load() for load in loaders), replicas):
+            parts.append(part)
             if step == 0 and replicas > 1 and alone is None:
                 alone = [value * replicas for value in fingerprint.sketch([p.grad for p in parameters])]
         if step == 0:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
 from bench.core.records import Job, Workload
 from bench.worker.parallel import STRATEGIES
+from bench.worker.workload import build_model, build_optimizer, loss_of
 
 Wrap = Callable[[nn.Module, "RankJob"], nn.Module]
 
@@ -53,36 +53,11 @@ class RankJob:
 
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank."""
-        torch.manual_seed(self.workload.seed)
-        model = build_model(self.workload)
-        return model.to(self.device)
+        return build_model(self.workload).to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """SGD with momentum, fused: a fused step under ``GradScaler`` needs no synchronisation with the GPU."""
-        workload = self.workload
-        return torch.optim.SGD(
-            parameters,
-            lr=workload.learning_rate,
-            momentum=workload.momentum,
-            weight_decay=workload.weight_decay,
-            fused=True,
-        )
-
-
-def model_names() -> list[str]:
-    """The classification models of torchvision."""
-    names: list[str] = torchvision.models.list_models(module=torchvision.models)
-    return names
-
-
-def build_model(workload: Workload) -> nn.Module:
-    """The workload's model with random weights, on the CPU. Models with an auxiliary head are built without it."""
-    options: dict[str, Any] = {"weights": None, "num_classes": workload.classes}
-    if workload.zero_init_residual:
-        options["zero_init_residual"] = True
-    if workload.model in ("googlenet", "inception_v3"):
-        options |= {"aux_logits": False, "init_weights": True}
-    return torchvision.models.get_model(workload.model, **options)
+        """The workload's optimizer over ``parameters``."""
+        return build_optimizer(self.workload, parameters)
 
 
 class Session:
@@ -94,7 +69,7 @@ class Session:
     def __init__(self, job: RankJob, wrap: Wrap) -> None:
         self.job = job
         self.scaler: Any = None
-        self.criterion = nn.CrossEntropyLoss()
+        self.criterion = loss_of(job.workload)
         self.model = job.build_model()
         self.optimizer = self.prepare()
         self.module = wrap(self.model, job)
@@ -107,11 +82,10 @@ class Session:
         """Forget the last step's gradients. At the start of a step, so that they can be looked at after the last."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of this process's images: a scalar on the device."""
+    def forward(self, batch: Any) -> Tensor:
+        """The mean loss of this process's part of the batch: a scalar on the device."""
         self.zero_grad()
-        loss: Tensor = self.criterion(self.module(images), labels)
-        return loss
+        return self.criterion(self.module, batch)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""

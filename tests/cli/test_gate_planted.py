@@ -30,9 +30,9 @@ def setup(job):
     session = session_for(job, wrap=small)
     forward = session.forward
 
-    def sleeping(images, labels):
+    def sleeping(batch):
         time.sleep({seconds})
-        return forward(images, labels % 64)
+        return forward((batch[0], batch[1] % 64))
 
     session.forward = sleeping
     return session

@@ -40,9 +40,9 @@ def setup(job):
     session = session_for(job, wrap=small)
     forward = session.forward
 
-    def sleepy(images, labels):
+    def sleepy(batch):
         time.sleep({sleep_ms} / 1000)
-        return forward(images, labels % 64)
+        return forward((batch[0], batch[1] % 64))
 
     session.forward = sleepy
     return session

@@ -47,9 +47,9 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
             from bench.worker.session import session_for
             session = session_for(job, wrap=lambda model, job: model)
             forward = session.forward
-            def queue(images, labels):
+            def queue(batch):
                 torch.cuda._sleep(60_000_000)
-                return forward(images, labels)
+                return forward(batch)
             session.forward = queue
             return session
         """
@@ -69,7 +69,7 @@ GREEDY = """
 
         session, held = session_for(job, wrap=lambda model, job: model), []
 
-        def greedy(images, labels):
+        def greedy(batch):
             while True:
                 held.append(torch.empty(1 << 30, dtype=torch.uint8, device=job.device))
 
@@ -90,14 +90,14 @@ KILLED = """
         session, calls = session_for(job, wrap=parallel.distributed_data_parallel), []
         forward = session.forward
 
-        def last(images, labels):
+        def last(batch):
             calls.append(1)
             if len(calls) == 6 and job.rank == job.world_size - 1:
                 torch.cuda.synchronize()
                 with open(os.path.join(job.job.scratch, "killed"), "w") as file:
                     file.write(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
-            return forward(images, labels)
+            return forward(batch)
 
         session.forward = last
         return session

@@ -145,9 +145,9 @@ def test_data_parallel_has_the_gradients_of_accumulated_chunks(
             backward, compared = session.backward, []
             alone = job.build_model()
             forward = session.forward
-            def remember(images, labels):
-                compared.append((images, labels))
-                return forward(images, labels)
+            def remember(batch):
+                compared.append(batch)
+                return forward(batch)
             def compare(loss):
                 backward(loss)
                 if len(compared) == 1:
@@ -182,10 +182,10 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
             plain = Session(job, wrap=lambda model, job: model)
             session.scaler._init_scale = 1024.0
             forward, optimize, compared = session.forward, session.optimize, []
-            def both(images, labels):
+            def both(batch):
                 if not compared:
-                    plain.backward(plain.forward(images, labels))
-                return forward(images, labels)
+                    plain.backward(plain.forward(batch))
+                return forward(batch)
             def compare():
                 optimize()
                 if not compared:

@@ -51,8 +51,8 @@ STRICT = """
             assert not waited, f"synchronizing: {{waited}}"
             print("strict", arguments[2], flush=True)
 
-        def look(images, labels):
-            loss = forward(images, labels)
+        def look(batch):
+            loss = forward(batch)
             if len(windows) == 3:
                 {looks}
             return loss

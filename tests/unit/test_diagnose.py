@@ -197,7 +197,7 @@ def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_
         module = distributed_data_parallel(nn.Linear(2, 2), job)  # type: ignore[arg-type]
         session: Any = SimpleNamespace(
             module=module,
-            forward=lambda images: module(images).sum(),
+            forward=lambda batch: module(batch).sum(),
             backward=torch.Tensor.backward,
             optimize=lambda: None,
         )
@@ -208,7 +208,7 @@ def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_
             return int(module._get_ddp_logging_data()["iteration"])  # type: ignore[operator]
 
         assert last_timed(202) == 10
-        diagnose.ddp_logger(session, lambda: (torch.ones(1, 2),), 4, lambda step: None)  # type: ignore[arg-type,return-value]
+        diagnose.ddp_logger(session, lambda: torch.ones(1, 2), 4, lambda step: None)  # type: ignore[arg-type,return-value]
         looked_at = last_timed(0)
         assert looked_at > 202
         assert last_timed(202) == looked_at, "and then no more"

@@ -11,7 +11,7 @@ from conftest import Executed, request_for
 from bench.plan import launches
 from bench.seams import discover
 from bench.worker import data
-from bench.worker.session import build_model
+from bench.worker.workload import build_model
 
 SAVING = """
     from bench.seams.scenario import Scenario

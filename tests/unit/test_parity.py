@@ -17,7 +17,8 @@ from bench.plan import reference
 from bench.seams import discover
 from bench.worker import data, fingerprint
 from bench.worker import reference as worker_reference
-from bench.worker.session import RankJob, build_model
+from bench.worker.session import RankJob
+from bench.worker.workload import build_model
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 

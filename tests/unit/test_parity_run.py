@@ -42,9 +42,9 @@ def setup(job):
 
 HONEST = {"wrap": "distributed_data_parallel", "fault": "pass"}
 
-NAN_LATER = """def poisoned(images, labels):
+NAN_LATER = """def poisoned(batch):
         calls.append(1)
-        loss = forward(images, labels)
+        loss = forward(batch)
         return loss * float("nan") if len(calls) == 4 else loss
     session.forward = poisoned"""
 
@@ -56,7 +56,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
     "idle": {"fault": "session.optimize = lambda: None"},
     "poisoned": {"fault": NAN_LATER},
-    "lazy": {"fault": "session.forward = lambda images, labels: forward(images[:2], labels[:2])"},
+    "lazy": {"fault": "session.forward = lambda batch: forward([part[:2] for part in batch])"},
 }
 IN_ORDER = "ddp"
 

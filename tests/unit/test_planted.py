@@ -45,11 +45,11 @@ def setup(job):
     forward, chain = session.forward, loop._chain
     done = {{"load": 0, "forward": 0}}
 
-    def planted_forward(images, labels):
+    def planted_forward(batch):
         step = done["forward"]
         done["forward"] += 1
         time.sleep({forward})
-        return forward(images, labels % 64)
+        return forward((batch[0], batch[1] % 64))
 
     def planted_chain(session, load, *rest):
         def planted_load():

@@ -104,7 +104,7 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
     assert skipped is not None
     skipped = int(skipped)
     images = torch.full((2, 3, 32, 32), float("inf"))
-    session.backward(session.forward(images, torch.zeros(2, dtype=torch.long)))
+    session.backward(session.forward((images, torch.zeros(2, dtype=torch.long))))
     session.optimize()
     assert int(session.skipped_steps() or 0) == skipped + 1
     assert session.scaler.get_scale() == scale / 2
@@ -203,7 +203,7 @@ def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones()
 def test_o3_trains_and_its_loss_is_fp32() -> None:
     session = HalfSession(rank_job("O3"), wrap=lambda model, job: model)
     load = data.loader(data.batches(session.job.workload, 1, range(1), pin=False), session.job.device)
-    assert session.forward(*load()).dtype is torch.float32
+    assert session.forward(load()).dtype is torch.float32
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ class Sleepy(Session):
         time.sleep(self.seconds["load"])
         return torch.zeros(1), torch.zeros(1)
 
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: object) -> torch.Tensor:
         self.gc_enabled.add(gc.isenabled())
         time.sleep(self.seconds["forward"])
         return self.objects * 2
@@ -320,7 +320,7 @@ def test_losses_are_those_of_the_steps() -> None:
     load = data.loader(data.batches(again.job.workload, 1, range(1), pin=False), again.job.device)
     expected = []
     for _ in range(3):
-        loss = again.forward(*load())
+        loss = again.forward(load())
         again.backward(loss)
         again.optimize()
         expected.append(loss.item())

@@ -128,7 +128,7 @@ class Instant(Session):
     def __init__(self) -> None:
         pass
 
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: object) -> torch.Tensor:
         return torch.zeros(())
 
     def backward(self, loss: torch.Tensor) -> None:
