@@ -150,7 +150,7 @@ TINY = Sizes(device="cpu", model="resnet18", image_size=32, global_batch=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Command:
     """A command that is over. ``said``, ``told``: its standard output and error. ``ended``: it had to be ended."""
 
     code: int
@@ -260,7 +260,7 @@ class Acceptance:
         uuids = self.uuids[:1] if first_only else self.uuids
         return ["--gpus", ",".join(uuids)] if uuids else []
 
-    def execute(self, commands: Mapping[str, Sequence[str]], limit_s: float, **environment: str) -> dict[str, Done]:
+    def execute(self, commands: Mapping[str, Sequence[str]], limit_s: float, **environment: str) -> dict[str, Command]:
         """Run commands of this pack, by their names, side by side and for ``limit_s`` at most; what they print is kept
         under ``parts/``.
         """
@@ -307,12 +307,12 @@ class Acceptance:
                 self.say(f"{name}: {limit_s - until_s + time.monotonic():.0f} s of at most {limit_s:.0f}")
         return process.poll() is not None
 
-    def _done(self, name: str, code: int, ended: bool) -> Done:
+    def _done(self, name: str, code: int, ended: bool) -> Command:
         texts = []
         for path in self._printed(name):
             with open(path, encoding="utf-8", errors="replace") as file:
                 texts.append(file.read())
-        return Done(code=code, said=texts[0], told=texts[1], ended=ended)
+        return Command(code=code, said=texts[0], told=texts[1], ended=ended)
 
     def _printed(self, name: str) -> tuple[str, str]:
         """The files with a command's standard output and error."""
@@ -444,7 +444,7 @@ class Acceptance:
         sessions = TESTS[part]
         commands = {name: self._pytest(name, files) for name, files in sessions.items()}
         until_s = time.monotonic() + limit_s
-        done: dict[str, Done] = {}
+        done: dict[str, Command] = {}
         with self.locked():
             for together in [{name: commands[name]} for name in commands] if self.exclusive else [commands]:
                 done |= self.execute(together, max(0.0, until_s - time.monotonic()), **environment)
@@ -463,7 +463,7 @@ class Acceptance:
     def _junit(self, name: str) -> str:
         return os.path.join(self.out, "parts", f"{name}.xml")
 
-    def _tested(self, part: str, name: str, done: Done) -> list[Check]:
+    def _tested(self, part: str, name: str, done: Command) -> list[Check]:
         """The checks of one pytest."""
         last = (done.said.strip().splitlines() or [done.last_line])[-1]
         try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.intervals import precision_percent
+from bench.analyse.intervals import half_width_percent
 
 ENDS = {
     "throughput_img_s": "throughput_{}_img_s",
@@ -29,7 +29,7 @@ def plus_minus(row: Mapping[Any, Any], name: str) -> str:
     if name not in ENDS:
         return ""
     ends = (row[ENDS[name].format(end)] for end in ("low", "high"))
-    return bar(precision_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
+    return bar(half_width_percent(*(None if pd.isna(value) else value for value in (row[name], *ends))))
 
 
 def bar(percent: float | None) -> str:

@@ -29,9 +29,9 @@ class Estimate:
     n: int
 
     @property
-    def precision_percent(self) -> float | None:
-        """See :func:`precision_percent`."""
-        return precision_percent(self.value, self.low, self.high)
+    def half_width_percent(self) -> float | None:
+        """See :func:`half_width_percent`."""
+        return half_width_percent(self.value, self.low, self.high)
 
 
 def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:
@@ -85,7 +85,7 @@ def t_tail(t: float, freedom: float) -> float:
     return 2.0 * float(special.stdtr(freedom, -abs(t)))
 
 
-def precision_percent(value: float | None, low: float | None, high: float | None) -> float | None:
+def half_width_percent(value: float | None, low: float | None, high: float | None) -> float | None:
     """How far the farther end of its interval is from a figure, in percent of it: what stands behind a ±.
 
     On logarithms the upper end is the farther one. A figure that is not the middle of its interval, such as a maximum,

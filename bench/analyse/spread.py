@@ -8,7 +8,7 @@ from bench.analyse.steps import headline, per_iteration, per_launch
 
 
 def spread(steps: pd.DataFrame, figures: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, precision_percent``.
+    """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, half_width_percent``.
 
     Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
     launches' medians, and so is its precision (null for one launch). ``figures``: :func:`per_launch` of the same
@@ -24,8 +24,8 @@ def spread(steps: pd.DataFrame, figures: pd.DataFrame | None = None) -> pd.DataF
             "median_ms": pd.Series({name: found.value for name, found in medians.items()}, dtype="float64"),
             "p75_ms": groups.quantile(0.75),
             "measured": groups.size(),
-            "precision_percent": pd.Series(
-                {name: found.precision_percent for name, found in medians.items()}, dtype="float64"
+            "half_width_percent": pd.Series(
+                {name: found.half_width_percent for name, found in medians.items()}, dtype="float64"
             ),
         }
     ).reset_index(names="scenario")

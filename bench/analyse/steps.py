@@ -227,7 +227,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
 
     Times are geometric means over launches (see the module). ``*_low*`` and ``*_high*`` are the ends of 95 % intervals
     over launches, null below two of them; those of ``relative_*`` are Welch's on the medians, and null for ``ddp``
-    itself, which is 1 by definition. ``precision_percent``: half-width of the interval of the step time in percent,
+    itself, which is 1 by definition. ``half_width_percent``: half-width of the interval of the step time in percent,
     the larger side; that of the speed is the same.
 
     Peaks are not means: the question is whether the memory suffices, so the largest of the launches counts, and their
@@ -252,7 +252,7 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
                 **_speed(median, global_batch),
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
-                "precision_percent": median.precision_percent,
+                "half_width_percent": median.half_width_percent,
                 **_relative(base, launches["median_ms"], of_base=scenario == BASE),
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),

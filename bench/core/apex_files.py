@@ -43,7 +43,7 @@ def search_path(apex_path: str | None) -> str | None:
     return None
 
 
-def look(apex_path: str | None = None, path: list[str] | None = None) -> ApexFiles:
+def classify(apex_path: str | None = None, path: list[str] | None = None) -> ApexFiles:
     """Classify the ``apex`` that ``apex_path`` names, or else the first on ``path`` (default: ``sys.path``)."""
     chosen = search_path(apex_path)
     spec = PathFinder.find_spec("apex", [chosen] if chosen else (sys.path if path is None else path))

@@ -118,7 +118,7 @@ DIAGNOSTIC_COLUMNS = {
     **{f"{part}_ms": "float64" for part in ("scatter", "replicate", "parallel_apply", "gather")},
 }
 """One row per rank and step of a diagnostic launch. ``look``: ``pairs``, ``logger`` or ``data_parallel``, as in
-``bench.worker.diagnose``; a column that a look does not have is null in its rows."""
+``bench.worker.diagnose``; a column that a probe does not have is null in its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Judged:
     """A metric of a scenario tonight.
 
     ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
@@ -151,7 +151,7 @@ class Outcome:
     """
 
     run: str
-    rows: tuple[Row, ...]
+    rows: tuple[Judged, ...]
     rule: Rule
     against: str
     folder: str | None
@@ -188,7 +188,7 @@ class Outcome:
         return sorted({night for row in self.rows for night in row.nights})
 
 
-def unlike(rows: Iterable[Row], why: str) -> list[Row]:
+def unlike(rows: Iterable[Judged], why: str) -> list[Judged]:
     """Rows of a run that was held against nothing, since what there is is not of the same work."""
     return [replace(row, verdict=NOT_COMPARABLE, why=why) if row.verdict == NEW else row for row in rows]
 
@@ -244,7 +244,7 @@ def replay(
     return base
 
 
-def after(tonight: Mapping[str, Measured], rows: Sequence[Row], base: Base, rule: Rule, *, by_person: bool) -> Base:
+def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
     """The base with what was accepted of tonight, whose verdicts ``rows`` are."""
     verdicts: dict[str, set[str]] = {}
     for row in rows:
@@ -263,7 +263,7 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Row], base: Base, rule
     return grown
 
 
-def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Row]:
+def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
     """A row for each scenario and metric of tonight or of the base, scenario by scenario in the order of tonight."""
     absent, comparable = [], []
     for name in dict.fromkeys([*tonight, *base]):
@@ -278,19 +278,21 @@ def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Row]:
     return sorted([*absent, *rows], key=lambda row: place[row.scenario])
 
 
-def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Row]:
+def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
     """The rows of a scenario that cannot be held against its base as a whole; none where it can."""
     metrics = _metrics(nights[-1]) if nights else [STEP_TIME]
     names = tuple(one.night for one in nights)
     if tonight is None:
-        return [Row(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics]
+        return [
+            Judged(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics
+        ]
     if tonight.why is not None:
         verdict = NOT_RUN if tonight.status == "unsupported" and not nights else MISSING
         about: dict[str, Any] = {"nights": names, "why": tonight.why, "status": tonight.status}
-        return [Row(scenario=name, metric=metric, verdict=verdict, **about) for metric in metrics]
+        return [Judged(scenario=name, metric=metric, verdict=verdict, **about) for metric in metrics]
     if not nights:
         return [
-            Row(
+            Judged(
                 scenario=name,
                 metric=metric,
                 verdict=TOO_FEW if few else NEW,
@@ -310,7 +312,7 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
     if why is None:
         return []
     return [
-        Row(
+        Judged(
             scenario=name,
             metric=metric,
             verdict=NOT_COMPARABLE,
@@ -350,9 +352,9 @@ class _Pair:
     nights: tuple[str, ...]
 
 
-def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Row]:
+def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
     """The rows of one metric that is a number."""
-    rows: list[Row] = []
+    rows: list[Judged] = []
     pairs: list[_Pair] = []
     for name in names:
         known = [one for one in base[name] if metric in one.figures]
@@ -360,7 +362,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
         figure = tonight[name].figures.get(metric)
         if figure is None:
             if known:
-                rows.append(Row(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
+                rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
         alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
         pair = _Pair(
@@ -385,7 +387,7 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     return rows
 
 
-def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Row]:
+def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Judged]:
     """Against the prediction bounds of as many nights as are wanted."""
     if not pairs:
         return []
@@ -413,7 +415,7 @@ def _of_fewer_launches(pair: _Pair) -> float:
     return fewer * sum([one.variance for one in known]) / len(known)
 
 
-def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Row:
+def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Judged:
     """Against the launches of the few nights that there are."""
     launches = [value for one in pair.before for value in one.launches]
     if len(launches) < LAUNCHES_WANTED:
@@ -441,9 +443,9 @@ def _row(
     difference: float | None = None,
     bound: float | None = None,
     why: str | None = None,
-) -> Row:
+) -> Judged:
     tonight = math.exp(pair.tonight.mean)
-    return Row(
+    return Judged(
         scenario=pair.scenario,
         metric=metric,
         verdict=verdict,
@@ -457,16 +459,16 @@ def _row(
     )
 
 
-def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Row]:
+def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
     """Whether it trains the same model as well as it did; no row where that was never known."""
     known = [(one.night, one.parity) for one in nights if one.parity is not None]
     before = tuple(night for night, _ in known)
     if not known:
         if tonight.parity is None:
             return []
-        return [Row(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=NO_BASE_VERDICT)]
+        return [Judged(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=NO_BASE_VERDICT)]
     worst = max((parity for _, parity in known), key=PARITIES.index)
     if tonight.parity is None:
-        return [Row(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]
+        return [Judged(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]
     verdict = REGRESSED if PARITIES.index(tonight.parity) > PARITIES.index(worst) else OK
-    return [Row(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, nights=before)]
+    return [Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, nights=before)]

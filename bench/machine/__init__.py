@@ -6,7 +6,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from bench.core.apex_files import look
+from bench.core.apex_files import classify
 from bench.core.errors import RequestError
 from bench.machine import nvml, redact
 from bench.seams.scenario import Scenario
@@ -116,7 +116,7 @@ def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | Non
     if wanted and device == "cpu":
         return "apex needs CUDA and this is the CPU; use --impl auto or native"
     if wanted and packages:
-        files = look(apex_path)
+        files = classify(apex_path)
         there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
         if not all(there[need] for need in wanted):
             return files.explanation

@@ -38,7 +38,7 @@ class Occupied:
         return f"GPU {self.gpu.index} ({self.gpu.name}): {', '.join(told)}"
 
 
-def look(nvml: Nvml, gpu: Gpu) -> Occupied | None:
+def occupant(nvml: Nvml, gpu: Gpu) -> Occupied | None:
     """What is on a GPU, or None where it is free as far as the driver tells."""
     rows, _ = nvml.processes(gpu.uuid)
     occupied_mib, _ = nvml.occupied_mib(gpu.uuid)
@@ -60,7 +60,7 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
         return
     deadline_s = time.monotonic() + PATIENCE_S
     try:
-        while (found := [on for gpu in gpus if gpu.uuid in chosen and (on := look(nvml, gpu))]) and (
+        while (found := [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]) and (
             time.monotonic() < deadline_s
         ):
             time.sleep(0.2)

@@ -42,7 +42,7 @@ class Precision:
         """Relative half-width of the 95 % interval of the step time, its larger side; None below two launches."""
         from bench.analyse.intervals import estimate
 
-        percent = estimate(self.medians.get(scenario, [])).precision_percent
+        percent = estimate(self.medians.get(scenario, [])).half_width_percent
         return None if percent is None else percent / 100.0
 
     def lacking(self, scenarios: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
-from bench.report import device_tables, figures, markdown, page, tables, verdict_tables
+from bench.report import device_tables, markdown, page, plots, tables, verdict_tables
 from bench.runs.store import Run, check_writable, utf8
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
     sections: list[page.Section] = []
     files: dict[str, bytes] = {}
     for number, run in enumerate(analysed, start=1):
-        samples = figures.begun(run)
+        samples = plots.begun(run)
         summaries.append(tables.summary_of(run))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         drawn = []
-        for plot in figures.plots(run, samples):
+        for plot in plots.of_run(run, samples):
             names = tuple(f"{prefix}{plot.name}.{kind}" for kind in ("svg", "png"))
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
             drawn.append((plot, names))

@@ -285,14 +285,14 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
     below = compared.rows[0].against if compared.within else "base"
     about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
     height_in = TITLE_IN + 0.46 + len(names) * ROW_IN + FOOT_IN + SOURCE_IN
-    figure = titled(title, about, _source(compared), height_in=height_in)
+    sheet = titled(title, about, _source(compared), height_in=height_in)
     labels = {name: short(by_key[name, STEP_TIME.name].what_ran or "") for name in names}
-    widths = [text_width_in(figure, short(name), 9, bold=True) for name in names]
-    left_in = max(*widths, *(text_width_in(figure, label, 7.2) for label in labels.values()), 0.6) + EDGE_IN + 0.14
+    widths = [text_width_in(sheet, short(name), 9, bold=True) for name in names]
+    left_in = max(*widths, *(text_width_in(sheet, label, 7.2) for label in labels.values()), 0.6) + EDGE_IN + 0.14
     room_in = (WIDTH_IN - left_in - EDGE_IN) / len(panels)
     for number, metric in enumerate(panels):
         axes = axes_at(
-            figure, left_in + number * room_in, FOOT_IN + SOURCE_IN, room_in - GUTTER_IN - 0.1, len(names) * ROW_IN
+            sheet, left_in + number * room_in, FOOT_IN + SOURCE_IN, room_in - GUTTER_IN - 0.1, len(names) * ROW_IN
         )
         rows = [by_key[name, metric.name] for name in names]
         _scale(axes, rows)
@@ -314,8 +314,8 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
     ]
     keys += [("point", "muted", ALIKE, NEITHER), ("hollow", "muted", TOO_FEW, None)]
     present = {row.change for row in seen if row.ratio is not None}
-    legend_row(figure, [(handle(kind, colour), text) for kind, colour, text, change in keys if change in present])
-    return drawn(figure, NAME, title, " ".join(_caption(compared)))
+    legend_row(sheet, [(handle(kind, colour), text) for kind, colour, text, change in keys if change in present])
+    return drawn(sheet, NAME, title, " ".join(_caption(compared)))
 
 
 def _drawn(row: Row, metric: str) -> bool:

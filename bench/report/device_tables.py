@@ -8,13 +8,11 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
-from bench.report.tables import UNKNOWN, Cell, Column, Table, number, of_run
+from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, number, of_run
 from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = dict[Any, Any]
 
 VERDICT_TONES = {"invalid": "bad", "warning": "doubt"}
 
@@ -77,7 +75,7 @@ def energy_table(run: Analysed) -> Table | None:
     return Table(columns=columns, rows=tuple(rows), notes=tuple(_energy_notes(run, table)))
 
 
-def _energy_cells(row: Row) -> tuple[Cell, ...]:
+def _energy_cells(row: Record) -> tuple[Cell, ...]:
     return (
         Cell(text=str(row["scenario"])),
         Cell(text=str(row["launches"])),
@@ -94,7 +92,7 @@ def _energy_cells(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _throttle(row: Row) -> Cell:
+def _throttle(row: Record) -> Cell:
     """Why the devices ran slower than they could, in the colour of what it makes of the launch."""
     if not isinstance(row["throttle"], str):
         return Cell(text=UNKNOWN)
@@ -157,7 +155,7 @@ def _ok(run: Run) -> list[dict[str, Any]]:
     return [launch for launch in run.document["launches"] if launch["status"] == "ok"]
 
 
-def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[Row]:
+def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[Record]:
     """The rows of the chosen launches in the order of the scenarios."""
     rows = {name: table[table["launch"] == launch].to_dict("records") for name, launch in chosen.items()}
     return [row for name in scenarios(run.document) for row in rows.get(name, [])]
@@ -226,7 +224,7 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     return Table(columns=columns, rows=tuple(rows), notes=tuple(notes))
 
 
-def _index(row: Row, indices: dict[str, int]) -> tuple[int, str]:
+def _index(row: Record, indices: dict[str, int]) -> tuple[int, str]:
     return indices.get(row["device"], len(indices)), str(row["device"])
 
 
@@ -234,7 +232,7 @@ def _sources(used: list[str]) -> str:
     return "; ".join(f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
 
 
-def _why_unknown(memory: "pd.DataFrame", row: Row) -> str:
+def _why_unknown(memory: "pd.DataFrame", row: Record) -> str:
     """Why the driver's figure is missing; empty where it is known."""
     if number(row["peak_mib"], "") != UNKNOWN:
         return ""

@@ -27,7 +27,7 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 """It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
 
 Artist = Any
-"""A figure, axes or text of matplotlib, which comes without types."""
+"""A sheet, axes or text of matplotlib, which comes without types."""
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top."""
@@ -115,7 +115,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Entry:
     """A scenario in a plot: its name, what really ran, its colour."""
 
     scenario: str
@@ -242,10 +242,10 @@ def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def rows_of(run: Run, steps: "pd.DataFrame") -> list[Row]:
+def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
     return [
-        Row(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        Entry(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
         for name, launch in shown(run.document, steps).items()
     ]
 
@@ -264,8 +264,8 @@ def light(name: str) -> str:
     return THEME[name][0]
 
 
-def sheet(run: Run, title: str, *, height_in: float) -> Artist:
-    """A figure with its title, on what it was measured, and its source."""
+def run_sheet(run: Run, title: str, *, height_in: float) -> Artist:
+    """A sheet with its title, on what it was measured, and its source."""
     request = run.document["request"]
     much = f"{how_many(run.document)} of {request['warmup']} + {request['iters']} steps per scenario"
     source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
@@ -273,18 +273,18 @@ def sheet(run: Run, title: str, *, height_in: float) -> Artist:
 
 
 def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
-    """A figure with its title, a line on what it shows below that, and its source at the foot."""
+    """A sheet with its title, a line on what it shows below that, and its source at the foot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH_IN, height_in), facecolor=light("paper"))
-    FigureCanvasAgg(figure)
+    sheet = Figure(figsize=(WIDTH_IN, height_in), facecolor=light("paper"))
+    FigureCanvasAgg(sheet)
     x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
-    figure.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
+    sheet.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
     what = textwrap.shorten(plain(about), 116, placeholder=" …")
-    figure.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
-    figure.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
-    return figure
+    sheet.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
+    sheet.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
+    return sheet
 
 
 def measured_on(document: dict[str, Any]) -> str:
@@ -308,25 +308,25 @@ def device(document: dict[str, Any]) -> str:
     return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def finished(run: Run, figure: Artist, name: str, title: str, caption: str, rows: Sequence[Row]) -> Plot:
-    """The files of a figure; the caption tells which scenarios have no row in it."""
+def finished(run: Run, sheet: Artist, name: str, title: str, caption: str, rows: Sequence[Entry]) -> Plot:
+    """The files of a sheet; the caption tells which scenarios have no row in it."""
     left_out = failures(run.document, [row.scenario for row in rows])
     if left_out:
         caption += f" Without figures and left out: {left_out}."
-    return drawn(figure, name, title, caption)
+    return drawn(sheet, name, title, caption)
 
 
-def drawn(figure: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI) -> Plot:
-    """The files of a figure."""
+def drawn(sheet: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI) -> Plot:
+    """The files of a sheet."""
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    sheet.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    sheet.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     return Plot(name=name, title=title, caption=caption, svg=svg.getvalue(), png=png.getvalue())
 
 
-def axes_at(figure: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:
-    total = figure.get_figheight()
-    axes = figure.add_axes((left_in / WIDTH_IN, bottom_in / total, width_in / WIDTH_IN, height_in / total))
+def axes_at(sheet: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:
+    total = sheet.get_figheight()
+    axes = sheet.add_axes((left_in / WIDTH_IN, bottom_in / total, width_in / WIDTH_IN, height_in / total))
     axes.set_facecolor("none")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -341,12 +341,12 @@ def rows_height_in(rows: int) -> float:
     return TITLE_IN + 0.3 + rows * ROW_IN + 0.5 + SOURCE_IN
 
 
-def row_axes(figure: Artist, rows: Sequence[Row], *, right_in: float) -> Artist:
+def row_axes(sheet: Artist, rows: Sequence[Entry], *, right_in: float) -> Artist:
     """Axes with a row for each scenario from the top down; at the left its name and, smaller, what really ran."""
-    names = max(text_width_in(figure, short(row.scenario), 9, bold=True) for row in rows)
-    left_in = max(names, *(text_width_in(figure, row.label, 7.2) for row in rows)) + EDGE_IN + 0.14
+    names = max(text_width_in(sheet, short(row.scenario), 9, bold=True) for row in rows)
+    left_in = max(names, *(text_width_in(sheet, row.label, 7.2) for row in rows)) + EDGE_IN + 0.14
     height_in = len(rows) * ROW_IN
-    axes = axes_at(figure, left_in, 0.5 + SOURCE_IN, WIDTH_IN - left_in - right_in, height_in)
+    axes = axes_at(sheet, left_in, 0.5 + SOURCE_IN, WIDTH_IN - left_in - right_in, height_in)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -367,14 +367,14 @@ def right_label(axes: Artist, position: int, first: str, second: str) -> None:
     axes.annotate(second, (1, position), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
 
 
-def dashes(row: Row) -> Any:
+def dashes(row: Entry) -> Any:
     """A family's kind of line, so that its hue is not the only sign of it."""
     kinds = {"single": (0, (1, 1)), "dp": (0, (4, 1, 1, 1)), "apex_ddp": (0, (3.2, 1)), "custom": (0, (1.5, 1))}
     return kinds.get(row.colour.split("-")[0], "-")
 
 
 def end_labels(
-    axes: Artist, rows: Sequence[Row], ends: dict[str, float], height_in: float, texts: dict[str, str]
+    axes: Artist, rows: Sequence[Entry], ends: dict[str, float], height_in: float, texts: dict[str, str]
 ) -> None:
     """At the right of the axes each line's name, what ran and its last value, moved apart where lines end together.
 
@@ -419,10 +419,10 @@ def about_lines(points: int) -> str:
     return f" Of {points:,} points of a line the lowest and the highest of each of {STRETCHES} stretches are drawn."
 
 
-def text_width_in(figure: Artist, text: str, size: float, *, bold: bool = False) -> float:
+def text_width_in(sheet: Artist, text: str, size: float, *, bold: bool = False) -> float:
     """How wide a text will be, in inches."""
-    probe = figure.text(0, 0, text, fontsize=size, fontweight="bold" if bold else "normal")
-    width = probe.get_window_extent(figure.canvas.get_renderer()).width / figure.dpi
+    probe = sheet.text(0, 0, text, fontsize=size, fontweight="bold" if bold else "normal")
+    width = probe.get_window_extent(sheet.canvas.get_renderer()).width / sheet.dpi
     probe.remove()
     return float(width)
 
@@ -454,10 +454,10 @@ def handle(kind: str, colour: str) -> Artist:
     return Line2D([], [], linestyle="none", **marks[kind])
 
 
-def legend_row(figure: Artist, keys: Sequence[tuple[Artist, str]]) -> None:
+def legend_row(sheet: Artist, keys: Sequence[tuple[Artist, str]]) -> None:
     """A row of keys under the title."""
-    height = figure.get_figheight()
-    legend = figure.legend(
+    height = sheet.get_figheight()
+    legend = sheet.legend(
         [handle for handle, _ in keys],
         [text for _, text in keys],
         loc="upper left",

@@ -28,8 +28,8 @@ from bench.history.gate import (
     STEP_TIME,
     TOO_FEW,
     UNDECIDED,
+    Judged,
     Outcome,
-    Row,
 )
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Column, Table
@@ -223,13 +223,13 @@ def for_programs(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def table_of(rows: Sequence[Row], outcome: Outcome) -> Table:
+def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
     """The rows as a table, with notes on how to read it."""
     columns = tuple(Column(heading=heading, number=at in NUMBERS) for at, heading in enumerate(HEADINGS))
     return Table(columns=columns, rows=tuple(tuple(_cells(row)) for row in rows), notes=tuple(_notes(rows, outcome)))
 
 
-def _cells(row: Row) -> Iterator[Cell]:
+def _cells(row: Judged) -> Iterator[Cell]:
     unit = UNITS.get(row.metric)
     yield Cell(text=row.scenario)
     yield Cell(text=TITLES[row.metric] + (f" ({unit})" if unit else ""))
@@ -241,7 +241,7 @@ def _cells(row: Row) -> Iterator[Cell]:
     yield Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))
 
 
-def _notes(rows: Sequence[Row], outcome: Outcome) -> Iterator[str]:
+def _notes(rows: Sequence[Judged], outcome: Outcome) -> Iterator[str]:
     if any(row.ratio is not None for row in rows):
         rule = outcome.rule
         smallest = ", ".join(f"{TITLES[name]} {100 * value:g} %" for name, value in rule.thresholds.items())
@@ -276,7 +276,7 @@ def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
 
 def _reasons(outcome: Outcome) -> list[str]:
     """Why figures have no better verdict, a line for each reason."""
-    by_reason: dict[tuple[str, str], list[Row]] = {}
+    by_reason: dict[tuple[str, str], list[Judged]] = {}
     for row in outcome.rows:
         if row.why is not None and not (outcome.obstacles and row.verdict in ABSENT):
             by_reason.setdefault((row.verdict, _flat(row.why)), []).append(row)
@@ -300,7 +300,7 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     return ", ".join(texts[:NAMED]) + more
 
 
-def _who(rows: Sequence[Row], outcome: Outcome) -> str:
+def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
     """``ddp, dp peak memory``: scenarios all of whose metrics are meant, and metrics of others."""
     texts = []
     for name in dict.fromkeys(row.scenario for row in rows):
@@ -311,14 +311,14 @@ def _who(rows: Sequence[Row], outcome: Outcome) -> str:
     return ", ".join(texts[:NAMED]) + more
 
 
-def _about_shortly(row: Row) -> str:
+def _about_shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
     return f"{who} {_change(row.ratio)} (bound {_change(row.bound)})"
 
 
-def _about(row: Row) -> str:
+def _about(row: Judged) -> str:
     """A row in a sentence."""
     parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS.get(row.metric, '')}".rstrip()]
     if row.ratio is not None:

@@ -16,8 +16,8 @@ from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
 from bench.report.drawing import inline, plain
-from bench.report.history_figures import FLAT, WORDS, moving, percent, plots, value
-from bench.report.page import Figure
+from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
+from bench.report.page import PagePlot
 from bench.report.tables import UNKNOWN, Cell, Column, Table
 from bench.runs.store import check_writable, utf8
 
@@ -62,7 +62,7 @@ class Section:
     still: tuple[str, ...]
     events: Table | None
     shifts: Table | None
-    figures: tuple[Figure, ...]
+    plots: tuple[PagePlot, ...]
     without: Table | None
 
 
@@ -77,13 +77,13 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
     shown, single = worth_showing(tracks)
     for number, track in enumerate(shown, start=1):
         prefix = "history" if number == 1 else f"history-{number}"
-        figures = []
-        for plot in plots(track, prefix):
+        drawn = []
+        for plot in of_track(track, prefix):
             names = (f"{plot.name}.svg", f"{plot.name}.png")
             files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
             svg = inline(plot.svg, plot.name, plot.title)
-            figures.append(Figure(title=plot.title, caption=plot.caption, svg=svg, files=names))
-        sections.append(_section(track, tuple(figures)))
+            drawn.append(PagePlot(title=plot.title, caption=plot.caption, svg=svg, files=names))
+        sections.append(_section(track, tuple(drawn)))
     text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
     return put({PAGE: utf8(text), **files}, out)
 
@@ -96,7 +96,7 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
     return long, [track for track in tracks if len(track.nights) == 1]
 
 
-def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
+def _section(track: Track, plots: tuple[PagePlot, ...]) -> Section:
     return Section(
         title=track.work,
         place=track.place,
@@ -105,7 +105,7 @@ def _section(track: Track, figures: tuple[Figure, ...]) -> Section:
         still=tuple(still(track)),
         events=events_table(track) if track.events else None,
         shifts=shifts_table(track) if track.events else None,
-        figures=figures,
+        plots=plots,
         without=_without(track) if track.unusable else None,
     )
 

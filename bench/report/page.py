@@ -28,7 +28,7 @@ NO_DIAGNOSIS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class PagePlot:
     """A plot as it stands in the page: inline SVG, and the files beside the page that hold it."""
 
     title: str
@@ -63,7 +63,7 @@ class Section:
     no_energy: str
     published: tables.Table | None
     statistics: tables.Table | None
-    figures: dict[str, Figure]
+    plots: dict[str, PagePlot]
     left_out: str
     details: tables.Table
     launches: tables.Table
@@ -73,8 +73,8 @@ def section(
     run: Analysed, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str
 ) -> Section:
     """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
-    figures = {
-        plot.name: Figure(
+    plots = {
+        plot.name: PagePlot(
             title=plot.title,
             caption=plot.caption,
             svg=inline(plot.svg, f"{prefix}-{plot.name}", plot.title),
@@ -105,7 +105,7 @@ def section(
         no_energy=device_tables.no_energy(run),
         published=tables.published_table(run),
         statistics=verdict_tables.statistics_table(run),
-        figures=figures,
+        plots=plots,
         left_out=failures(run.document, ()),
         details=tables.details_table(run),
         launches=tables.launches_table(run),

@@ -13,7 +13,7 @@ from bench.analyse import memory_timeline, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.answer import fastest
 from bench.analyse.bars import about_intervals, bar, plus_minus
-from bench.analyse.intervals import precision_percent
+from bench.analyse.intervals import half_width_percent
 from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
@@ -35,6 +35,10 @@ TONES = {
     "not finite": "bad",
 }
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
+
+
+Record = dict[Any, Any]
+"""A row of a table of pandas, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +223,7 @@ def published_table(run: Analysed) -> Table | None:
 def _with_bar(row: dict[Any, Any], name: str, form: str) -> Cell:
     """A figure of the published form with its interval below it."""
     known = (None if _unknown(row[column]) else row[column] for column in published.ends(name))
-    return Cell(text=number(row[name], form), small=bar(precision_percent(*known)))
+    return Cell(text=number(row[name], form), small=bar(half_width_percent(*known)))
 
 
 def details_table(run: Run) -> Table:

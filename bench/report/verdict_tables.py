@@ -12,13 +12,11 @@ from bench.analyse.bars import bar
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
-from bench.report.tables import TONES, UNKNOWN, Cell, Column, Table, number, of_run
+from bench.report.tables import TONES, UNKNOWN, Cell, Column, Record, Table, number, of_run
 from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = dict[Any, Any]
 
 
 def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
@@ -184,7 +182,7 @@ def communication_table(run: Run) -> Table | None:
     return Table(columns=columns, rows=tuple(rows), notes=notes)
 
 
-def _with_interval(row: Row, name: str) -> Cell:
+def _with_interval(row: Record, name: str) -> Cell:
     low, high = (number(row[f"{name}_{end}_ms"], ",.1f") for end in ("low", "high"))
     small = "" if UNKNOWN in (low, high) else f"{low} to {high}"
     return Cell(text=number(row[f"{name}_ms"], ",.1f"), small=small)
@@ -203,7 +201,7 @@ def communication_words(run: Run) -> list[str]:
     return said
 
 
-def _explained(row: Row) -> str:
+def _explained(row: Record) -> str:
     """cost = exposed + computation that got slower + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
@@ -236,7 +234,7 @@ def _term(value: float) -> str:
     return f"{'+' if value >= 0 else '-'} {abs(value):,.1f}"
 
 
-def _span(row: Row, name: str) -> str:
+def _span(row: Record, name: str) -> str:
     return f"{row[f'{name}_ms']:,.1f} ms ({row[f'{name}_low_ms']:,.1f} to {row[f'{name}_high_ms']:,.1f})"
 
 
@@ -350,4 +348,4 @@ def statistics_table(run: Analysed) -> Table | None:
 
 
 def _bar(values: Iterable[float]) -> str:
-    return bar(estimate(values).precision_percent)
+    return bar(estimate(values).half_width_percent)

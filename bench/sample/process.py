@@ -227,7 +227,7 @@ class Loop:
             if isinstance(self.memory, GpuMemory):
                 watched.scrambled = self.memory.nvml.scrambled
                 if not begun:
-                    self.memory.begin(look=False)
+                    self.memory.begin(survey=False)
         self.launches[launch].ranks[pid] = rank
         self.launches[launch].devices[pid] = devices
         if self.gpus and self.nvml is None:

@@ -73,16 +73,16 @@ class GpuMemory:
         self._ours: set[int] = set()
         self._earlier: frozenset[int] = frozenset()
 
-    def begin(self, *, look: bool = True) -> None:
+    def begin(self, *, survey: bool = True) -> None:
         """A launch begins: nobody of it is on a device yet, so what is there now is what was there before it.
 
-        Without ``look`` it has begun already, and what was there is unknown.
+        Without ``survey`` it has begun already, and what was there is unknown.
         """
         self.why, self.foreign, self.probed = {}, {}, {}
         self._aliases, self._seen, self._probes = {}, set(), {}
         self._earlier, self._ours = self._earlier | self._ours, set()
         self._before = {}
-        if not (look and self.nested):
+        if not (survey and self.nested):
             return  # on the host the lists have our own PIDs in them
         for uuid in self.gpus:
             rows, reason = self.nvml.processes(uuid)

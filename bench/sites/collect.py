@@ -185,9 +185,9 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     """The rows of diagnostics.parquet of one diagnostic launch."""
     rows: Rows = []
     for result in results:
-        for look in ("pairs", "logger", "data_parallel"):
-            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": look}
-            rows += [{**head, "step": step, **values} for step, values in enumerate(result[look])]
+        for probe in ("pairs", "logger", "data_parallel"):
+            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
+            rows += [{**head, "step": step, **values} for step, values in enumerate(result[probe])]
     return rows
 
 

@@ -9,7 +9,7 @@ import sys
 from reprlib import repr as brief
 from typing import NoReturn
 
-from bench.core.apex_files import look, search_path
+from bench.core.apex_files import classify, search_path
 from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
@@ -148,7 +148,7 @@ def check_apex(path: str | None) -> None:
         raise RequestError(
             "--apex", f"there is no package apex in {path!r}", "give a checkout of NVIDIA/apex, tag 25.05"
         )
-    files = look(path)
+    files = classify(path)
     if files.kind != "nvidia":
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 

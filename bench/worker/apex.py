@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bench.core.apex_files import look, search_path
+from bench.core.apex_files import classify, search_path
 
 MODULES = ("apex.amp", "apex.parallel")
 
@@ -26,7 +26,7 @@ def add_to_path(apex_path: str | None) -> None:
 def probe(apex_path: str | None) -> dict[str, Any]:
     """What is there: the files' description, and for each module ``None`` (it imports) or one line why not."""
     add_to_path(apex_path)
-    files = look(apex_path)
+    files = classify(apex_path)
     there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
     problems: dict[str, str | None] = {}
     for name in MODULES:

@@ -1,6 +1,6 @@
 """Where the time of a step goes: a launch of its own, whose steps are never mixed with measured ones.
 
-Three looks, one after the other, because each disturbs what it looks at:
+Three probes, one after the other, because each disturbs what it measures:
 
 - *pairs*: steps with and without synchronisation of the gradients, in the order ABBA, for every distributed strategy;
 - the *logger* of torch DDP, which tells communication and its overlap with the backward pass apart, and for
@@ -29,7 +29,7 @@ from bench.worker.session import Session
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
 Report = Callable[..., Tick]
-"""Says that a look begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
+"""Says that a probe begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 SETTLING_STEPS = 1
@@ -57,7 +57,7 @@ _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for nam
 
 
 def run(session: Session, load: Load, report: Report) -> dict[str, Any]:
-    """All looks. Every rank takes the same steps. Times in milliseconds; see each function for its part."""
+    """All probes. Every rank takes the same steps. Times in milliseconds; see each function for its part."""
     pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.job.job.iters // 3))
     steps, pairs_reason = paired(session, load, pairs, report("pairs", of=2 * pairs))
     logged, logger_reason = ddp_logger(session, load, pairs, report("logger", of=pairs + SETTLING_STEPS + 1))

@@ -22,7 +22,7 @@ from typing import Any
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.records import Job, job_from_json, job_to_json
-from bench.worker import looks
+from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
 
 STARTUP_FACTOR, FEWEST_STARTUP_S = 4.0, 30.0
@@ -501,7 +501,7 @@ def _check_progress(launch: Launch) -> None:
 def _look_at(launch: Launch, rank: Rank) -> None:
     """What can be seen of a rank without disturbing it: the marks of its loop, and whether it is stopped."""
     now = time.monotonic()
-    if not looks.stopped(rank.pid):
+    if not processes.stopped(rank.pid):
         rank.stopped_s = None
     elif rank.stopped_s is None:
         rank.stopped_s = now
@@ -516,7 +516,7 @@ def _look_at(launch: Launch, rank: Rank) -> None:
 def _end_stalled(launch: Launch, what: str) -> None:
     """Name the rank that hangs, and end the launch."""
     alive = [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]
-    lines = looks.lines({rank.pid: rank.log for rank in alive})
+    lines = processes.lines({rank.pid: rank.log for rank in alive})
     seen = {
         rank.number: f"in {launch.where(rank)}"
         + (", stopped" if rank.stopped_s is not None else f", at {lines[rank.pid]}" if lines[rank.pid] else "")
@@ -533,7 +533,7 @@ def _end_stalled(launch: Launch, what: str) -> None:
     launch.kill()
 
 
-def hanging(launch: Launch, alive: list[Rank], lines: dict[int, looks.Line | None]) -> Rank:
+def hanging(launch: Launch, alive: list[Rank], lines: dict[int, processes.Line | None]) -> Rank:
     """The rank for which the others wait.
 
     One that is stopped; else the one that is behind all others; among equals the one that is in a line of the scenario
@@ -557,7 +557,7 @@ def _bury(launch: Launch) -> None:
         _kill_group(launch.ranks[0].pid)
     ranks = {rank.pid for rank in launch.ranks}
     deadline_s = time.monotonic() + KILL_PATIENCE_S
-    while strays := [pid for pid in looks.children(os.getpid()) if pid not in ranks]:
+    while strays := [pid for pid in processes.children(os.getpid()) if pid not in ranks]:
         for pid in strays:  # left by a rank, and ours since then: the host is who orphans of its ranks come to
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, os.WNOHANG)
@@ -597,7 +597,7 @@ def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
         "step": rank.step if rank else 0,
         "where": launch.where(rank) if rank and launch.beats is not None else None,
         "memory": cause.memory,
-        "log_end": looks.log_end(rank.log) if rank else [],
+        "log_end": processes.log_end(rank.log) if rank else [],
         "others": [
             {"rank": other.rank, "kind": other.kind, "reason": other.reason, "collateral": other.collateral}
             for other in launch.failures

@@ -27,7 +27,7 @@ from bench.core.records import Job
 from bench.seams.discover import load_module
 from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
 from bench.worker.beats import FD_VARIABLE, Beats
-from bench.worker.looks import STACK_SIGNAL
+from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import RankJob, Session, session_for
 
 Report = Callable[..., Callable[[int], None]]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from standin import Driver, compile_driver
 
-from bench.machine.doctor.findings import LEVELS, findings
+from bench.machine.doctor.concerns import LEVELS, concerns
 from bench.machine.doctor.gpus import numa_node
 from bench.machine.doctor.host import cpu_quota
 from bench.machine.doctor.page import page
@@ -325,22 +325,22 @@ def facts(*, host: dict[str, Any] | None = None, torch: dict[str, Any] | None = 
     ],
 )
 def test_what_is_wrong_with_the_host_is_found(host: dict[str, Any], said: str) -> None:
-    (finding,) = findings(facts(host=host))
+    (finding,) = concerns(facts(host=host))
     assert said in finding.finding
 
 
 def test_a_host_with_nothing_wrong_has_no_finding() -> None:
     report = facts()
-    assert findings(report) == []
+    assert concerns(report) == []
     assert "Nothing here speaks against a measurement." in page({**report, "findings": []})
 
 
 def test_half_an_apex_is_named_module_by_module() -> None:
     apex = {"problems": {"apex.amp": None, "apex.parallel": "apex.parallel fails; mend it"}, "extras": {"amp_C": True}}
-    (finding,) = findings(facts(torch={"apex": apex}))
+    (finding,) = concerns(facts(torch={"apex": apex}))
     assert (finding.finding, finding.remedy) == ("apex.parallel: apex.parallel fails", "mend it")
     apex = {"problems": {"apex.amp": None}, "extras": {"amp_C": False, "syncbn": True}}
-    (finding,) = findings(facts(torch={"apex": apex}))
+    (finding,) = concerns(facts(torch={"apex": apex}))
     assert finding.finding == "apex is there without amp_C"
 
 

@@ -15,7 +15,7 @@ from bench.cli import main
 from bench.history import nights
 from bench.history.shifts import levels
 from bench.history.trends import Night, Track, Trend, commit_range, tracks
-from bench.report.history_figures import DOTS_AT_MOST, percent, plots
+from bench.report.history_plots import DOTS_AT_MOST, of_track, percent
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -357,7 +357,7 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
             events=(),
             unusable={},
         )
-        (plot,) = plots(track)
+        (plot,) = of_track(track)
         sizes.append(len(plot.svg))
     assert sizes[1] < 1.2 * sizes[0]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.apex_files import ApexFiles, look, search_path
+from bench.core.apex_files import ApexFiles, classify, search_path
 
 TREES = {
     "nvidia": ("amp/__init__.py", "parallel/__init__.py", "normalization/__init__.py", "optimizers/__init__.py"),
@@ -33,7 +33,7 @@ def tree(root: Path, *files: str) -> Path:
 
 
 def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
-    found = look(path=[str(tmp_path)])
+    found = classify(path=[str(tmp_path)])
     assert (found.kind, found.path, found.amp, found.parallel) == ("absent", None, False, False)
     assert "not installed" in found.explanation
     assert "25.05" in found.explanation
@@ -42,7 +42,7 @@ def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
 
 def test_both_modules_make_it_nvidias_up_to_25_05(tmp_path: Path) -> None:
     root = tree(tmp_path, *TREES["nvidia"])
-    found = look(path=[str(root)])
+    found = classify(path=[str(root)])
     assert (found.kind, found.path, found.amp, found.parallel) == ("nvidia", str(root / "apex"), True, True)
     assert str(root / "apex") in found.explanation
 
@@ -50,7 +50,7 @@ def test_both_modules_make_it_nvidias_up_to_25_05(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", SAID)
 def test_any_other_is_named_for_what_it_is_with_the_remedy(tmp_path: Path, kind: str) -> None:
     root = tree(tmp_path, *TREES[kind])
-    found = look(path=[str(root)])
+    found = classify(path=[str(root)])
     assert (found.kind, found.path, found.amp, found.parallel) == (kind, str(root / "apex"), False, False)
     assert SAID[kind] in found.explanation
     assert str(root / "apex") in found.explanation
@@ -61,21 +61,21 @@ def test_any_other_is_named_for_what_it_is_with_the_remedy(tmp_path: Path, kind:
 
 
 def test_half_of_an_apex_says_which_half_is_missing(tmp_path: Path) -> None:
-    found = look(path=[str(tree(tmp_path, "amp/__init__.py"))])
+    found = classify(path=[str(tree(tmp_path, "amp/__init__.py"))])
     assert (found.kind, found.amp, found.parallel) == ("unknown", True, False)
     assert "apex.parallel" in found.explanation
     assert "apex.amp" not in found.explanation
 
 
 def test_a_module_may_be_a_file(tmp_path: Path) -> None:
-    assert look(path=[str(tree(tmp_path, "amp.py", "parallel.py"))]).kind == "nvidia"
+    assert classify(path=[str(tree(tmp_path, "amp.py", "parallel.py"))]).kind == "nvidia"
 
 
 def test_the_first_on_the_path_counts(tmp_path: Path) -> None:
     wrong = str(tree(tmp_path / "site", *TREES["pypi_unrelated"]))
     right = str(tree(tmp_path / "checkout", *TREES["nvidia"]))
-    assert look(path=[wrong, right]).kind == "pypi_unrelated"
-    assert look(path=[right, wrong]).kind == "nvidia"
+    assert classify(path=[wrong, right]).kind == "pypi_unrelated"
+    assert classify(path=[right, wrong]).kind == "nvidia"
 
 
 # --apex
@@ -87,7 +87,7 @@ def test_a_checkout_and_the_package_in_it_are_the_same(tmp_path: Path, checkout:
     root = tree(tmp_path / checkout, *TREES["nvidia"])
     given = str(root / inside)
     assert search_path(given) == str(root)
-    assert look(given).path == str(root / "apex")
+    assert classify(given).path == str(root / "apex")
 
 
 def test_a_relative_path_with_a_slash_at_its_end_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +100,8 @@ def test_a_relative_path_with_a_slash_at_its_end_will_do(tmp_path: Path, monkeyp
 def test_it_comes_before_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tree(tmp_path / "site", *TREES["pypi_unrelated"])))
     checkout = tree(tmp_path / "checkout", *TREES["nvidia"])
-    assert look().kind == "pypi_unrelated"
-    assert look(str(checkout)).kind == "nvidia"
+    assert classify().kind == "pypi_unrelated"
+    assert classify(str(checkout)).kind == "nvidia"
 
 
 @pytest.mark.parametrize("given", ["empty", "absent", "file"])
@@ -116,6 +116,6 @@ def test_nothing_is_imported(tmp_path: Path) -> None:
     found: list[ApexFiles] = []
     for kind, files in TREES.items():
         root = tree(tmp_path / kind, *files)
-        found += [look(str(root)), look(path=[str(root)])]
+        found += [classify(str(root)), classify(path=[str(root)])]
     assert [files.kind for files in found] == [kind for kind in TREES for _ in range(2)]
     assert not [name for name in sys.modules if name.split(".")[0] == "apex"]

@@ -12,7 +12,7 @@ from standin.runs import write_run
 
 from bench import report
 from bench.analyse.analysed import Analysed
-from bench.report import aside, figures
+from bench.report import aside, plots
 from bench.report.aside import Aside
 
 
@@ -55,8 +55,8 @@ def test_work_that_fails_there_fails_here_with_its_own_error(capfd: pytest.Captu
 def test_a_report_with_many_samples_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_run(tmp_path, [DP, DDP2], gpus=GPUS))
     alone = report.render([Analysed.read(path)])
-    monkeypatch.setattr(figures, "MANY_SAMPLES", 1)
+    monkeypatch.setattr(plots, "MANY_SAMPLES", 1)
     begun = []
-    monkeypatch.setattr(figures, "Aside", lambda work: begun.append(work) or Aside(work))
+    monkeypatch.setattr(plots, "Aside", lambda work: begun.append(work) or Aside(work))
     assert report.render([Analysed.read(path)]) == alone
     assert len(begun) == (1 if len(os.sched_getaffinity(0)) > 1 else 0)

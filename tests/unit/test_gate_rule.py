@@ -14,7 +14,7 @@ from scipy import special, stats
 from standin import gated
 
 from bench.history import gate
-from bench.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Row, Rule
+from bench.history.gate import MEMORY, METRICS, PARITY, STEP_TIME, Base, Judged, Rule
 from bench.history.prediction import margins, moderated
 
 RULE = Rule()
@@ -34,14 +34,14 @@ def replayed(digests: Sequence[dict[str, Any]], accepted: Sequence[int] = (), ru
     return gate.replay([(str(day), one) for day, one in enumerate(digests)], rule, [str(day) for day in accepted])
 
 
-def judged(digest: dict[str, Any], base: Base, rule: Rule = RULE) -> dict[tuple[str, str], Row]:
+def judged(digest: dict[str, Any], base: Base, rule: Rule = RULE) -> dict[tuple[str, str], Judged]:
     rows = gate.judge(gate.measured("tonight", digest), base, rule)
     found = {(row.scenario, row.metric): row for row in rows}
     assert len(found) == len(rows), "one row for each"
     return found
 
 
-def verdict(rows: dict[tuple[str, str], Row]) -> tuple[str, int]:
+def verdict(rows: dict[tuple[str, str], Judged]) -> tuple[str, int]:
     outcome = gate.Outcome(run="tonight", rows=tuple(rows.values()), rule=RULE, against="", folder="")
     return outcome.verdict, outcome.exit_code
 

@@ -612,7 +612,9 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
                 assert {Path(word).name for word in command if word.endswith(".py")} <= files
                 junit = Path(self.out) / "parts" / f"{name}.xml"
                 junit.write_text('<testsuite><testcase name="a" time="1"/></testsuite>')
-        return {name: pack.Done(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False) for name in asked}
+        return {
+            name: pack.Command(code=0, said=json.dumps(answers.get(name, {})), told="", ended=False) for name in asked
+        }
 
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
@@ -674,7 +676,7 @@ def test_a_gpu_that_lets_in_one_process_at_a_time_is_given_no_second(
 
     def execute(self: Any, asked: dict[str, list[str]], limit_s: float, **environment: str) -> dict[str, Any]:
         together.append(list(asked))
-        return {name: pack.Done(code=0, said="", told="", ended=False) for name in asked}
+        return {name: pack.Command(code=0, said="", told="", ended=False) for name in asked}
 
     monkeypatch.setattr(pack.Acceptance, "execute", execute)
     for alone in (True, False):

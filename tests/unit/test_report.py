@@ -30,7 +30,7 @@ from bench.analyse.answer import answer, caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
-from bench.report import drawing, figures, tables
+from bench.report import drawing, plots, tables
 
 PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
 
@@ -157,18 +157,18 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
 
 
 DRAWINGS = {
-    "trade-off": figures.trade_off,
-    "losses": figures.losses,
-    "time-spent": figures.time_spent,
-    "step-times": figures.step_times,
-    "memory-stack": figures.memory_stack,
-    "power": figures.power,
+    "trade-off": plots.trade_off,
+    "losses": plots.losses,
+    "time-spent": plots.time_spent,
+    "step-times": plots.step_times,
+    "memory-stack": plots.memory_stack,
+    "power": plots.power,
 }
 
 
 def plot_of(run: Analysed, name: str) -> drawing.Plot:
     """As in a report, but drawn alone: all of them take seconds."""
-    (plot,) = figures._drawn([DRAWINGS[name]], run)
+    (plot,) = plots._drawn([DRAWINGS[name]], run)
     assert plot.name == name
     return plot
 
@@ -618,10 +618,10 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
 
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
-    many = [[5.0, *(10.0 + step % 7 for step in range(2 * figures.DOTS_PER_SCENARIO - 1))]]
+    many = [[5.0, *(10.0 + step % 7 for step in range(2 * plots.DOTS_PER_SCENARIO - 1))]]
     run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", many)])))
     plot = plot_of(run, "step-times")
-    assert figures.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * figures.DOTS_PER_SCENARIO
+    assert plots.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * plots.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
     (row,) = tables.summary_of(run).to_dict("records")
     assert row["step_median_ms"] == 13.0

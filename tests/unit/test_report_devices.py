@@ -23,7 +23,7 @@ from bench.analyse.memory import largest_launches, proportional, resident
 from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.core.records import LATER_COLUMNS
-from bench.report import device_figures, device_tables, figures, tables
+from bench.report import device_plots, device_tables, plots, tables
 from bench.runs.store import EMPTY, RunWriter
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
@@ -139,13 +139,13 @@ def test_names_of_launches_stay_on_the_sheet(tmp_path: Path) -> None:
 
 
 def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown() -> None:
-    ticks = 5 * device_figures.MOST_SAMPLES
+    ticks = 5 * device_plots.MOST_SAMPLES
     index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
     values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
     stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
-    stage = device_figures.Stage(figure=None, panels={}, launches=[], origin_ns=0, width_in=8.0, range_s=float(ticks))
-    thin = device_figures._thinned(stage, stack)
-    assert len(thin) <= device_figures.MOST_SAMPLES + 1
+    stage = device_plots.Stage(sheet=None, panels={}, launches=[], origin_ns=0, width_in=8.0, range_s=float(ticks))
+    thin = device_plots._thinned(stage, stack)
+    assert len(thin) <= device_plots.MOST_SAMPLES + 1
     assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1
 
 
@@ -332,7 +332,7 @@ def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
     said = dict(questions(run))["Who holds more memory?"]
     assert said.startswith("What all processes hold together is not known of any scenario. dp: one process, 9,000 MiB")
-    assert "memory-stack" not in [plot.name for plot in figures.plots(run)]
+    assert "memory-stack" not in [plot.name for plot in plots.of_run(run)]
     assert "No sample of this run tells" not in Page(report.render([run])["index.html"].decode()).text
 
 

@@ -25,7 +25,7 @@ from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
-from bench.report import drawing, figures, tables, verdict_tables
+from bench.report import drawing, plots, tables, verdict_tables
 from bench.report.page import facts
 from bench.runs.store import EMPTY, RunWriter
 
@@ -331,7 +331,7 @@ def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> 
     assert plot.title == "Losses" and "difference ÷ bound" not in svg_texts(plot.svg)
     assert "ddp_o2 (no figures)" in plot.caption
     only = Analysed.read(str(write_run(tmp_path / "none", [broken])))
-    assert "losses" not in [plot.name for plot in figures.plots(only)]
+    assert "losses" not in [plot.name for plot in plots.of_run(only)]
     assert "not finite" in page_of(only)
 
 

@@ -18,7 +18,7 @@ from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
 from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, holm
 from bench.analyse.comparison import pairwise as all_pairs
-from bench.analyse.intervals import estimate, precision_percent, ratio_of
+from bench.analyse.intervals import estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
 from bench.console import summary_table
@@ -79,7 +79,7 @@ def test_an_interval_is_student_t_on_the_logarithms() -> None:
         pytest.approx(math.exp(1 + half), rel=1e-3),
     )
     assert found.n == 3
-    assert found.precision_percent == pytest.approx(100 * math.expm1(half), rel=1e-3)
+    assert found.half_width_percent == pytest.approx(100 * math.expm1(half), rel=1e-3)
 
 
 @pytest.mark.parametrize("repeats", [1, 2, 5])
@@ -107,7 +107,7 @@ def test_what_cannot_be_known_is_none() -> None:
     assert (none.value, none.low, none.high, none.n) == (None, None, None, 0)
     assert (one.value, one.low, one.high, one.n) == (7.0, None, None, 1)
     assert (two.value, two.low, two.high, two.n) == (7.0, 7.0, 7.0, 2)
-    assert (none.precision_percent, one.precision_percent, two.precision_percent) == (None, None, 0.0)
+    assert (none.half_width_percent, one.half_width_percent, two.half_width_percent) == (None, None, 0.0)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, -math.inf])
@@ -119,9 +119,9 @@ def test_what_has_no_logarithm_is_refused(wrong: float) -> None:
 
 
 def test_plus_minus_reaches_over_the_interval_of_a_maximum_too() -> None:
-    assert precision_percent(100.0, 98.0, 103.0) == pytest.approx(3.0)
-    assert precision_percent(104.0, 98.8, 102.0) == pytest.approx(5.0)
-    assert precision_percent(100.0, None, 103.0) is None
+    assert half_width_percent(100.0, 98.0, 103.0) == pytest.approx(3.0)
+    assert half_width_percent(104.0, 98.8, 102.0) == pytest.approx(5.0)
+    assert half_width_percent(100.0, None, 103.0) is None
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=8), st.floats(1e-3, 1e3))
@@ -389,7 +389,7 @@ def test_point_interval_and_ratio_of_the_summary_agree() -> None:
         assert row["throughput_img_s"] * row["step_median_ms"] == pytest.approx(8000.0)
         assert row["throughput_low_img_s"] * row["step_high_ms"] == pytest.approx(8000.0)
         assert row["throughput_high_img_s"] * row["step_low_ms"] == pytest.approx(8000.0)
-        assert row["precision_percent"] == pytest.approx(100 * (row["step_high_ms"] / row["step_median_ms"] - 1))
+        assert row["half_width_percent"] == pytest.approx(100 * (row["step_high_ms"] / row["step_median_ms"] - 1))
     o2 = table.loc["o2"]
     assert o2["relative_to_ddp"] == pytest.approx(table.loc["ddp", "step_median_ms"] / o2["step_median_ms"])
     assert o2["relative_low"] * o2["relative_high"] == pytest.approx(o2["relative_to_ddp"] ** 2)
@@ -402,7 +402,7 @@ def test_one_launch_has_figures_and_no_interval() -> None:
     row = summarised({"ddp": [4.0], "o2": [2.0]}, {"ddp": [100.0], "o2": [90.0]}).loc["o2"]
     assert (row["step_median_ms"], row["relative_to_ddp"], row["peak_pid_mib"]) == (2.0, 2.0, 90.0)
     ends = [name for name in row.index if "_low" in name or "_high" in name]
-    assert len(ends) == 12 and row[[*ends, "precision_percent"]].isna().all()
+    assert len(ends) == 12 and row[[*ends, "half_width_percent"]].isna().all()
 
 
 def test_a_peak_is_the_largest_and_its_interval_that_of_the_launches() -> None:

@@ -78,7 +78,7 @@ def test_what_stands_behind_a_figure_is_an_interval_that_shrinks_and_no_deviatio
 def test_steps_of_a_launch_do_not_pass_for_launches() -> None:
     few, many = summarised([[49.0, 51.0]]), summarised([[49.0, 51.0] * 500])
     for row in (few, many):
-        assert row["step_low_ms"] is None and row["precision_percent"] is None
+        assert row["step_low_ms"] is None and row["half_width_percent"] is None
 
 
 def test_memory_is_the_peak_of_one_moment() -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.machine.doctor import gpus, host, torch_facts
-from bench.machine.doctor.findings import findings
+from bench.machine.doctor.concerns import concerns
 
 
 def examine(*, apex_path: str | None, python: str | None) -> dict[str, Any]:
@@ -22,4 +22,4 @@ def examine(*, apex_path: str | None, python: str | None) -> dict[str, Any]:
     child = torch_facts.ask(apex_path=apex_path, python=python)
     report: dict[str, Any] = {**gpus.facts(), "host": host.facts()}
     report["torch"] = torch_facts.answer(child)
-    return {**report, "findings": [asdict(finding) for finding in findings(report)]}
+    return {**report, "findings": [asdict(finding) for finding in concerns(report)]}

@@ -84,7 +84,7 @@ def percent(ratio: float) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
-def plots(track: Track, prefix: str = "history") -> list[Plot]:
+def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
     import matplotlib
 
@@ -111,7 +111,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     nights = f"1 night ({track.nights[0].date})"
     if len(track.nights) > 1:
         nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
-    figure = titled(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
+    sheet = titled(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
     keys = [(handle("dot", "muted"), "a night")]
     if any(_has_levels(trend) for trend in trends):
         keys.append((handle("line-full", "ink"), "level"))
@@ -120,7 +120,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         keys[0] = (handle("box", "muted"), f"lowest to highest of some {len(track.nights) / COLUMNS:.0f} nights")
     for number, trend in enumerate(trends):
         bottom = SOURCE_IN + 0.3 + (len(trends) - 1 - number) * (PANEL_IN + GAP_IN)
-        axes = axes_at(figure, LEFT_IN, bottom, WIDTH_IN - LEFT_IN - RIGHT_IN, PANEL_IN)
+        axes = axes_at(sheet, LEFT_IN, bottom, WIDTH_IN - LEFT_IN - RIGHT_IN, PANEL_IN)
         _panel(axes, track, trend, many=many, last=number == len(trends) - 1)
     if any(trend.levels.shifts for trend in trends):
         keys += [(handle("line-full", "bad"), "shift to more"), (handle("line-full", "good"), "shift to less")]
@@ -130,7 +130,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
         keys.append((handle("box-full", "bad"), "stopped by the gate"))
     if any(night.accepted for night in track.nights):
         keys.append((handle("diamond", "ink"), "accepted by a person"))
-    legend_row(figure, keys)
+    legend_row(sheet, keys)
     caption = (
         "Nights in their order; a night's figure is the geometric mean of its launches. A level is a stretch without a "
         f"shift. Panels do not begin at 0, and each has a height of its own, of at least {100 * NARROWEST:.0f} %."
@@ -141,7 +141,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if still:
         names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
-    return drawn(figure, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
+    return drawn(sheet, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) -> None:

@@ -11,7 +11,7 @@ LEVELS = ("problem", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Concern:
     """``level``: one of :data:`LEVELS`. ``about``: what it concerns. The other three are one line each."""
 
     level: str
@@ -21,7 +21,7 @@ class Finding:
     remedy: str
 
 
-def findings(report: dict[str, Any]) -> list[Finding]:
+def concerns(report: dict[str, Any]) -> list[Concern]:
     """All that is to be said about the facts of ``bench.machine.doctor``, the gravest first."""
     found = [*_driver(report), *_torch(report), *_apex(report["torch"]), *_host(report["host"])]
     for gpu in report["gpus"]:
@@ -30,11 +30,11 @@ def findings(report: dict[str, Any]) -> list[Finding]:
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
-def _driver(report: dict[str, Any]) -> Iterator[Finding]:
+def _driver(report: dict[str, Any]) -> Iterator[Concern]:
     problem = report["pynvml"]["problem"]
     if problem is not None:
         what, _, remedy = problem.partition("; ")
-        yield Finding(
+        yield Concern(
             level="problem",
             about="pynvml",
             finding=what,
@@ -46,7 +46,7 @@ def _driver(report: dict[str, Any]) -> Iterator[Finding]:
         return
     what, _, remedy = reason.partition("; ")
     if report["gpus"]:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="GPUs",
             finding=what,
@@ -54,7 +54,7 @@ def _driver(report: dict[str, Any]) -> Iterator[Finding]:
             remedy=remedy,
         )
     else:
-        yield Finding(
+        yield Concern(
             level="note",
             about="GPUs",
             finding=what,
@@ -63,10 +63,10 @@ def _driver(report: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _torch(report: dict[str, Any]) -> Iterator[Finding]:
+def _torch(report: dict[str, Any]) -> Iterator[Concern]:
     torch = report["torch"]
     if torch.get("bf16_instructions") is False and not report["gpus"]:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="torch",
             finding="this CPU has no instructions for bf16",
@@ -76,7 +76,7 @@ def _torch(report: dict[str, Any]) -> Iterator[Finding]:
     for name in ("torch", "torchvision"):
         problem = torch["problem"] or torch[f"{name}_problem"]
         if problem is not None:
-            yield Finding(
+            yield Concern(
                 level="problem",
                 about=name,
                 finding=f"{name} does not import: {problem}" if problem != "not installed" else f"{name}: {problem}",
@@ -89,7 +89,7 @@ def _torch(report: dict[str, Any]) -> Iterator[Finding]:
             yield _no_backend("gloo", "the CPU")
         return
     if torch["cuda"] is None:
-        yield Finding(
+        yield Concern(
             level="problem",
             about="torch",
             finding=f"torch {torch['torch']} was built without CUDA",
@@ -101,7 +101,7 @@ def _torch(report: dict[str, Any]) -> Iterator[Finding]:
         yield _no_backend("nccl", "GPUs")
     newest = report["driver"].get("cuda")
     if newest is not None and int(torch["cuda"].split(".")[0]) > int(newest.split(".")[0]):
-        yield Finding(
+        yield Concern(
             level="problem",
             about="CUDA",
             finding=f"torch wants CUDA {torch['cuda']}, and the driver supports up to {newest}",
@@ -111,7 +111,7 @@ def _torch(report: dict[str, Any]) -> Iterator[Finding]:
     for gpu in report["gpus"]:
         architecture = "sm_" + (gpu["compute_capability"] or "").replace(".", "")
         if gpu["compute_capability"] and torch["architectures"] and not _runs(architecture, torch["architectures"]):
-            yield Finding(
+            yield Concern(
                 level="problem",
                 about=f"GPU {gpu['index']}",
                 finding=f"torch has no code for its {architecture} (only {', '.join(torch['architectures'])})",
@@ -127,8 +127,8 @@ def _runs(architecture: str, built: list[str]) -> bool:
     return same or any(one.startswith("compute_") for one in built)
 
 
-def _no_backend(backend: str, where: str) -> Finding:
-    return Finding(
+def _no_backend(backend: str, where: str) -> Concern:
+    return Concern(
         level="problem",
         about="torch",
         finding=f"torch was built without {backend}",
@@ -137,7 +137,7 @@ def _no_backend(backend: str, where: str) -> Finding:
     )
 
 
-def _apex(torch: dict[str, Any]) -> Iterator[Finding]:
+def _apex(torch: dict[str, Any]) -> Iterator[Concern]:
     if torch["problem"] is not None:
         return
     apex = torch["apex"]
@@ -145,7 +145,7 @@ def _apex(torch: dict[str, Any]) -> Iterator[Finding]:
     if missing:
         problem = apex["problems"][missing[0]]
         what, _, remedy = problem.partition("; ")
-        yield Finding(
+        yield Concern(
             level="note",
             about="apex",
             finding=f"{' and '.join(missing)}: {what}",
@@ -154,7 +154,7 @@ def _apex(torch: dict[str, Any]) -> Iterator[Finding]:
         )
     elif not all(apex["extras"].values()):
         absent = ", ".join(name for name, there in apex["extras"].items() if not there)
-        yield Finding(
+        yield Concern(
             level="note",
             about="apex",
             finding=f"apex is there without {absent}",
@@ -163,9 +163,9 @@ def _apex(torch: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _host(host: dict[str, Any]) -> Iterator[Finding]:
+def _host(host: dict[str, Any]) -> Iterator[Concern]:
     if host["governor"] not in (None, "performance"):
-        yield Finding(
+        yield Concern(
             level="warning",
             about="CPU",
             finding=f"the frequency governor is {host['governor']}",
@@ -173,7 +173,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
             remedy="sudo cpupower frequency-set -g performance",
         )
     if host["load_1min"] > host["cores_usable"] / 2:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="CPU",
             finding=f"other work is running (load {host['load_1min']:.1f} on {host['cores_usable']} cores)",
@@ -182,7 +182,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         )
     quota = host["cpu_quota"]
     if quota is not None and quota < host["cores_usable"]:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="CPU",
             finding=f"the container may use {quota:g} cores' worth of time on {host['cores_usable']} cores",
@@ -190,7 +190,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
             remedy="pin cores instead (docker run --cpuset-cpus), or raise the limit",
         )
     if host["shm_mib"] is not None and host["shm_mib"] < 1024:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="container" if host["container"] else "host",
             finding=f"/dev/shm has {host['shm_mib']} MiB",
@@ -199,7 +199,7 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         )
     if host["rapl_reason"] is not None:
         what, _, remedy = host["rapl_reason"].partition("; ")
-        yield Finding(
+        yield Concern(
             level="note",
             about="energy",
             finding=what,
@@ -208,10 +208,10 @@ def _host(host: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
+def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Concern]:
     about = f"GPU {gpu['index']}"
     if gpu["mig"]:
-        yield Finding(
+        yield Concern(
             level="problem",
             about=about,
             finding="MIG is on",
@@ -219,7 +219,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
             remedy=f"sudo nvidia-smi -i {gpu['index']} -mig 0",
         )
     if gpu["persistence"] is False:
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding="persistence mode is off",
@@ -228,7 +228,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
         )
     mode = gpu["compute_mode"]
     if mode == "prohibited":
-        yield Finding(
+        yield Concern(
             level="problem",
             about=about,
             finding="its compute mode is prohibited",
@@ -236,7 +236,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
             remedy=f"sudo nvidia-smi -i {gpu['index']} -c DEFAULT",
         )
     if mode == nvml.EXCLUSIVE:
-        yield Finding(
+        yield Concern(
             level="note",
             about=about,
             finding="its compute mode is exclusive process",
@@ -245,7 +245,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
         )
     limit, default = gpu["power_limit_w"], gpu["default_power_limit_w"]
     if limit and default and limit < 0.99 * default:
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding=f"its power limit is {limit:.0f} W where {default:.0f} W is usual",
@@ -253,7 +253,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
             remedy=f"sudo nvidia-smi -i {gpu['index']} -pl {default:.0f}, unless it is meant so",
         )
     if gpu["pcie_width"] and gpu["max_pcie_width"] and gpu["pcie_width"] < gpu["max_pcie_width"]:
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding=f"it has {gpu['pcie_width']} of {gpu['max_pcie_width']} PCIe lanes",
@@ -262,7 +262,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
         )
     bits = gpu["now"]["throttle_reasons"]
     if bits is not None and throttle.verdict(bits) == "invalid":
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding=f"it slows down now: {', '.join(throttle.names(bits))}",
@@ -272,7 +272,7 @@ def _gpu(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Finding]:
     yield from _company(gpu, about, host)
 
 
-def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[Finding]:
+def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[Concern]:
     named = [f"PID {pid} ({name or 'name unknown'})" for pid, name, _ in gpu["processes"]]
     occupied, busy = gpu["occupied_mib"], gpu["now"]["utilisation_percent"]
     if (occupied or 0) > foreign.OCCUPIED_MIB:
@@ -280,7 +280,7 @@ def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[
     if (busy or 0) > foreign.BUSY_PERCENT:
         named.append(f"{busy:.0f} % busy")
     if named:
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding=f"others are using it: {', '.join(named)}",
@@ -288,7 +288,7 @@ def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[
             remedy="wait, choose others with --gpus, or measure beside them with --force",
         )
     if gpu["processes_reason"] is not None and not gpu["mig"]:
-        yield Finding(
+        yield Concern(
             level="warning",
             about=about,
             finding=f"its processes are not told: {gpu['processes_reason']}",
@@ -297,7 +297,7 @@ def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[
         )
     elif host["own_pid_namespace"]:
         listed, known = len(gpu["processes"]), sum(name is not None for _, name, _ in gpu["processes"])
-        yield Finding(
+        yield Concern(
             level="note",
             about=about,
             finding="bench has a PID namespace of its own, and the driver may list PIDs of the host, or none "
@@ -307,10 +307,10 @@ def _company(gpu: dict[str, Any], about: str, host: dict[str, Any]) -> Iterator[
         )
 
 
-def _together(gpus: list[dict[str, Any]], topology: list[dict[str, Any]]) -> Iterator[Finding]:
+def _together(gpus: list[dict[str, Any]], topology: list[dict[str, Any]]) -> Iterator[Concern]:
     names = sorted({gpu["name"] for gpu in gpus})
     if len(names) > 1:
-        yield Finding(
+        yield Concern(
             level="warning",
             about="GPUs",
             finding=f"they are of {len(names)} models: {', '.join(names)}",
@@ -320,7 +320,7 @@ def _together(gpus: list[dict[str, Any]], topology: list[dict[str, Any]]) -> Ite
     cut = [path["between"] for path in topology if path["p2p"] is False]
     if cut:
         pairs = ", ".join(f"{one}-{other}" for one, other in cut[:6]) + (" and more" if len(cut) > 6 else "")
-        yield Finding(
+        yield Concern(
             level="warning",
             about="topology",
             finding=f"no peer access between GPUs {pairs}",
@@ -329,7 +329,7 @@ def _together(gpus: list[dict[str, Any]], topology: list[dict[str, Any]]) -> Ite
         )
     nodes = sorted({gpu["numa_node"] for gpu in gpus if gpu["numa_node"] is not None})
     if len(nodes) > 1:
-        yield Finding(
+        yield Concern(
             level="note",
             about="topology",
             finding=f"the GPUs hang on NUMA nodes {', '.join(map(str, nodes))}",

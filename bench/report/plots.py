@@ -13,7 +13,7 @@ from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
 from bench.core.records import PHASES
 from bench.report.aside import Aside, give_back
-from bench.report.device_figures import memory_stack, power
+from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import (
     EDGE_IN,
     RC,
@@ -21,8 +21,8 @@ from bench.report.drawing import (
     TITLE_IN,
     WIDTH_IN,
     Artist,
+    Entry,
     Plot,
-    Row,
     about_lines,
     axes_at,
     dashes,
@@ -37,11 +37,11 @@ from bench.report.drawing import (
     row_axes,
     rows_height_in,
     rows_of,
-    sheet,
+    run_sheet,
     short,
     text_width_in,
 )
-from bench.report.verdict_figures import losses, time_spent, trade_off
+from bench.report.verdict_plots import losses, time_spent, trade_off
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ ORDER = ("trade-off", "losses", "time-spent", "step-times", "phases", "memory-st
 """In which a reader finds the plots."""
 
 
-def plots(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]:
+def of_run(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, where they are begun."""
     found = _drawn((trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
     found += of_samples(run) if samples is None else samples.result()
@@ -100,8 +100,8 @@ def step_times(run: Analysed) -> Plot | None:
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     title = "Step time by scenario"
-    figure = sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(figure, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.35)
+    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
+    axes = row_axes(sheet, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.35)
     drawn = 1
     for position, row in enumerate(rows):
         colour = light(row.colour)
@@ -118,7 +118,7 @@ def step_times(run: Analysed) -> Plot | None:
         if len(medians) > 1:
             axes.plot(medians, [position + 0.4] * len(medians), linestyle="none", marker="^", markersize=4)
             axes.lines[-1].set(color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
-        speed = f"{1000 * global_batch / at['median_ms']:,.1f} img/s {bar(at['precision_percent'])}".rstrip()
+        speed = f"{1000 * global_batch / at['median_ms']:,.1f} img/s {bar(at['half_width_percent'])}".rstrip()
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
         right_label(axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
     axes.set_xlim(left, high + 0.03 * (high - left))
@@ -127,11 +127,11 @@ def step_times(run: Analysed) -> Plot | None:
     keys.append(("bar", "median" if launches["repeat"].max() == 0 else "geometric mean of the launches' medians"))
     if launches["repeat"].max() > 0:
         keys.append(("triangle", "median of a launch"))
-    legend_row(figure, [(handle(kind, "ddp-o1"), text) for kind, text in keys])
+    legend_row(sheet, [(handle(kind, "ddp-o1"), text) for kind, text in keys])
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if launches["repeat"].max() > 0:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."
-    return finished(run, figure, "step-times", title, caption, rows)
+    return finished(run, sheet, "step-times", title, caption, rows)
 
 
 def phase_stack(run: Analysed) -> Plot | None:
@@ -145,8 +145,8 @@ def phase_stack(run: Analysed) -> Plot | None:
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
-    figure = sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(figure, rows, right_in=0.35)
+    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
+    axes = row_axes(sheet, rows, right_in=0.35)
     farthest = longest
     for position, row in enumerate(rows):
         start = 0.0
@@ -172,14 +172,14 @@ def phase_stack(run: Analysed) -> Plot | None:
     axes.set_xlabel("median of each phase (ms)")
     names = {"backward": "backward incl. communication"}
     keys = [(handle("box-full", phase), names.get(phase, phase)) for phase in PHASES]
-    legend_row(figure, [*keys, (handle("diamond", "ink"), "median of the whole step")])
+    legend_row(sheet, [*keys, (handle("diamond", "ink"), "median of the whole step")])
     caption = (
         "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step. "
         "Communication overlaps the backward pass, so it is not shown apart from it."
     )
     if bars:
         caption += " Thin lines: 95 % intervals of where a phase ends, over launches."
-    return finished(run, figure, "phases", title, caption, rows)
+    return finished(run, sheet, "phases", title, caption, rows)
 
 
 def memory(run: Analysed) -> Plot | None:
@@ -197,11 +197,11 @@ def memory(run: Analysed) -> Plot | None:
     width_in = (WIDTH_IN - left_in - 0.2 - between_in * (columns - 1)) / columns
     top_in = -(-len(lines) // columns) * (panel_in + title_in) + 0.5 + 0.18
     title = "Memory of each process over time"
-    figure = sheet(run, title, height_in=top_in + TITLE_IN + 0.15)
+    sheet = run_sheet(run, title, height_in=top_in + TITLE_IN + 0.15)
     for number, (scenario, line) in enumerate(lines.items()):
         down, across = divmod(number, columns)
         y_in = top_in - (down + 1) * (panel_in + title_in)
-        axes = axes_at(figure, left_in + across * (width_in + between_in), y_in, width_in, panel_in)
+        axes = axes_at(sheet, left_in + across * (width_in + between_in), y_in, width_in, panel_in)
         launch = launches[scenario]
         end_s = _shade_windows(axes, memory_timeline.windows(launch, *own[scenario]))
         axes.set_ylim(0, highest * 1.08)
@@ -214,15 +214,15 @@ def memory(run: Analysed) -> Plot | None:
         if number + columns >= len(lines):
             axes.set_xlabel("seconds since the launch's processes started")
     keys = [("shade", "grid", "warm-up steps"), ("shade", "shade", "measured steps")]
-    legend_row(figure, [(handle(kind, colour), text) for kind, colour, text in keys])
+    legend_row(sheet, [(handle(kind, colour), text) for kind, colour, text in keys])
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
     caption += about_lines(
         max(int(line.groupby(memory_timeline.LINE, observed=True).size().max()) for line in lines.values())
     )
-    rows = [Row(scenario=name, label="", colour="ink") for name in lines]
-    return finished(run, figure, "memory", title, caption, rows)
+    rows = [Entry(scenario=name, label="", colour="ink") for name in lines]
+    return finished(run, sheet, "memory", title, caption, rows)
 
 
 def elapsed(run: Analysed) -> Plot | None:
@@ -242,10 +242,10 @@ def elapsed(run: Analysed) -> Plot | None:
     title = "Elapsed time by iteration, cold start and warm-up included"
     plot_in = max(3.0, 0.36 * len(rows) + 0.2)
     height = TITLE_IN + 0.3 + plot_in + 0.52 + SOURCE_IN
-    figure = sheet(run, title, height_in=height)
-    label_in = max(text_width_in(figure, short(row.scenario) + " 0,000.0 s", 8.5) for row in rows)
-    label_in = max(label_in, *(text_width_in(figure, row.label, 7.0) for row in rows)) + 0.62
-    axes = axes_at(figure, 0.72, 0.52 + SOURCE_IN, WIDTH_IN - 0.72 - label_in - EDGE_IN, plot_in)
+    sheet = run_sheet(run, title, height_in=height)
+    label_in = max(text_width_in(sheet, short(row.scenario) + " 0,000.0 s", 8.5) for row in rows)
+    label_in = max(label_in, *(text_width_in(sheet, row.label, 7.0) for row in rows)) + 0.62
+    axes = axes_at(sheet, 0.72, 0.52 + SOURCE_IN, WIDTH_IN - 0.72 - label_in - EDGE_IN, plot_in)
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
@@ -258,12 +258,12 @@ def elapsed(run: Analysed) -> Plot | None:
     ends = {name: float(values[-1]) for name, (_, values) in series.items()}
     texts = {name: f"{end:,.{1 if end >= 10 else 2}f} s" for name, end in ends.items()}
     end_labels(axes, rows, {name: end / (highest * 1.05) for name, end in ends.items()}, plot_in, texts)
-    legend_row(figure, [(handle("shade", "shade"), "warm-up steps")])
+    legend_row(sheet, [(handle("shade", "shade"), "warm-up steps")])
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
     caption += about_lines(max(len(values) for _, values in series.values()))
-    return finished(run, figure, "elapsed", title, caption, rows)
+    return finished(run, sheet, "elapsed", title, caption, rows)
 
 
 def _of_launch(launch: dict[str, Any], *tables: "pd.DataFrame") -> "list[pd.DataFrame]":

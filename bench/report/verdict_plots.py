@@ -17,8 +17,8 @@ from bench.report.drawing import (
     WIDTH_IN,
     Artist,
     Box,
+    Entry,
     Plot,
-    Row,
     about_lines,
     axes_at,
     beside,
@@ -35,7 +35,7 @@ from bench.report.drawing import (
     row_axes,
     rows_height_in,
     rows_of,
-    sheet,
+    run_sheet,
     short,
     text_width_in,
 )
@@ -70,10 +70,10 @@ def trade_off(run: Analysed) -> Plot | None:
         return None
     title = "Speed against memory"
     height_in = 4.2
-    figure = sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
+    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
     left_in = 0.78
     width_in = WIDTH_IN - left_in - EDGE_IN - 0.1
-    axes = axes_at(figure, left_in, 0.52 + SOURCE_IN, width_in, height_in)
+    axes = axes_at(sheet, left_in, 0.52 + SOURCE_IN, width_in, height_in)
     rows = known.to_dict("records")
     ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
@@ -91,14 +91,14 @@ def trade_off(run: Analysed) -> Plot | None:
     for row in rows:
         _point(axes, row, colours[row["scenario"]], marked=row["scenario"] in marks)
     notes = {row["scenario"]: _note(row, marks) for row in rows}
-    _point_labels(figure, axes, rows, notes, width_in, height_in)
+    _point_labels(sheet, axes, rows, notes, width_in, height_in)
     keys = [(handle("point", "ddp-o1"), "scenario"), (handle("ring", "ink"), "recommended")]
     if known["why_not"].notna().any():
         keys.append((handle("hollow", "ddp-o1"), "left out of the recommendation"))
-    legend_row(figure, keys)
+    legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
-    return finished(run, figure, "trade-off", title, caption, [_bare(row) for row in rows])
+    return finished(run, sheet, "trade-off", title, caption, [_bare(row) for row in rows])
 
 
 def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
@@ -116,8 +116,8 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
 
 
-def _bare(row: dict[Any, Any]) -> Row:
-    return Row(scenario=row["scenario"], label="", colour="ink")
+def _bare(row: dict[Any, Any]) -> Entry:
+    return Entry(scenario=row["scenario"], label="", colour="ink")
 
 
 def _around(values: Any, part: float) -> tuple[float, float]:
@@ -155,7 +155,7 @@ def _note(row: dict[Any, Any], marks: dict[str, str]) -> str:
 
 
 def _point_labels(
-    figure: Artist, axes: Artist, rows: list[dict[Any, Any]], notes: dict[str, str], width_in: float, height_in: float
+    sheet: Artist, axes: Artist, rows: list[dict[Any, Any]], notes: dict[str, str], width_in: float, height_in: float
 ) -> None:
     """The name of each point beside it, clear of all others, with a line to it where it stands apart."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
@@ -175,8 +175,8 @@ def _point_labels(
     sizes = []
     for row in rows:
         note = notes[row["scenario"]]
-        wide = text_width_in(figure, short(row["scenario"]), NAME_SIZE, bold=True)
-        sizes.append((max(wide, text_width_in(figure, note, NOTE_SIZE)) + 0.04, 0.27 if note else 0.15))
+        wide = text_width_in(sheet, short(row["scenario"]), NAME_SIZE, bold=True)
+        sizes.append((max(wide, text_width_in(sheet, note, NOTE_SIZE)) + 0.04, 0.27 if note else 0.15))
     corners_of = beside(points, sizes, width_in, height_in, bars)
     for row, point, size, corner in zip(rows, points, sizes, corners_of, strict=True):
         note = notes[row["scenario"]]
@@ -213,12 +213,12 @@ def losses(run: Analysed) -> Plot | None:
     upper_in, between_in = 2.2, 0.62
     lower_in = max(2.2, 0.36 * len(rows) + 0.2)
     panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)
-    figure = sheet(run, title, height_in=TITLE_IN + 0.3 + panels_in + 0.52 + SOURCE_IN)
-    label_in = max(text_width_in(figure, short(row.scenario) + "  +0,000.00", 8.5) for row in rows)
-    label_in = max(label_in, *(text_width_in(figure, row.label, 7.0) for row in rows)) + 0.62
+    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + panels_in + 0.52 + SOURCE_IN)
+    label_in = max(text_width_in(sheet, short(row.scenario) + "  +0,000.00", 8.5) for row in rows)
+    label_in = max(label_in, *(text_width_in(sheet, row.label, 7.0) for row in rows)) + 0.62
     width_in = WIDTH_IN - 0.78 - label_in - EDGE_IN
     bottom_in = 0.52 + SOURCE_IN
-    upper = axes_at(figure, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
+    upper = axes_at(sheet, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
     _loss_lines(upper, rows, curves, run.document["workload"]["warmup"])
     keys = [(handle("shade", "shade"), "warm-up steps")]
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
@@ -233,7 +233,7 @@ def losses(run: Analysed) -> Plot | None:
         keys.append((handle("plus", "ink"), f"reference for {short(widest)}"))
         keys.append((handle("box", "muted"), "how far it may be from that"))
         with_bound = set(held["scenario"].unique())
-        lower = axes_at(figure, 0.78, bottom_in, width_in, lower_in)
+        lower = axes_at(sheet, 0.78, bottom_in, width_in, lower_in)
         _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held, lower_in)
         lower.set_xlim(upper.get_xlim())
         lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
@@ -242,11 +242,11 @@ def losses(run: Analysed) -> Plot | None:
             "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
         )
     caption += about_lines(int(curves.groupby("scenario").size().max()))
-    legend_row(figure, keys)
-    return finished(run, figure, "losses", title, caption, rows)
+    legend_row(sheet, keys)
+    return finished(run, sheet, "losses", title, caption, rows)
 
 
-def _loss_lines(axes: Artist, rows: list[Row], curves: "pd.DataFrame", warmup: int) -> None:
+def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup: int) -> None:
     for row in rows:
         mine = curves[curves["scenario"] == row.scenario]
         axes.plot(
@@ -265,7 +265,7 @@ def _loss_lines(axes: Artist, rows: list[Row], curves: "pd.DataFrame", warmup: i
     axes.set_ylabel("loss")
 
 
-def _parts_of_bound(axes: Artist, rows: list[Row], held: "pd.DataFrame", height_in: float) -> None:
+def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame", height_in: float) -> None:
     """The difference from the reference over the bound; the band from -1 to 1 is what is allowed."""
     parts = held.assign(part=(held["loss"] - held["reference"]) / held["bound"])
     furthest = float(parts["part"].abs().max())
@@ -311,8 +311,8 @@ def time_spent(run: Run) -> Plot | None:
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
     title = "What the time of a step is spent on"
-    figure = sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(figure, rows, right_in=0.35)
+    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
+    axes = row_axes(sheet, rows, right_in=0.35)
     for position, row in enumerate(rows):
         start = 0.0
         for name in categories:
@@ -327,17 +327,17 @@ def time_spent(run: Run) -> Plot | None:
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     keys = [(handle("box-full", SPENT[name]), name) for name in categories]
-    legend_row(figure, [*keys, (handle("diamond", "ink"), "the profiled step")])
+    legend_row(sheet, [*keys, (handle("diamond", "ink"), "the profiled step")])
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
     )
-    return finished(run, figure, "time-spent", title, caption, rows)
+    return finished(run, sheet, "time-spent", title, caption, rows)
 
 
-def rows_for(launches: dict[str, dict[str, Any]]) -> list[Row]:
+def rows_for(launches: dict[str, dict[str, Any]]) -> list[Entry]:
     """A row for each of these launches by scenario."""
     return [
-        Row(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        Entry(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
         for name, launch in launches.items()
     ]

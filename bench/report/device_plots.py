@@ -13,8 +13,8 @@ from bench.report.drawing import (
     TITLE_IN,
     WIDTH_IN,
     Artist,
+    Entry,
     Plot,
-    Row,
     axes_at,
     colour_of,
     finished,
@@ -23,7 +23,7 @@ from bench.report.drawing import (
     light,
     locator,
     plain,
-    sheet,
+    run_sheet,
     spaced,
     text_width_in,
 )
@@ -62,7 +62,7 @@ class Launch:
 class Stage:
     """A sheet with a panel for each device, and the launches that all of them share."""
 
-    figure: Artist
+    sheet: Artist
     panels: dict[str, Artist]
     launches: list[Launch]
     origin_ns: int
@@ -106,11 +106,11 @@ def memory_stack(run: Run) -> Plot | None:
         keys.append((handle("shade", "shade"), "unknown for a process"))
     if "cpu" in stage.panels and len(proportional):
         keys.append((handle("line-full", "ink"), "sum of PSS"))
-    legend_row(stage.figure, keys)
+    legend_row(stage.sheet, keys)
     caption = _about_stack(stage, known, len(proportional) > 0)
     shown = set(known["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.figure, "memory-stack", title, caption, [_bare(name) for name in named])
+    return finished(run, stage.sheet, "memory-stack", title, caption, [_bare(name) for name in named])
 
 
 def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
@@ -165,20 +165,20 @@ def power(run: Analysed) -> Plot | None:
     seen = set(stretches["verdict"])
     told = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
     keys += [(handle("box-full", _TONE[name]), text) for name, text in told.items() if name in seen]
-    legend_row(stage.figure, keys)
+    legend_row(stage.sheet, keys)
     caption = _about_launches(stage)
     if any(device.startswith("package-") for device in stage.panels):
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     shown = set(timeline["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.figure, "power", title, caption, [_bare(name) for name in named])
+    return finished(run, stage.sheet, "power", title, caption, [_bare(name) for name in named])
 
 
 _TONE = {"invalid": "bad", "warning": "doubt"}
 
 
-def _bare(scenario: str) -> Row:
-    return Row(scenario=scenario, label="", colour="ink")
+def _bare(scenario: str) -> Entry:
+    return Entry(scenario=scenario, label="", colour="ink")
 
 
 def _of_rank(rank: int) -> str:
@@ -206,17 +206,17 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
     range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
     width_in = WIDTH_IN - LEFT_IN - RIGHT_IN
     panels_in = len(order) * (PANEL_IN + BETWEEN_IN)
-    probe = sheet(run, title, height_in=4.0)
+    probe = run_sheet(run, title, height_in=4.0)
     names = _names(run, bounds)
     names_in = max(text_width_in(probe, name, 8) for name in names.values()) * SLANT + 0.22
     height_in = TITLE_IN + 0.22 + names_in + panels_in + BELOW_IN + SOURCE_IN
-    figure = sheet(run, title, height_in=height_in)
+    sheet = run_sheet(run, title, height_in=height_in)
     launches = _launches(run, bounds, names, origin_ns, range_s, width_in)
-    stage = Stage(figure=figure, panels={}, launches=launches, origin_ns=origin_ns, width_in=width_in, range_s=range_s)
+    stage = Stage(sheet=sheet, panels={}, launches=launches, origin_ns=origin_ns, width_in=width_in, range_s=range_s)
     top_in = BELOW_IN + SOURCE_IN + panels_in
     for number, device in enumerate(order):
         bottom_in = top_in - number * (PANEL_IN + BETWEEN_IN) - PANEL_IN
-        axes = axes_at(figure, LEFT_IN, bottom_in, width_in, PANEL_IN)
+        axes = axes_at(sheet, LEFT_IN, bottom_in, width_in, PANEL_IN)
         axes.set_xlim(0, range_s * 1.005)
         axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
         axes.xaxis.set_major_locator(locator(10))
@@ -279,7 +279,7 @@ def _name_launches(stage: Stage, axes: Artist) -> None:
     """The names above a panel, aslant, moved apart where launches are short, with a line to where they begin."""
     named = [launch for launch in stage.launches if launch.label]
     middles = [(launch.start + launch.end) / 2 / (stage.range_s * 1.005) for launch in named]
-    wide_in = [text_width_in(stage.figure, launch.label, 8) * SLANT for launch in named]
+    wide_in = [text_width_in(stage.sheet, launch.label, 8) * SLANT for launch in named]
     over_in = max(wide - RIGHT_IN + 0.1 - LABEL_GAP_IN * (len(named) - 1 - at) for at, wide in enumerate(wide_in))
     places = spaced(middles, LABEL_GAP_IN / stage.width_in, 0.0, 1.0 - max(0.0, over_in) / stage.width_in)
     for launch, middle, place in zip(named, middles, places, strict=True):
@@ -344,7 +344,7 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
     high = (above - below) * PANEL_IN / axes.get_ylim()[1]
     tall = high >= 0.6 * float(high.max())  # where the layer is about as high as it gets
     at = np.flatnonzero(tall)
-    long_in = text_width_in(stage.figure, text, 6.5) + 0.06
+    long_in = text_width_in(stage.sheet, text, 6.5) + 0.06
     wide_in = float(times[at[-1]] - times[at[0]]) / (stage.range_s * 1.005) * stage.width_in
     high_in = float(high[tall].min())
     if wide_in >= long_in and high_in >= 0.13:
@@ -395,7 +395,7 @@ def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> Non
     axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8, solid_capstyle="butt")
     axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}")
     text = f"{row['mean_power_w']:,.0f} W"
-    if (end - start) / (stage.range_s * 1.005) * stage.width_in < text_width_in(stage.figure, text, 7) + 0.04:
+    if (end - start) / (stage.range_s * 1.005) * stage.width_in < text_width_in(stage.sheet, text, 7) + 0.04:
         return
     label = axes.annotate(
         text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points", ha="center", va="top"
