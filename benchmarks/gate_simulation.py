@@ -28,7 +28,7 @@ import paired
 from numpy.typing import NDArray
 
 from bench.history import gate
-from bench.history.gate import Base, Measured, Row, Rule
+from bench.history.gate import Base, Judged, Measured, Rule
 
 SEED = 20261121
 NIGHTS, SCENARIOS, LAUNCHES = 400, 10, 5
@@ -166,7 +166,7 @@ def name_of(scenario: int) -> str:
     return f"scenario {scenario}"
 
 
-def regressed(rows: list[Row]) -> set[tuple[str, str]]:
+def regressed(rows: list[Judged]) -> set[tuple[str, str]]:
     return {(row.scenario, row.metric) for row in rows if row.verdict == gate.REGRESSED}
 
 
