@@ -16,7 +16,7 @@ import pytest
 from bench import machine
 from bench.cli import main
 from bench.console import Console
-from bench.experiments import pipeline
+from bench.experiments import lab, pipeline
 from bench.plan import Request, launches
 from bench.runs import store
 from bench.runs.store import Run
@@ -198,7 +198,7 @@ def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
 
 def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:
     """From now on runs in this process take ``host``, which is up: importing torch takes longer than a launch."""
-    patch.setattr(pipeline, "_host", lambda *about: nullcontext(host))
+    patch.setattr(lab, "_host", lambda *about: nullcontext(host))
     patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
 
 

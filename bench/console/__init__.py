@@ -105,10 +105,6 @@ class RunProgress:
         """One launch of this that was to come is not."""
         self._coming.remove(name)
 
-    def drop_all(self) -> None:
-        """Nothing of what was told of is to come."""
-        self._coming.clear()
-
     def __enter__(self) -> "RunProgress":
         if self.console.live:
             from rich.console import Console as RichConsole

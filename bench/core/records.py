@@ -202,6 +202,10 @@ class Job:
         """UUIDs of the GPUs that a rank uses: all of them where one process drives them, or its own."""
         return self.devices if self.processes == 1 else self.devices[rank : rank + 1]
 
+    def log_name(self, rank: int) -> str:
+        """The file in the folder ``logs`` that holds what a rank wrote to standard output and error."""
+        return f"launch-{self.launch:03d}-{self.scenario}-rank{rank}.log"
+
     @property
     def batch_per_replica(self) -> int:
         """Images per step on one replica."""

@@ -1,104 +1,124 @@
-"""The largest global batch that trains: doubling until one does not, then bisection; on a GPU, whose memory is known to
-the byte, by the line through what was held so far. Pure; ``bench.experiments.pipeline`` tries.
-"""
+"""``bench run --find-batch``: the largest global batch of each scenario that trains; each try is a short launch."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
-TRY_WARMUP, TRY_ITERS = 1, 3
-KEPT_FREE = 0.05
-"""The part of a device's memory that a batch has to leave free: what fits to the last byte fails in another epoch."""
+from bench import machine
+from bench.console import Console
+from bench.core.errors import RequestError
+from bench.core.records import LaunchRecord
+from bench.experiments.lab import Finished, Lab, opened
+from bench.experiments.launch import Performed, perform
+from bench.experiments.measure import median_step_ms
+from bench.plan import Request, one_round
+from bench.plan.batch_search import (
+    KEPT_FREE,
+    TRY_ITERS,
+    TRY_WARMUP,
+    Try,
+    expected_batch,
+    expected_s,
+    next_batch,
+    outcome,
+    predicted_mib,
+)
+from bench.seams.discover import Found
 
-MOST = 1 << 20
+
+def find_batches(
+    request: Request, scenarios: tuple[Found, ...], *, out: str, console: Console, wait: bool = False
+) -> Finished:
+    """Search for each scenario and write a run folder under ``out``; see :func:`bench.experiments.pipeline.run`."""
+    with opened(request, scenarios, out=out, console=console, wait=wait) as lab, lab.progress:
+        search_each(lab)
+    return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """One batch that was tried, or that was seen to be too large without.
+def search_each(lab: Lab) -> None:
+    """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
+    search: dict[str, Any] = {
+        "launches": [],
+        "scenarios": {},
+        "capacity_mib": _capacity_mib(lab),
+        "kept_free": KEPT_FREE,
+    }
+    lab.writer.document["batch_search"] = search
+    end_s = None if lab.request.budget_s is None else time.monotonic() + lab.request.budget_s
+    for position, found in enumerate(lab.runnable):
+        now_s = time.monotonic()
+        share_s = None if end_s is None else now_s + (end_s - now_s) / (len(lab.runnable) - position)
+        _find_batch(found, search, share_s, lab)
 
-    ``peak_mib``: of the fullest device, as the driver or torch tells, whichever is more; on the CPU of all ranks
-    together. ``why_not``: None where it trains.
+
+def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, lab: Lab) -> None:
+    """The search of one scenario, which has one try at least and begins none that would end after ``end_s``.
+
+    ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``, which a try is
+    too that trains but of whose memory nobody knows.
     """
-
-    global_batch: int
-    why_not: str | None
-    peak_mib: float | None = None
-    throughput_img_s: float | None = None
-
-    @property
-    def ran(self) -> bool:
-        """Whether it was computed to its end, so that its peak is that of a step."""
-        return self.throughput_img_s is not None
-
-
-def next_batch(
-    tries: Mapping[int, bool], unit: int, first: int | None = None, expected: float | None = None
-) -> int | None:
-    """What to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
-
-    Multiples of ``unit``, so that all replicas have equal parts. ``first``: what to begin with; otherwise two images
-    each, since batch norm needs two. ``expected``: the largest that should fit by what is known so far: it is tried in
-    the place of the double and of the middle, though never so near to what is known that a search could creep.
-    """
-    largest = max((batch for batch, trains in tries.items() if trains), default=0)
-    too_large = min((batch for batch, trains in tries.items() if not trains), default=None)
-    aim = 0 if expected is None else int(min(max(expected, 0.0), MOST)) // unit * unit
-    if too_large is None:
-        if not largest:
-            return max(2 * unit, (first or 0) // unit * unit)
-        if largest > MOST // 2:
-            return None
-        return 2 * largest if expected is None else max(aim, largest + _part(largest, unit))
-    if expected is not None:
-        margin = _part(too_large - largest, unit)
-        aim = min(max(aim, largest + margin), too_large - margin)
-        if largest < aim < too_large:
-            return aim
-    middle = (largest + too_large) // 2 // unit * unit
-    return middle if middle > largest else None
+    on_gpu, capacity_mib = lab.request.device == "cuda", search["capacity_mib"]
+    unit, first = found.scenario.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
+    tries: list[Try] = []
+    took_s: list[tuple[int, float]] = []
+    stopped_by = None
+    while True:
+        failed = stopped_by == "failure"
+        search["scenarios"][found.name] = {**outcome(tries), "failed": failed, "stopped_by": stopped_by}
+        known = {one.global_batch: one.why_not is None for one in tries}
+        expected = expected_batch(tries, capacity_mib) if on_gpu else None
+        batch = next_batch(known, unit, first=first, expected=expected)
+        if stopped_by is not None or batch is None:
+            return
+        if tries and end_s is not None and time.monotonic() + expected_s(took_s, batch) > end_s:
+            stopped_by = "budget"
+            continue
+        need_mib = None if on_gpu else predicted_mib(tries, batch)
+        if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
+            why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
+            tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
+            continue
+        started_s = time.monotonic()
+        record, one = _try_batch(found, batch, capacity_mib, lab)
+        took_s.append((batch, time.monotonic() - started_s))
+        known_why = record.status == "oom" or (record.status == "ok" and one.peak_mib is not None)
+        stopped_by = None if known_why else "failure"
+        tries.append(one)
 
 
-def _part(batches: int, unit: int) -> int:
-    """A tenth, in whole units and at least one."""
-    return max(unit, batches // 10 // unit * unit)
+def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, Try]:
+    """One launch with this global batch."""
+    request = replace(lab.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
+    (planned,) = one_round(request, [found], 0, lab.next_launch(), machine.cores())
+    lab.progress.expect([found.name])
+    lab.progress.global_batch, lab.progress.steps = batch, planned.job.steps
+    tries: list[Try] = []
+
+    def keep(done: Performed) -> str:
+        one = _judged(done, batch, capacity_mib)
+        tries.append(one)
+        steps = {"warmup": TRY_WARMUP, "iters": TRY_ITERS}
+        about = {"global_batch": batch, **steps, "peak_mib": one.peak_mib, "why_not": one.why_not}
+        lab.writer.document["batch_search"]["launches"].append({**asdict(done.record), **about})
+        lab.writer.put(**{name: done.tables[name] for name in ("steps", "memory", "device")})
+        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_img_s:.1f} img/s'}"
+
+    done = perform(planned.job, lab, "trying", keep)
+    return done.record, tries[0]
 
 
-def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
-    """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
-    that were computed (those that left too little free, too); None before there are two, or where it does not rise.
-    """
-    known = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None and one.ran)
-    if len(known) < 2:
-        return None
-    (below, low), (above, high) = known[-2:]
-    if high <= low:
-        return None
-    return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
-
-
-def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
-    """How long a try will take, by the last ones (batch, seconds): as long as the last, and longer for a larger batch
-    by as much as that one took longer than the one before it.
-    """
-    if not took_s:
-        return 0.0
-    last, seconds = took_s[-1]
-    if len(took_s) < 2 or batch <= last or last <= took_s[-2][0]:
-        return seconds
-    before, fewer = took_s[-2]
-    return seconds + max(0.0, seconds - fewer) / (last - before) * (batch - last)
-
-
-def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
-    """What ``global_batch`` will need, on the line through the two largest that train; None before there are two."""
-    known = sorted(
-        (one.global_batch, one.peak_mib) for one in tries if one.why_not is None and one.peak_mib is not None
-    )
-    if len(known) < 2:
-        return None
-    (below, low), (above, high) = known[-2:]
-    return high + max(0.0, high - low) / (above - below) * (global_batch - above)
+def _judged(done: Performed, batch: int, capacity_mib: float) -> Try:
+    """What a launch with this global batch says about it."""
+    peak_mib = max(fullest_mib(done.tables["memory"]) or 0.0, reserved_mib(done.record.ranks) or 0.0) or None
+    median_ms = median_step_ms(done)
+    why_not = None if median_ms is not None else done.record.reason or done.record.status
+    if why_not is None and peak_mib is None:
+        why_not = "it trains, but neither the driver nor torch reports how much memory it leaves free"
+    elif why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
+        why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
+    speed = None if median_ms is None else 1000 * batch / median_ms
+    return Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_img_s=speed)
 
 
 def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:
@@ -122,18 +142,10 @@ def reserved_mib(ranks: Iterable[Mapping[str, Any]]) -> float | None:
     return max(held.values(), default=None)
 
 
-def outcome(tries: Sequence[Try]) -> dict[str, Any]:
-    """What was found, for run.json: the largest batch that trains with its figures, and what a larger one lacks.
-
-    ``tries``: how many batches were tried.
-    """
-    best = max((one for one in tries if one.why_not is None), key=lambda one: one.global_batch, default=None)
-    over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
-    return {
-        "largest": best.global_batch if best else None,
-        "throughput_img_s": best.throughput_img_s if best else None,
-        "peak_mib": best.peak_mib if best else None,
-        "too_large": over.global_batch if over else None,
-        "why_not": over.why_not if over else None,
-        "tries": len(tries),
-    }
+def _capacity_mib(lab: Lab) -> float:
+    """The memory of the smallest chosen GPU, or what is free on the host."""
+    gpus = lab.writer.document["machine"]["gpus"]
+    known = [gpu["memory_total_mib"] for gpu in gpus if gpu["uuid"] in lab.request.devices]
+    if None in known:
+        raise RequestError("--find-batch", "the driver does not report how much memory there is", "choose another GPU")
+    return float(min(known)) if known else machine.available_memory_bytes() / 2**20

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from bench import machine
 from bench.core.errors import RequestError
 from bench.machine import VISIBLE
 from bench.plan import Request
-from bench.runs.store import RunWriter, sha256
+from bench.runs.store import RunWriter, next_launch, sha256, verified
 from bench.seams import discover
 from bench.seams.discover import Found
 
@@ -64,6 +65,17 @@ def supersede_failures(writer: RunWriter) -> None:
             writer.supersede(record)
     if document["reference"] and not done(document).reference:
         writer.supersede(document["reference"])
+
+
+def reopened(path: str, about: dict[str, Any]) -> RunWriter:
+    """The run in this folder, to be continued under the same circumstances. ``about``: those of now."""
+    check_same(verified(path, allow_incomplete=True), about)
+    writer = RunWriter.reopen(path)
+    supersede_failures(writer)
+    resumed = {"launch": next_launch(writer.document), "force": about["request"]["force"], **machine.state()}
+    writer.document["resumed"].append(resumed)
+    writer.seal(complete=False)
+    return writer
 
 
 def request_of(document: dict[str, Any]) -> Request:

@@ -12,7 +12,7 @@ MOST_LAUNCHES = 100
 
 
 @dataclass(slots=True)
-class Precision:
+class IntervalTarget:
     """Which scenarios need another launch. ``target``: relative half-width of the 95 % interval of the step time.
 
     ``budget_s`` counts from the making of this object. A scenario with a launch that failed gets no more.

@@ -33,7 +33,7 @@ from bench.verbs.options import (
 )
 
 if TYPE_CHECKING:
-    from bench.experiments.pipeline import Finished
+    from bench.experiments.lab import Finished
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_MODEL = "resnet101"
@@ -68,20 +68,19 @@ def main(arguments: list[str]) -> int:
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
-    from bench.experiments import pipeline
-
     if options.find_batch:
         return _find_batch(request, scenarios, options)
+    from bench.experiments import pipeline
+
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     return _show(finished, request, scenarios, as_json=options.json)
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
     """Look for the largest global batch of each scenario; returns the exit code."""
-    from bench.experiments import pipeline
+    from bench.experiments.batch_search import find_batches
 
-    console = Console()
-    finished = pipeline.run(request, scenarios, out=options.out, console=console, wait=options.wait, find_batch=True)
+    finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     search = finished.document["batch_search"]
     rows = [("scenario", "largest batch", "img/s", "MiB", "the next one")]
     for name, found in search["scenarios"].items():
@@ -108,13 +107,13 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     document = verified(path, allow_incomplete=True, option="--resume")
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     request = replace(request, force=request.force or options.force)
-    from bench.experiments import pipeline
+    from bench.experiments import lab, pipeline
 
     if document["complete"] and not resume.anything_missing(document, request):
         tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
-        finished = pipeline.Finished(path=path, document=document)
+        finished = lab.Finished(path=path, document=document)
     else:
-        finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resume=path)
+        finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
     return _show(finished, request, scenarios, as_json=options.json)
 
 

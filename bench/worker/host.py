@@ -245,7 +245,7 @@ def _start_rank(
     locks: tuple[int, ...],
 ) -> None:
     job, ranks = launch.job, launch.ranks
-    log = os.path.join(job.logs, log_name(job.launch, job.scenario, number))
+    log = os.path.join(job.logs, job.log_name(number))
     ours, theirs = socket.socketpair()
     environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
     group = ranks[0].pid if ranks else 0
@@ -282,11 +282,6 @@ def _environment(job: Job, listener: socket.socket, beats: Beats | None) -> dict
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         environment[name] = os.environ.get(name, "lo")
     return environment
-
-
-def log_name(launch: int, scenario: str, rank: int) -> str:
-    """The file under ``logs/`` that holds what a rank wrote to standard output and error."""
-    return f"launch-{launch:03d}-{scenario}-rank{rank}.log"
 
 
 def _open_log(path: str) -> int:

@@ -18,7 +18,7 @@ from conftest import CommandLine, request_for
 from standin.processes import descendants, nobody_left
 
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
-from bench.experiments import pipeline
+from bench.experiments import obstacles
 from bench.seams import discover
 
 SMALL = ["--device", "cpu", "--model", "shufflenet_v2_x0_5", "--image-size", "32"]
@@ -82,14 +82,14 @@ def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
     assert any(row["code"] == "slow half" for row in document["validity"]) == slow
     found = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp_o1"))
     request = request_for(found)
-    told = pipeline._slow_half(request, found, {"bf16_instructions": False})
+    told = obstacles.slow_half(request, found, {"bf16_instructions": False})
     assert told and "leave them out with --scenario single, or take less work, such as --model resnet18" in told
     mine = replace(found[0], name="mine", file="/tmp/mine.py")
-    told = pipeline._slow_half(request, (mine, found[1]), {"bf16_instructions": False})
+    told = obstacles.slow_half(request, (mine, found[1]), {"bf16_instructions": False})
     assert told and "--scenario /tmp/mine.py, or" in told, "as --scenario finds it"
-    assert pipeline._slow_half(request, found[:1], {"bf16_instructions": False}) is None
-    assert pipeline._slow_half(request, found, {"bf16_instructions": None}) is None
-    assert pipeline._slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
+    assert obstacles.slow_half(request, found[:1], {"bf16_instructions": False}) is None
+    assert obstacles.slow_half(request, found, {"bf16_instructions": None}) is None
+    assert obstacles.slow_half(replace(request, device="cuda"), found, {"bf16_instructions": False}) is None
 
 
 def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Path]) -> None:

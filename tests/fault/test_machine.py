@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from conftest import Executed, request_for
 
+from bench.experiments import launch
 from bench.plan import launches
 from bench.runs.store import RunWriter, check_writable, find
 from bench.seams import discover
-from bench.sites import collect
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host
 from bench.worker.beats import Beats
@@ -46,20 +46,20 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     found = discover.load(*discover.resolve(str(file)))
     (planned,) = launches(request_for((found,), replicas=1), (found,), cores=2)
     (tmp_path / "logs").mkdir()
-    done = collect.execute(planned.job, host, str(tmp_path), str(tmp_path / "logs"), lambda event: None)
+    done = launch.execute(planned.job, host, str(tmp_path), str(tmp_path / "logs"), lambda event: None)
     assert done.outcome.status == "ok", done.outcome.reason
     (log,) = (tmp_path / "logs").iterdir()
     text = log.read_text()
-    assert len(text) < collect.LOG_LIMIT_BYTES + 100
+    assert len(text) < launch.LOG_LIMIT_BYTES + 100
     assert text.startswith("the first line\n") and text.endswith("the last line\n")
-    assert f"[bench: {100 * (2**20 + 1) + 29 - collect.LOG_LIMIT_BYTES} bytes were left out here]" in text
+    assert f"[bench: {100 * (2**20 + 1) + 29 - launch.LOG_LIMIT_BYTES} bytes were left out here]" in text
 
 
 def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"x" * collect.LOG_LIMIT_BYTES)
+    (tmp_path / "log").write_bytes(b"x" * launch.LOG_LIMIT_BYTES)
     before = (tmp_path / "log").stat()
-    collect.shorten(str(tmp_path / "log"))
-    collect.shorten(str(tmp_path / "absent"))
+    launch.shorten(str(tmp_path / "log"))
+    launch.shorten(str(tmp_path / "absent"))
     assert (tmp_path / "log").stat() == before
 
 

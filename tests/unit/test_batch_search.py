@@ -2,24 +2,22 @@
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.experiments import pipeline
-from bench.experiments.batch_search import (
+from bench.experiments import batch_search
+from bench.experiments.batch_search import fullest_mib, reserved_mib
+from bench.plan.batch_search import (
     KEPT_FREE,
     MOST,
     Try,
     expected_batch,
     expected_s,
-    fullest_mib,
     next_batch,
     outcome,
     predicted_mib,
-    reserved_mib,
 )
 
 
@@ -110,34 +108,25 @@ def test_what_torch_reserved_counts_all_ranks_on_a_device() -> None:
         (None, 960.0, 960.0, "leaves less than 5 % free: 960 MiB of 1,000"),
         (700.0, 900.0, 900.0, None),
         (960.0, 900.0, 960.0, "leaves less than 5 % free: 960 MiB of 1,000"),
-        (None, None, None, "it trains, but neither the driver nor torch tells how much memory it leaves free"),
+        (None, None, None, "it trains, but neither the driver nor torch reports how much memory it leaves free"),
     ],
 )
 def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
-    monkeypatch: pytest.MonkeyPatch,
-    used_mib: float | None,
-    reserved: float | None,
-    peak_mib: float | None,
-    why_not: str | None,
+    used_mib: float | None, reserved: float | None, peak_mib: float | None, why_not: str | None
 ) -> None:
     ranks = [{"allocator": None if reserved is None else {"max_reserved_mib.a": reserved}}]
     record = SimpleNamespace(status="ok", reason=None, ranks=ranks)
-    monkeypatch.setattr(pipeline, "one_round", lambda *arguments: [MagicMock()])
-    monkeypatch.setattr(pipeline, "replace", lambda request, **changes: request)
-    monkeypatch.setattr(pipeline, "asdict", vars)
-    for name, value in {"execute": MagicMock(), "step_rows": [], "partial_step_rows": [], "record": record}.items():
-        monkeypatch.setattr(pipeline.collect, name, lambda *arguments, value=value: value)
-    monkeypatch.setattr(pipeline, "_median_step_ms", lambda steps: 1.0)
-    run = MagicMock()
-    run.sampler.finish.return_value = [{"device": "a", "t_ns": 1, "used_mib": used_mib}], []
-    _, one = pipeline._try_batch(MagicMock(), 8, 1000.0, run)
+    memory = [{"device": "a", "t_ns": 1, "used_mib": used_mib}]
+    steps = [{"warmup": False, "step": 1, "step_ms": 1.0}]
+    done: Any = SimpleNamespace(record=record, tables={"memory": memory, "steps": steps})
+    one = batch_search._judged(done, 8, 1000.0)
     assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
 
 
 def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch, None, 10.0)
     one = Try(global_batch=128, why_not="nobody tells", throughput_img_s=1.0)
-    monkeypatch.setattr(pipeline, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
+    monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
     found = device.search()["a"]
     assert (found["largest"], found["why_not"], found["stopped_by"]) == (None, "nobody tells", "failure")
 
@@ -162,7 +151,7 @@ class Device:
         self, patch: pytest.MonkeyPatch, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
     ) -> None:
         self.now_s, self.tried = 0.0, list[int]()
-        patch.setattr(pipeline.time, "monotonic", lambda: self.now_s)
+        patch.setattr(batch_search.time, "monotonic", lambda: self.now_s)
 
         def attempt(found: Any, batch: int, capacity_mib: float, run: Any) -> tuple[Any, Try]:
             self.now_s += try_s
@@ -174,19 +163,18 @@ class Device:
             one = Try(global_batch=batch, why_not=why, peak_mib=peak, throughput_img_s=1.0)
             return SimpleNamespace(status="ok", reason=None), one
 
-        patch.setattr(pipeline, "_try_batch", attempt)
+        patch.setattr(batch_search, "_try_batch", attempt)
         found = [SimpleNamespace(name=name, scenario=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
         self.run: Any = SimpleNamespace(
             request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
             writer=SimpleNamespace(
                 document={"machine": {"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]}, "batch_search": None}
             ),
-            progress=SimpleNamespace(drop_all=lambda: None),
             runnable=found,
         )
 
     def search(self) -> dict[str, Any]:
-        pipeline._find_batches(self.run)
+        batch_search.search_each(self.run)
         return dict(self.run.writer.document["batch_search"]["scenarios"])
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, Precision
+from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
 
 
 class Clock:
@@ -18,12 +18,12 @@ class Clock:
         return self.now
 
 
-def precision(target: float = 0.05, budget_s: float = 100.0) -> tuple[Precision, Clock]:
+def precision(target: float = 0.05, budget_s: float = 100.0) -> tuple[IntervalTarget, Clock]:
     clock = Clock()
-    return Precision(target, budget_s, clock=clock), clock
+    return IntervalTarget(target, budget_s, clock=clock), clock
 
 
-def add(to: Precision, clock: Clock, scenario: str, *medians_ms: float | None, wall_s: float = 1.0) -> None:
+def add(to: IntervalTarget, clock: Clock, scenario: str, *medians_ms: float | None, wall_s: float = 1.0) -> None:
     """Launches of ``wall_s`` each, one after the other."""
     for median_ms in medians_ms:
         clock.now += wall_s

@@ -20,7 +20,7 @@ import bench.sample
 import bench.sample.sources
 from bench.core.channel import Channel
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
-from bench.experiments import pipeline
+from bench.experiments import launch
 from bench.machine.rapl import Rapl
 from bench.sample import Sampler, read_spool
 from bench.sample.process import (
@@ -460,27 +460,19 @@ def test_a_rank_that_ended_before_it_could_be_sampled_is_unavailable(sampler: Sa
     assert {row["source"] for row in memory if row["rank"] == 1} == {"rss"}
 
 
-@pytest.mark.parametrize(
-    "execute", [pipeline._measure, lambda planned, run: pipeline._try_batch(planned.found, 8, 1.0, run)]
-)
-def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(
-    execute: Callable[[Any, Any], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = SimpleNamespace(launch=3, scenario="ddp", steps=4)
-    planned = SimpleNamespace(found=SimpleNamespace(name="ddp"), job=job)
+def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
 
     def start(*arguments: object) -> None:
         told.append("started")
         raise InterruptedError
 
-    monkeypatch.setattr(pipeline, "one_round", lambda *arguments: [planned])
-    monkeypatch.setattr(pipeline, "replace", lambda request, **changes: request)
-    monkeypatch.setattr(pipeline.collect, "execute", start)
-    run = MagicMock(obstacles={"ddp": None})
-    run.sampler.begin = told.append
+    monkeypatch.setattr(launch, "execute", start)
+    lab: Any = MagicMock()
+    lab.sampler.begin = told.append
+    job: Any = SimpleNamespace(launch=3, scenario="ddp", purpose="measure")
     with pytest.raises(InterruptedError):
-        execute(planned, run)
+        launch.perform(job, lab, "measuring", str)
     assert told == [3, "started"]
 
 

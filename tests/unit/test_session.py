@@ -16,9 +16,9 @@ import torch
 from conftest import request_for
 from torch import nn
 
+from bench.experiments import record
 from bench.plan import launches
 from bench.seams import discover
-from bench.sites import collect
 from bench.worker import apex, data, effective, loop, rank
 from bench.worker.precision import ApexSession, HalfSession, LossScaling
 from bench.worker.session import RankJob, Session, session_for
@@ -121,7 +121,7 @@ def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
     monkeypatch.setattr(rank, "_session", lambda job: session)
-    checks = collect._checks([rank._measure(job, lambda *phase, **more: lambda step: None, 0)])
+    checks = record._checks([rank._measure(job, lambda *phase, **more: lambda step: None, 0)])
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 

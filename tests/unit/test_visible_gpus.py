@@ -6,7 +6,7 @@ from conftest import request_for
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
-from bench.experiments import pipeline
+from bench.experiments import lab, obstacles
 from bench.machine import nvml
 from bench.seams import discover
 
@@ -80,7 +80,7 @@ def test_a_gpu_that_is_left_out_is_said_and_recorded(
     request = request_for(
         (discover.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True
     )
-    with pipeline._alone(request, wait=False, console=Console()) as (_, here):
+    with lab._alone(request, wait=False, console=Console()) as (_, here):
         assert here["gpus_reason"] == LOST
     assert f"warning: {LOST}" in capsys.readouterr().err
 
@@ -90,6 +90,6 @@ def test_a_torch_without_cuda_is_told_before_the_first_launch(scenario: str, bui
     found = discover.load(*discover.resolve(scenario))
     request = request_for((found,), device="cuda", devices=(FOUR[0].uuid,), replicas=1)
     host = {"cuda_built": built, "distributed": True, "nccl": True, "apex": {"problems": {}}}
-    told = pipeline._obstacle(found, request, host)
+    told = obstacles.obstacle(found, request, host)
     assert (told is not None and "built without CUDA; install" in told) == obstacle
-    assert pipeline._obstacle(found, request_for((found,)), host) is None, "the CPU needs none"
+    assert obstacles.obstacle(found, request_for((found,)), host) is None, "the CPU needs none"

@@ -1,0 +1,38 @@
+"""One profiled launch of each scenario, kept apart from the measured ones."""
+
+import os
+from dataclasses import asdict
+
+from bench import machine
+from bench.experiments import resume
+from bench.experiments.lab import Lab
+from bench.experiments.launch import Performed, perform, where_to_look
+from bench.plan import diagnostic
+from bench.seams.discover import Found
+
+
+def each_scenario(lab: Lab) -> None:
+    """Profile each scenario that has a measured launch and no profiled one yet."""
+    done = resume.done(lab.writer.document).diagnosed
+    measured = {launch["scenario"] for launch in lab.writer.document["launches"] if launch["status"] == "ok"}
+    for found in lab.runnable:
+        if found.name in done:
+            continue
+        if found.name in measured:
+            _diagnose(found, lab)
+        else:
+            lab.progress.drop(found.name)
+
+
+def _diagnose(found: Found, lab: Lab) -> None:
+    """One diagnostic launch."""
+    trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
+    job = diagnostic(lab.request, found, lab.next_launch(), machine.cores(), trace).job
+
+    def keep(done: Performed) -> str:
+        about = ("pairs_reason", "logger_reason", "data_parallel_reason", "profile")
+        looks = [{name: result[name] for name in about} for result in done.results]
+        lab.writer.add_diagnostic({**asdict(done.record), "looks": looks}, **done.tables)
+        return where_to_look(done.record) or "profiled"
+
+    perform(job, lab, "diagnosing", keep)

@@ -1,0 +1,220 @@
+"""What every experiment works with, opened and closed together: locked devices, a site, a sampler, a run folder."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import bench
+from bench import machine
+from bench.console import Console, RunProgress
+from bench.core.errors import BenchError, HostError, Interrupted
+from bench.experiments import interrupts, obstacles
+from bench.experiments import resume as resuming
+from bench.machine import foreign, redact
+from bench.machine.lock import Locks, acquire
+from bench.plan import Request
+from bench.runs.store import Run, RunWriter, check_writable, next_launch, sha256
+from bench.sample import Sampler
+from bench.seams.discover import Found
+from bench.sites.local import WorkerHost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """What the launches of a run have in common. ``obstacles``: by scenario why it cannot run here, or None."""
+
+    request: Request
+    scenarios: tuple[Found, ...]
+    obstacles: dict[str, str | None]
+    host: WorkerHost
+    sampler: Sampler
+    writer: RunWriter
+    progress: RunProgress
+
+    @property
+    def runnable(self) -> list[Found]:
+        """The scenarios that can run here."""
+        return [found for found in self.scenarios if self.obstacles[found.name] is None]
+
+    def next_launch(self) -> int:
+        """The number of the next launch of any kind."""
+        return next_launch(self.writer.document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A run that is on disk: its folder, its ``run.json``, and how many launches failed."""
+
+    path: str
+    document: dict[str, Any]
+
+    @property
+    def failed(self) -> int:
+        """Launches of any kind that should have run and did not end well."""
+        reference = [self.document["reference"]] if self.document["reference"] else []
+        everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
+        if self.document["batch_search"]:
+            return sum(found["failed"] for found in self.document["batch_search"]["scenarios"].values())
+        return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
+
+
+@contextmanager
+def opened(
+    request: Request,
+    scenarios: tuple[Found, ...],
+    *,
+    out: str,
+    console: Console,
+    wait: bool = False,
+    resumed: str | None = None,
+) -> Iterator[Lab]:
+    """Everything that the experiments of one run need; sealed and closed on leaving, however that comes about.
+
+    ``resumed``: the folder of the run to be continued. Raises :class:`RequestError` before anything is written when
+    the request cannot be served, and :class:`Interrupted` when an interrupted run is sealed.
+    """
+    check_writable(out)
+    machine.refuse_blocking_launches(request.device)
+    obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
+    with (
+        _alone(request, wait=wait, console=console) as (locks, here),
+        _host(request, locks.descriptors) as host,
+        interrupts.heeded(),
+    ):
+        with console.waiting("importing torch, once for all launches"):
+            host.wait_until_ready()
+        if host.description["fresh"] and not request.fresh:
+            why = f"importing torch started {host.description['threads'] - 1} threads that would not survive a fork"
+            console.line(f"ranks are started as with --fresh: {why}")
+        obstacles.check_model(request, host.description["models"])
+        found = obstacles.of_each(scenarios, request, host.description)
+        obstacles.refuse_if_nothing_runs(found)
+        slow_half = obstacles.slow_half(request, scenarios, host.description)
+        if slow_half:
+            console.line(slow_half)
+        about = _circumstances(request, scenarios, here, host)
+        writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about)
+        with _sealed(writer, host), _sampler(request, writer) as sampler:
+            yield Lab(
+                request=request,
+                scenarios=scenarios,
+                obstacles=found,
+                host=host,
+                sampler=sampler,
+                writer=writer,
+                progress=RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch),
+            )
+
+
+@contextmanager
+def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, dict[str, Any]]]:
+    """The locks of the devices, which nobody else uses while they are held, and what this machine is then."""
+    with acquire(request.devices, wait=wait, say=console.line) as locks:
+        _, gpus, left_out = machine.choose_device(request.device)
+        foreign.refuse(gpus, request.devices, force=request.force)
+        if left_out is not None:
+            console.line(f"warning: {left_out}")
+        yield locks, machine.describe(gpus, left_out)
+
+
+@contextmanager
+def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
+    """The worker host with its log in a temporary file, since there is no run folder yet."""
+    descriptor, log = tempfile.mkstemp(prefix="bench-worker-host-", suffix=".log")
+    os.close(descriptor)
+    try:
+        with WorkerHost(
+            python=request.python,
+            fresh=request.fresh,
+            apex_path=request.apex_path,
+            log=log,
+            device=request.device,
+            locks=locks,
+        ) as host:
+            yield host
+    finally:
+        os.unlink(log)
+
+
+def _circumstances(
+    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], host: WorkerHost
+) -> dict[str, Any]:
+    """What a run records about itself before its first launch."""
+    return {
+        "bench": bench.__version__,
+        "command": redact.command_line(sys.argv[1:]),
+        "request": asdict(request),
+        "workload": {**asdict(request.workload), "hash": request.workload.hash()},
+        "machine": here,
+        "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
+        "fresh": host.description["fresh"],
+        "apex": host.description["apex"],
+        "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
+        "start": machine.state(),
+    }
+
+
+@contextmanager
+def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
+    """One sampler process for all launches."""
+    sampler = Sampler.start(
+        device=request.device,
+        gpus=request.devices,
+        spool=writer.scratch,
+        host=writer.document["machine"]["host"],
+        interval_s=request.sample_interval_s,
+    )
+    try:
+        yield sampler
+    finally:
+        sampler.stop()
+
+
+@contextmanager
+def _sealed(writer: RunWriter, host: WorkerHost) -> Iterator[None]:
+    """Seal the run folder on leaving: complete, or incomplete after an interruption or the end of the host."""
+    try:
+        yield
+        _keep_log(host, writer)
+        judged = _judged(writer)
+        digest = None if writer.document["batch_search"] else _digest(judged)
+        writer.finish(complete=True, digest=digest, end=machine.state())
+    except (KeyboardInterrupt, HostError) as error:
+        with interrupts.held():
+            _keep_log(host, writer)
+            _judged(writer)
+            writer.finish(complete=False, end=machine.state())
+        if isinstance(error, HostError):
+            raise
+        raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
+    except OSError as error:
+        remedy = f"make room and go on with --resume {os.path.basename(writer.path)}"
+        raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+def _keep_log(host: WorkerHost, writer: RunWriter) -> None:
+    """Append what the worker host printed to its log in the run folder."""
+    with open(host.log, "rb") as log, open(os.path.join(writer.logs, "worker-host.log"), "ab") as kept:
+        shutil.copyfileobj(log, kept)
+
+
+def _judged(writer: RunWriter) -> Run:
+    """The run as it is now, analysed. Its document says what the results are worth and which scenario to use."""
+    from bench.analyse import verdicts
+    from bench.analyse.analysed import Analysed
+
+    run = Analysed.of(writer.frames())
+    writer.document.update(verdicts.of(run))
+    return run
+
+
+def _digest(run: Run) -> dict[str, Any]:
+    """What a comparison with other runs needs of this one."""
+    from bench.analyse.digest import of_run
+
+    return of_run(run)

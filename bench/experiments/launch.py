@@ -1,0 +1,130 @@
+"""One launch, from its job to its record and rows on disk: the same for whatever a launch is for."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench import machine
+from bench.core.records import Job, LaunchRecord
+from bench.experiments import interrupts, record, rows
+from bench.experiments.lab import Lab
+from bench.experiments.record import Executed
+from bench.runs.store import write_atomically
+from bench.sample.noticed import allocator_rows, checks
+from bench.sites.local import LaunchInterrupted, WorkerHost
+
+LOG_LIMIT_BYTES = 16 << 20
+"""How much of what one rank prints is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performed:
+    """A launch that is over. ``results``: of each rank that came to its end. ``tables``: the rows for each table."""
+
+    job: Job
+    record: LaunchRecord
+    results: list[dict[str, Any]]
+    tables: dict[str, rows.Rows]
+
+
+def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) -> Performed:
+    """Carry out one launch, put it on disk, and show how it went.
+
+    ``doing``: what the display says meanwhile. ``keep(performed)`` puts it on disk and returns the line for people.
+    Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk.
+    """
+    sampled = job.purpose == "measure"
+
+    def on_event(event: dict[str, Any]) -> None:
+        if sampled:
+            lab.sampler.hear(job, event)
+        lab.progress.hear(event)
+
+    lab.progress.begin(job.scenario, doing)
+    if sampled:
+        lab.sampler.begin(job.launch)
+    done = execute(job, lab.host, lab.writer.scratch, lab.writer.logs, on_event)
+    memory, device = lab.sampler.finish(job.launch) if sampled else ([], [])
+    tables = rows.of(job, done.results, done.partial)
+    noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
+    launch = record.of(job, done, noticed)
+    if sampled:
+        host = lab.writer.document["machine"]["host"]
+        memory += allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
+        tables |= {"memory": memory, "device": device}
+    performed = Performed(job=job, record=launch, results=done.results, tables=tables)
+    with interrupts.held():
+        text = keep(performed)
+    lab.progress.end(status=launch.status, text=text)
+    if done.interrupted:
+        raise KeyboardInterrupt
+    return performed
+
+
+def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callable[[dict[str, Any]], None]) -> Executed:
+    """Run ``job`` with a scratch folder of its own under ``folder``, and time it."""
+    scratch = os.path.join(folder, f"launch-{job.launch:03d}")
+    os.makedirs(scratch)
+    job = replace(job, scratch=scratch, logs=logs, apex_problems=host.description["apex"]["problems"])
+    started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
+    interrupted = False
+    try:
+        outcome = host.run(job, on_event)
+    except LaunchInterrupted as error:
+        outcome, interrupted = error.outcome, True
+    wall_s = time.monotonic() - started
+    busy = machine.busy_s() - time.process_time() - busy
+    results = _read_results(scratch, job.processes, "rank{}.json")
+    partial = _read_results(scratch, job.processes, "rank{}.partial.json") if outcome.status != "ok" else []
+    shutil.rmtree(scratch)
+    for rank in range(job.processes):
+        shorten(os.path.join(logs, job.log_name(rank)))
+    return Executed(
+        outcome=outcome,
+        results=results,
+        started_utc=started_utc,
+        ended_utc=machine.utc_now(),
+        wall_s=wall_s,
+        foreign_cores=max(0.0, busy - outcome.cpu_s) / wall_s,
+        partial=partial,
+        interrupted=interrupted,
+    )
+
+
+def _read_results(scratch: str, processes: int, name: str) -> list[dict[str, Any]]:
+    results = []
+    for rank in range(processes):
+        path = os.path.join(scratch, name.format(rank))
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                results.append(json.load(file))
+    return results
+
+
+def where_to_look(launch: LaunchRecord) -> str:
+    """Why a launch failed, and the log that has more; empty for one that did not."""
+    if launch.status == "ok":
+        return ""
+    logs = {rank["rank"]: rank["log"] for rank in launch.ranks}
+    return f"{launch.reason} (see {logs.get(launch.first_failed_rank or 0, 'logs/worker-host.log')})"
+
+
+def shorten(log: str) -> None:
+    """Leave of a log longer than :data:`LOG_LIMIT_BYTES` its two ends, with a line between that says what is missing.
+
+    Nothing stands between a rank and its log while it writes: that would take part in what is measured.
+    """
+    size = os.path.getsize(log) if os.path.isfile(log) else 0
+    if size <= LOG_LIMIT_BYTES:
+        return
+    half = LOG_LIMIT_BYTES // 2
+    with open(log, "rb") as file:
+        head = file.read(half)
+        file.seek(size - half)
+        tail = file.read()
+    note = f"\n[bench: {size - 2 * half} bytes were left out here]\n".encode()
+    write_atomically(log, head + note + tail)

@@ -1,0 +1,97 @@
+"""Measured launches: rounds over the scenarios, and more rounds until the answer is precise enough."""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from bench import machine
+from bench.core.records import Job
+from bench.experiments import record, resume
+from bench.experiments.lab import Lab
+from bench.experiments.launch import Performed, perform, where_to_look
+from bench.plan import one_round
+from bench.plan.interval_target import IntervalTarget
+from bench.seams.discover import Found
+
+
+def in_rounds(lab: Lab) -> None:
+    """Measure the planned launches, and with ``--until-precision`` as many more as that takes."""
+    target = _target(lab)
+    for job in _rounds(lab, target):
+        _measure(job, lab, target)
+    if target is not None:
+        lab.writer.document["precision"] = target.outcome([found.name for found in lab.runnable])
+
+
+def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
+    """The planned launches, one round after the other; then rounds over the scenarios that are not precise enough.
+
+    Where a budget is stated, what would exceed it is left out, except the first launch of each scenario.
+    """
+    request, cores, done = lab.request, machine.cores(), resume.done(lab.writer.document).launches
+    lacking = list(lab.scenarios)
+    for repeat in itertools.count():
+        if repeat >= request.launches:
+            lacking = _lacking(lab, target) if target else []
+            lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
+        if not lacking:
+            return
+        for planned in one_round(request, lacking, repeat, 0, cores):
+            if (planned.found.name, repeat) in done:
+                continue
+            if repeat and target and not target.affords(planned.found.name):
+                lab.progress.drop(planned.found.name)
+                continue
+            yield replace(planned.job, launch=lab.next_launch())
+
+
+def _lacking(lab: Lab, target: IntervalTarget) -> list[Found]:
+    """The scenarios that get another round: not precise enough, and not too long for what is left of the budget."""
+    names = target.lacking([found.name for found in lab.runnable])
+    return [found for found in lab.runnable if found.name in names and target.affords(found.name)]
+
+
+def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
+    """One measured launch, or a record of why there cannot be one."""
+    reason = lab.obstacles[job.scenario]
+    if reason is not None:
+        lab.writer.add(asdict(replace(record.blank(job), status="unsupported", reason=reason)))
+        return
+
+    def keep(done: Performed) -> str:
+        lab.writer.add(asdict(done.record), **done.tables)
+        median_ms = median_step_ms(done)
+        if median_ms is None:
+            return where_to_look(done.record)
+        return f"{1000 * lab.request.global_batch / median_ms:.1f} img/s, {median_ms:.1f} ms a step"
+
+    done = perform(job, lab, "measuring", keep)
+    if target is not None:
+        target.add(job.scenario, median_step_ms(done), done.record.wall_s or 0.0)
+
+
+def _target(lab: Lab) -> IntervalTarget | None:
+    """What ``--until-precision`` asks for, with the launches that a resumed run has already."""
+    if lab.request.until_precision is None:
+        return None
+    assert lab.request.budget_s is not None
+    target = IntervalTarget(lab.request.until_precision, lab.request.budget_s)
+    steps = lab.writer.frames().steps
+    for launch in lab.writer.document["launches"]:
+        if launch["status"] == "ok":
+            mine = steps[(steps["launch"] == launch["launch"]) & ~steps["warmup"]]
+            median_ms = float(mine.groupby("step")["step_ms"].max().median())
+            target.add(launch["scenario"], median_ms, launch["wall_s"])
+    return target
+
+
+def median_step_ms(done: Performed) -> float | None:
+    """Of the measured steps of the slowest rank; None for a launch that failed."""
+    if done.record.status != "ok":
+        return None
+    slowest: dict[int, float] = {}
+    for row in done.tables["steps"]:
+        if not row["warmup"]:
+            slowest[row["step"]] = max(slowest.get(row["step"], 0.0), row["step_ms"])
+    return statistics.median(slowest.values())

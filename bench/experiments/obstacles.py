@@ -1,0 +1,68 @@
+"""Why a scenario, or a whole request, cannot run here: found before the first launch."""
+
+from typing import Any
+
+from bench import machine
+from bench.core.errors import RequestError
+from bench.plan import Request
+from bench.seams import discover
+from bench.seams.discover import Found
+
+
+def of_each(
+    scenarios: tuple[Found, ...], request: Request, host: dict[str, Any] | None = None
+) -> dict[str, str | None]:
+    """By scenario the reason why it cannot run here, or None. ``host``: as for :func:`obstacle`."""
+    return {found.name: obstacle(found, request, host) for found in scenarios}
+
+
+def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
+    """Raise :class:`RequestError` when every scenario has an obstacle."""
+    reasons = [reason for reason in obstacles.values() if reason is not None]
+    if len(reasons) == len(obstacles):
+        raise RequestError("--scenario", f"none of {', '.join(obstacles)} can run here", reasons[0])
+
+
+def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
+    """Why the scenario cannot run here, from the machine and, once it is there, from what the worker host imported."""
+    reason = machine.obstacle(
+        found.scenario, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
+    )
+    if reason is not None or host is None:
+        return reason
+    if request.device == "cuda" and host["cuda_built"] is None:
+        return "this torch was built without CUDA; install a build with CUDA, or use --device cpu"
+    if found.scenario.distributed and not host["distributed"]:
+        return "this torch was built without torch.distributed; use another build"
+    backend = "nccl" if request.device == "cuda" else "gloo"
+    if found.scenario.distributed and not host[backend]:
+        return f"this torch was built without {backend}; use another build"
+    wanted = {need for need in found.scenario.needs if need.startswith("apex.")}
+    if request.impl == "apex":
+        wanted |= machine.apex_modules(found.scenario)
+    return next((host["apex"]["problems"][need] for need in sorted(wanted) if host["apex"]["problems"][need]), None)
+
+
+def check_model(request: Request, models: list[str]) -> None:
+    """Raise :class:`RequestError` with the closest names when torchvision does not have the model."""
+    if request.model not in models:
+        from difflib import get_close_matches
+
+        close = get_close_matches(request.model, models, n=3, cutoff=0.4) or models[:3]
+        raise RequestError(
+            "--model", f"torchvision has no model {request.model!r}", f"did you mean {' or '.join(close)}?"
+        )
+
+
+def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
+    """What to know of this CPU before an hour has gone by; None where there is nothing."""
+    half = [found.name for found in scenarios if found.scenario.precision != "O0"]
+    if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
+        return None
+    known = discover.names()  # by path where the name alone would not be found
+    full = ",".join(one.name if one.name in known else one.file for one in scenarios if one.name not in half)
+    remedy = f"leave them out with --scenario {full}, or take" if full else "take"
+    return (
+        f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "
+        f"fp32; {remedy} less work, such as --model resnet18 --image-size 32"
+    )

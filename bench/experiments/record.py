@@ -1,0 +1,132 @@
+"""From what the ranks of a launch report to the record of it in run.json."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench.core.records import Job, LaunchRecord
+from bench.sites.local import Outcome
+
+CONSERVATION_LIMIT = 0.005
+"""By how much the steps of a window may differ from the host's wall time for it."""
+SLICE_MS = 10.0
+"""Or by this much: a process that is put aside between the first mark, or the last, and the reading of the wall clock
+beside it loses a few slices of the scheduler (some 3 ms each), more than 0.5 % of a window of some 100 ms."""
+
+EXPECTED_TO_DIFFER = {"device"}
+"""Keys of ``effective`` in which the ranks of a launch are unlike by design."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks.
+
+    ``partial``: the steps of the ranks that did not, as far as they came. ``interrupted``: by Ctrl-C or its like.
+    """
+
+    outcome: Outcome
+    results: list[dict[str, Any]]
+    started_utc: str
+    ended_utc: str
+    wall_s: float
+    foreign_cores: float
+    partial: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
+    """The record of a launch, for run.json. ``checks``: what others have verified about it."""
+    outcome, results = done.outcome, done.results
+    return replace(
+        blank(job),
+        status=outcome.status,
+        reason=outcome.reason,
+        first_failed_rank=outcome.first_failed_rank,
+        effective=results[0].get("effective") if results else None,
+        checks={**_checks(results), "foreign_cores": done.foreign_cores, **checks},
+        ranks=_ranks(outcome, results, job),
+        started_utc=done.started_utc,
+        ended_utc=done.ended_utc,
+        wall_s=done.wall_s,
+        first_forward_s=max(
+            (result["first_forward_s"] for result in results if "first_forward_s" in result), default=None
+        ),
+        failure=_failure(done),
+    )
+
+
+def _failure(done: Executed) -> dict[str, Any] | None:
+    """What is known of a failure, with how many steps were kept of each rank that has any."""
+    if done.outcome.status == "ok":
+        return None
+    kept = {str(result["rank"]): len(result["steps"]) for result in done.partial}
+    for result in done.results:
+        if "measured" in result:
+            kept[str(result["rank"])] = sum(len(result[window]["step_ms"]) for window in ("warmup", "measured"))
+    return {**(done.outcome.failure or {}), "steps_kept": kept}
+
+
+def blank(job: Job) -> LaunchRecord:
+    """The record of a launch that has not run."""
+    return LaunchRecord(
+        launch=job.launch,
+        scenario=job.scenario,
+        repeat=job.repeat,
+        strategy=job.strategy,
+        precision=job.precision,
+        processes=job.processes,
+        replicas=job.replicas,
+        status="ok",
+    )
+
+
+def _checks(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What can be verified about a measured launch's figures.
+
+    ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
+    wall time for it. ``ranks_differ``: keys of ``effective`` in which the ranks are unlike. ``initial_weights_alike``
+    and ``final_weights_alike``: whether all ranks had the same parameters, bit for bit, before the first and after the
+    last step.
+    """
+    measured = [result["measured"] for result in results if "measured" in result]
+    if not measured:
+        return {}
+    apart_ms = [abs(sum(window["step_ms"]) - window["wall_ms"]) for window in measured]
+    allowed_ms = [max(CONSERVATION_LIMIT * window["wall_ms"], SLICE_MS) for window in measured]
+    first = results[0]["effective"]
+    differ = {
+        key
+        for result in results[1:]
+        for key in first
+        if key not in EXPECTED_TO_DIFFER and result["effective"][key] != first[key]
+    }
+    return {
+        "conservation_error": max(ms / window["wall_ms"] for ms, window in zip(apart_ms, measured, strict=True)),
+        "conservation_ok": all(ms <= limit for ms, limit in zip(apart_ms, allowed_ms, strict=True)),
+        "ranks_differ": sorted(differ),
+        "skipped_steps": max(result["skipped_steps"] or 0 for result in results),
+        "skipped_warmup_steps": max(result["skipped_warmup_steps"] or 0 for result in results),
+        "finite_loss": all(_finite(loss) for window in measured for loss in window["loss"]),
+        "initial_weights_alike": len({result["initial_sha256"] for result in results}) == 1,
+        "final_weights_alike": len({result["final_sha256"] for result in results}) == 1,
+    }
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
+
+
+def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
+    """What is known of each rank; of one that wrote no result, what the supervisor saw."""
+    by_rank = {result["rank"]: result for result in results}
+    ranks = []
+    for rank in outcome.ranks:
+        result = by_rank.get(rank["rank"], {})
+        ranks.append(
+            {
+                **rank,
+                "log": f"logs/{job.log_name(rank['rank'])}",
+                "device": result["effective"]["device"] if "effective" in result else None,
+                **{name: result.get(name) for name in ("allocator", "initial_sha256", "final_sha256")},
+            }
+        )
+    return ranks

@@ -1,0 +1,84 @@
+"""From what the ranks of a launch report to the rows of its tables."""
+
+from typing import Any
+
+from bench.core.records import PHASES, Job
+
+Rows = list[dict[str, Any]]
+
+
+def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -> dict[str, Rows]:
+    """The rows for each table, by what the launch is for. Arguments as in :class:`bench.sites.local.Outcome`."""
+    if job.purpose == "diagnose":
+        return {"diagnostics": diagnostic_rows(job, results)}
+    if job.purpose == "reference":
+        return {"numerics": reference_rows(job, results)}
+    steps = step_rows(job, results) + partial_step_rows(job, partial)
+    return {"steps": steps, "numerics": gradient_rows(job, results)}
+
+
+def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of steps.parquet of one launch: warm-up steps first, numbered on."""
+    columns = ("start_ns", *(f"{phase}_ms" for phase in PHASES), "step_ms", "loss")
+    rows = []
+    for result in results:
+        step = 0
+        for window in ("warmup", "measured"):
+            timings = result[window]
+            for values in zip(*(timings[name] for name in columns), strict=True):
+                rows.append(
+                    {
+                        "launch": job.launch,
+                        "scenario": job.scenario,
+                        "repeat": job.repeat,
+                        "rank": result["rank"],
+                        "step": step,
+                        "warmup": window == "warmup",
+                        **dict(zip(columns, values, strict=True)),
+                    }
+                )
+                step += 1
+    return rows
+
+
+def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
+    """The rows of steps.parquet of the ranks that came to no end: the losses, which stay with a rank, are unknown."""
+    head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
+    return [
+        {**head, "rank": result["rank"], "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
+        for result in partial
+        for row in result["steps"]
+    ]
+
+
+def gradient_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of numerics.parquet of one launch: the sketch of rank 0, and of each rank whose own is another."""
+    rows: Rows = []
+    for result in results:
+        if result["rank"] == 0 or result["gradient"] != results[0]["gradient"]:
+            rows += _numbers(job, "gradient", result["gradient"], rank=result["rank"])
+    return rows
+
+
+def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of numerics.parquet of the reference."""
+    rows: Rows = []
+    for done in (done for result in results for done in result["passes"]):
+        for quantity in ("loss", "gradient", "alone"):
+            rows += _numbers(job, quantity, done[quantity] or [], replicas=done["replicas"], twin=done["twin"])
+    return rows
+
+
+def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of diagnostics.parquet of one diagnostic launch."""
+    rows: Rows = []
+    for result in results:
+        for probe in ("pairs", "logger", "data_parallel"):
+            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
+            rows += [{**head, "step": step, **values} for step, values in enumerate(result[probe])]
+    return rows
+
+
+def _numbers(job: Job, quantity: str, values: list[float], **about: Any) -> Rows:
+    head = {"launch": job.launch, "scenario": job.scenario, "quantity": quantity, **about}
+    return [{**head, "position": position, "value": value} for position, value in enumerate(values)]

@@ -1,0 +1,118 @@
+"""The largest global batch that trains: doubling until one does not, then bisection; on a GPU, whose memory is known to
+the byte, by the line through what was held so far. Pure; ``bench.experiments.batch_search`` tries.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TRY_WARMUP, TRY_ITERS = 1, 3
+KEPT_FREE = 0.05
+"""The part of a device's memory that a batch has to leave free: what fits to the last byte fails in another epoch."""
+
+MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One batch that was tried, or that was seen to be too large without.
+
+    ``peak_mib``: of the fullest device, as the driver or torch tells, whichever is more; on the CPU of all ranks
+    together. ``why_not``: None where it trains.
+    """
+
+    global_batch: int
+    why_not: str | None
+    peak_mib: float | None = None
+    throughput_img_s: float | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether it was computed to its end, so that its peak is that of a step."""
+        return self.throughput_img_s is not None
+
+
+def next_batch(
+    tries: Mapping[int, bool], unit: int, first: int | None = None, expected: float | None = None
+) -> int | None:
+    """What to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
+
+    Multiples of ``unit``, so that all replicas have equal parts. ``first``: what to begin with; otherwise two images
+    each, since batch norm needs two. ``expected``: the largest that should fit by what is known so far: it is tried in
+    the place of the double and of the middle, though never so near to what is known that a search could creep.
+    """
+    largest = max((batch for batch, trains in tries.items() if trains), default=0)
+    too_large = min((batch for batch, trains in tries.items() if not trains), default=None)
+    aim = 0 if expected is None else int(min(max(expected, 0.0), MOST)) // unit * unit
+    if too_large is None:
+        if not largest:
+            return max(2 * unit, (first or 0) // unit * unit)
+        if largest > MOST // 2:
+            return None
+        return 2 * largest if expected is None else max(aim, largest + _part(largest, unit))
+    if expected is not None:
+        margin = _part(too_large - largest, unit)
+        aim = min(max(aim, largest + margin), too_large - margin)
+        if largest < aim < too_large:
+            return aim
+    middle = (largest + too_large) // 2 // unit * unit
+    return middle if middle > largest else None
+
+
+def _part(batches: int, unit: int) -> int:
+    """A tenth, in whole units and at least one."""
+    return max(unit, batches // 10 // unit * unit)
+
+
+def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
+    """The largest batch that should leave :data:`KEPT_FREE` of ``capacity_mib``, on the line through the two largest
+    that were computed (those that left too little free, too); None before there are two, or where it does not rise.
+    """
+    known = sorted((one.global_batch, one.peak_mib) for one in tries if one.peak_mib is not None and one.ran)
+    if len(known) < 2:
+        return None
+    (below, low), (above, high) = known[-2:]
+    if high <= low:
+        return None
+    return above + ((1.0 - KEPT_FREE) * capacity_mib - high) * (above - below) / (high - low)
+
+
+def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
+    """How long a try will take, by the last ones (batch, seconds): as long as the last, and longer for a larger batch
+    by as much as that one took longer than the one before it.
+    """
+    if not took_s:
+        return 0.0
+    last, seconds = took_s[-1]
+    if len(took_s) < 2 or batch <= last or last <= took_s[-2][0]:
+        return seconds
+    before, fewer = took_s[-2]
+    return seconds + max(0.0, seconds - fewer) / (last - before) * (batch - last)
+
+
+def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
+    """What ``global_batch`` will need, on the line through the two largest that train; None before there are two."""
+    known = sorted(
+        (one.global_batch, one.peak_mib) for one in tries if one.why_not is None and one.peak_mib is not None
+    )
+    if len(known) < 2:
+        return None
+    (below, low), (above, high) = known[-2:]
+    return high + max(0.0, high - low) / (above - below) * (global_batch - above)
+
+
+def outcome(tries: Sequence[Try]) -> dict[str, Any]:
+    """What was found, for run.json: the largest batch that trains with its figures, and what a larger one lacks.
+
+    ``tries``: how many batches were tried.
+    """
+    best = max((one for one in tries if one.why_not is None), key=lambda one: one.global_batch, default=None)
+    over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
+    return {
+        "largest": best.global_batch if best else None,
+        "throughput_img_s": best.throughput_img_s if best else None,
+        "peak_mib": best.peak_mib if best else None,
+        "too_large": over.global_batch if over else None,
+        "why_not": over.why_not if over else None,
+        "tries": len(tries),
+    }
