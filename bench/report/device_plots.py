@@ -9,6 +9,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
 from bench.analyse.steps import scenarios
 from bench.report.drawing import (
+    EDGE_IN,
     SOURCE_IN,
     TITLE_IN,
     WIDTH_IN,
@@ -24,7 +25,6 @@ from bench.report.drawing import (
     locator,
     plain,
     run_sheet,
-    spaced,
     text_width_in,
 )
 from bench.runs.store import Run
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PANEL_IN, BETWEEN_IN, BELOW_IN, LEFT_IN, RIGHT_IN = 1.55, 0.42, 0.06, 0.78, 0.25
-SLANT = 0.72
-"""How high, and how wide, a name is that stands at 45 degrees, in parts of its length."""
-LABEL_GAP_IN = 0.2
-"""The least distance between the names of launches."""
+NUMBER_IN = 0.22
+"""The height of the row of numbers above the first panel."""
 NAME_LIMIT = 22
 """Letters of such a name."""
 MOST_SAMPLES = 1200
@@ -48,13 +46,14 @@ HEADROOM = 1.24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch on the time axis: seconds since the first sample of the run."""
+    """A launch on the time axis: seconds since the first sample of the run. ``number``: its scenario's, in the key."""
 
     launch: int
     scenario: str
+    number: int
     start: float
     end: float
-    label: str
+    status: str
     colour: str
 
 
@@ -114,7 +113,7 @@ def memory_stack(run: Run) -> Plot | None:
 
 
 def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
-    caption = _about_launches(stage)
+    caption = _about_launches()
     on_gpus = [device for device in stage.panels if device != "cpu"]
     if on_gpus:
         caption += (
@@ -166,7 +165,7 @@ def power(run: Analysed) -> Plot | None:
     told = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
     keys += [(handle("box-full", _TONE[name]), text) for name, text in told.items() if name in seen]
     legend_row(stage.sheet, keys)
-    caption = _about_launches(stage)
+    caption = _about_launches()
     if any(device.startswith("package-") for device in stage.panels):
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     shown = set(timeline["scenario"].unique())
@@ -185,14 +184,11 @@ def _of_rank(rank: int) -> str:
     return f"line-{rank % RANK_COLOURS}"
 
 
-def _about_launches(stage: Stage) -> str:
-    caption = "Seconds since the first sample of the run. A vertical line is the beginning of a launch"
-    named = sum(bool(launch.label) for launch in stage.launches)
-    if named < len(stage.launches):
-        caption += (
-            f"; of {len(stage.launches)} launches {named} are named, the first of each scenario where there is room, "
-            "and the strip on top has the scenario's colour for all of them"
-        )
+def _about_launches() -> str:
+    caption = (
+        "Seconds since the first sample of the run. A vertical line is the beginning of a launch, the strip on top has "
+        "the colour of its scenario, and the number is that of the key (red: the launch failed)"
+    )
     return f"{caption}. Where nothing is drawn, nothing is known, or no launch was running."
 
 
@@ -206,12 +202,13 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
     range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
     width_in = WIDTH_IN - LEFT_IN - RIGHT_IN
     panels_in = len(order) * (PANEL_IN + BETWEEN_IN)
-    probe = run_sheet(run, title, height_in=4.0)
-    names = _names(run, bounds)
-    names_in = max(text_width_in(probe, name, 8) for name in names.values()) * SLANT + 0.22
-    height_in = TITLE_IN + 0.22 + names_in + panels_in + BELOW_IN + SOURCE_IN
-    sheet = run_sheet(run, title, height_in=height_in)
-    launches = _launches(run, bounds, names, origin_ns, range_s, width_in)
+    launches = _launches(run, bounds, origin_ns)
+    key = _key(launches)
+    widest_in = max(text_width_in(run_sheet(run, title, height_in=4.0), text, 8) for _, text in key) + 0.45
+    ncols = max(1, int((WIDTH_IN - 2 * EDGE_IN) / widest_in))
+    key_in = -(-len(key) // ncols) * 0.19
+    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.22 + key_in + NUMBER_IN + panels_in + BELOW_IN + SOURCE_IN)
+    legend_row(sheet, key, below_in=0.24, ncols=ncols)
     stage = Stage(sheet=sheet, panels={}, launches=launches, origin_ns=origin_ns, width_in=width_in, range_s=range_s)
     top_in = BELOW_IN + SOURCE_IN + panels_in
     for number, device in enumerate(order):
@@ -226,42 +223,38 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
         _device_name(axes, device, gpus, run)
         stage.panels[device] = axes
     stage.panels[order[-1]].set_xlabel("seconds since the first sample of the run")
-    _name_launches(stage, stage.panels[order[0]])
+    _number_launches(stage, stage.panels[order[0]])
     return stage
 
 
-def _names(run: Run, bounds: "pd.DataFrame") -> dict[int, str]:
-    """What each launch is called: its scenario, and how it ended unless well."""
-    states = {launch["launch"]: launch["status"] for launch in run.document["launches"]}
-    names = {}
-    for row in bounds.to_dict("records"):
-        name = plain(str(row["scenario"]))
-        name = name if len(name) <= NAME_LIMIT else name[: NAME_LIMIT - 1] + "…"
-        status = states.get(row["launch"], "interrupted")
-        names[int(row["launch"])] = name if status == "ok" else f"{name} ({status})"
-    return names
-
-
-def _launches(
-    run: Run, bounds: "pd.DataFrame", names: dict[int, str], origin_ns: int, range_s: float, width_in: float
-) -> list[Launch]:
-    """All launches; named are all of them where their names fit, and else the first of each scenario, if those fit."""
-    room = max(1, int(width_in / LABEL_GAP_IN))
-    colours = {launch["launch"]: colour_of(launch) for launch in run.document["launches"]}
-    records = bounds.to_dict("records")
-    first = list(bounds.drop_duplicates("scenario")["launch"])
-    named = set(bounds["launch"]) if len(records) <= room else set(first[:room])
+def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
+    known = {launch["launch"]: launch for launch in run.document["launches"]}
+    numbers = {name: number for number, name in enumerate(bounds["scenario"].unique(), start=1)}
     return [
         Launch(
             launch=int(row["launch"]),
             scenario=str(row["scenario"]),
+            number=numbers[row["scenario"]],
             start=(int(row["start_ns"]) - origin_ns) / 1e9,
             end=(int(row["end_ns"]) - origin_ns) / 1e9,
-            label=names[int(row["launch"])] if row["launch"] in named else "",
-            colour=colours.get(row["launch"], "muted"),
+            status=known[row["launch"]]["status"] if row["launch"] in known else "interrupted",
+            colour=colour_of(known[row["launch"]]) if row["launch"] in known else "muted",
         )
-        for row in records
+        for row in bounds.to_dict("records")
     ]
+
+
+def _key(launches: list[Launch]) -> list[tuple[Artist, str]]:
+    """Each scenario's colour, number and name, with how its launches ended unless well."""
+    key = []
+    for number in sorted({launch.number for launch in launches}):
+        own = [launch for launch in launches if launch.number == number]
+        name = plain(own[0].scenario)
+        name = name if len(name) <= NAME_LIMIT else name[: NAME_LIMIT - 1] + "…"
+        failed = ", ".join(dict.fromkeys(launch.status for launch in own if launch.status != "ok"))
+        text = f"{number}  {name} ({failed})" if failed else f"{number}  {name}"
+        key.append((handle("box-full", own[0].colour), text))
+    return key
 
 
 def _mark_launches(stage: Stage, axes: Artist) -> None:
@@ -275,18 +268,14 @@ def _mark_launches(stage: Stage, axes: Artist) -> None:
         axes.collections[-1].set_clip_on(False)
 
 
-def _name_launches(stage: Stage, axes: Artist) -> None:
-    """The names above a panel, aslant, moved apart where launches are short, with a line to where they begin."""
-    named = [launch for launch in stage.launches if launch.label]
-    middles = [(launch.start + launch.end) / 2 / (stage.range_s * 1.005) for launch in named]
-    wide_in = [text_width_in(stage.sheet, launch.label, 8) * SLANT for launch in named]
-    over_in = max(wide - RIGHT_IN + 0.1 - LABEL_GAP_IN * (len(named) - 1 - at) for at, wide in enumerate(wide_in))
-    places = spaced(middles, LABEL_GAP_IN / stage.width_in, 0.0, 1.0 - max(0.0, over_in) / stage.width_in)
-    for launch, middle, place in zip(named, middles, places, strict=True):
-        axes.plot([middle, place], [1.045, 1.11], transform=axes.transAxes, color=light("muted"), linewidth=0.7)
-        axes.lines[-1].set_clip_on(False)
-        text = axes.annotate(launch.label, (place, 1.12), xycoords="axes fraction", rotation=45)
-        text.set(fontsize=8, color=light("ink"), ha="left", va="bottom", rotation_mode="anchor")
+def _number_launches(stage: Stage, axes: Artist) -> None:
+    """Above the strip the number of each launch's scenario, where there is room."""
+    ends = [*(launch.start for launch in stage.launches[1:]), stage.range_s]
+    for launch, end in zip(stage.launches, ends, strict=True):
+        if (end - launch.start) / stage.range_s * stage.width_in >= 0.07 * len(str(launch.number)):
+            place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(str(launch.number), ((launch.start + launch.end) / 2, 1.035), (0, 2), fontsize=7, **place)
+            axes.texts[-1].set_color(light("ink" if launch.status == "ok" else "bad"))
 
 
 def _device_name(axes: Artist, device: str, gpus: dict[str, dict[str, Any]], run: Run) -> None:

@@ -7,12 +7,10 @@ files. Colours come from :data:`THEME`, so that a page can give the inline SVG t
 import html
 import io
 import logging
-import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.answer import failures
@@ -28,9 +26,6 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 Artist = Any
 """A sheet, axes or text of matplotlib, which comes without types."""
-
-Box = tuple[float, float, float, float]
-"""Left, bottom, right, top."""
 
 THEME: dict[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#14181d"),
@@ -82,10 +77,9 @@ EDGE_IN = 0.14
 TITLE_IN = 0.72
 SOURCE_IN = 0.34
 ROW_IN = 0.5
-POINT_IN = 0.09
-"""Half the side of the square around a point that labels keep clear of."""
-FAR_IN = 0.18
-"""From where on a line goes from a point to its label."""
+KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN = 0.35, 0.26, 0.47
+"""Of a key beside a plot: the height of a row, and how far from the axes its samples and its texts stand."""
+KEY_SIZE, KEY_NOTE_SIZE = 8.5, 7.0
 
 PNG_DPI = 200
 STRETCHES = 800
@@ -147,99 +141,6 @@ def inline(svg: str, prefix: str, title: str) -> str:
         return f"{match[1]}var(--{name})" if name else match[0]
 
     return re.sub(r"\b((?:fill|stroke): )(#[0-9a-f]{6})\b", as_variable, body)
-
-
-def spaced(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions for labels, in the given order: as near to ``positions`` as neighbours at least ``gap`` apart can be.
-
-    Between ``low`` and ``high`` where they fit in.
-    """
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    placed: list[list[float]] = []  # clusters: their centre, and how many labels stand in them
-    for index in order:
-        placed.append([positions[index], 1])
-        while True:
-            for cluster in placed:
-                half = (cluster[1] - 1) * gap / 2
-                cluster[0] = max(low + half, min(high - half, cluster[0]))
-            if len(placed) < 2:
-                break
-            (first, n), (second, m) = placed[-2:]
-            if second - first >= gap * (n + m) / 2 - 1e-9:
-                break
-            placed[-2:] = [[(first * n + second * m) / (n + m), n + m]]
-    flat = [centre + (k - (count - 1) / 2) * gap for centre, count in placed for k in range(int(count))]
-    result = [0.0] * len(positions)
-    for index, value in zip(order, flat, strict=True):
-        result[index] = value
-    return result
-
-
-def beside(
-    points: Sequence[tuple[float, float]],
-    sizes: Sequence[tuple[float, float]],
-    width: float,
-    height: float,
-    bars: Sequence[Box] = (),
-) -> list[tuple[float, float]]:
-    """Lower left corners of labels of these sizes beside their points, in an area of ``width`` by ``height``.
-
-    One after the other: the nearest place around its point where a label covers neither a point, nor one of ``bars``,
-    nor another label, nor leaves the area, and, if there is such a place, no label is crossed by the line to another
-    (:func:`leader`). Where there is none, the last one that was tried.
-    """
-    taken = [(x - POINT_IN, y - POINT_IN, x + POINT_IN, y + POINT_IN) for x, y in points]
-    taken += bars
-    labels: list[Box] = []
-    lines: list[Box] = []
-    corners: list[tuple[float, float]] = []
-    for point, size in zip(points, sizes, strict=True):
-        free = None
-        for corner in _around(*point, *size):
-            box = (corner[0], corner[1], corner[0] + size[0], corner[1] + size[1])
-            inside = box[0] >= 0 and box[1] >= 0 and box[2] <= width and box[3] <= height
-            if not inside or any(_overlap(box, other) for other in (*taken, *labels)):
-                continue
-            free = free or corner
-            line = _along(point, leader(point, corner, size))
-            if not any(_overlap(*two) for two in chain(product([box], lines), product(line, labels))):
-                free = corner
-                break
-        corner = free or corner
-        labels.append((corner[0], corner[1], corner[0] + size[0], corner[1] + size[1]))
-        lines += _along(point, leader(point, corner, size))
-        corners.append(corner)
-    return corners
-
-
-def leader(
-    point: tuple[float, float], corner: tuple[float, float], size: tuple[float, float]
-) -> tuple[float, float] | None:
-    """Where the line from a point to its label ends, which is at the label's edge; None where the label is close."""
-    x, y = (min(max(point[i], corner[i]), corner[i] + size[i]) for i in (0, 1))
-    return (x, y) if math.dist((x, y), point) > FAR_IN else None
-
-
-def _along(start: tuple[float, float], end: tuple[float, float] | None) -> list[Box]:
-    """Small boxes along a line, where there is one; all but its end, which is at its own label."""
-    if end is None:
-        return []
-    count = math.ceil(math.dist(start, end) / 0.03)
-    places = [[start[i] + (end[i] - start[i]) * part / count for i in (0, 1)] for part in range(count)]
-    return [(x - 0.01, y - 0.01, x + 0.01, y + 0.01) for x, y in places]
-
-
-def _around(x: float, y: float, wide: float, high: float) -> Iterator[tuple[float, float]]:
-    """Corners of a label around a point, the nearest first; at each distance first at the right, then at the left."""
-    for ring in range(60):
-        far = 0.13 + 0.05 * ring
-        for turn in (0, 8, 2, -2, 6, -6, 1, -1, 7, -7, 4, -4, 3, -3, 5, -5):
-            across, up = math.cos(turn * math.pi / 8), math.sin(turn * math.pi / 8)
-            yield x + far * across + wide * (across - 1) / 2, y + far * up + high * (up - 1) / 2
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
@@ -373,25 +274,43 @@ def dashes(row: Entry) -> Any:
     return kinds.get(row.colour.split("-")[0], "-")
 
 
-def end_labels(
-    axes: Artist, rows: Sequence[Entry], ends: dict[str, float], height_in: float, texts: dict[str, str]
-) -> None:
-    """At the right of the axes each line's name, what ran and its last value, moved apart where lines end together.
+def key_width_in(sheet: Artist, rows: Sequence[Entry], texts: Mapping[str, str]) -> float:
+    """How much room at the right of the axes :func:`key_beside` takes, in inches."""
+    names = (text_width_in(sheet, f"{short(row.scenario)}  {texts[row.scenario]}", KEY_SIZE, bold=True) for row in rows)
+    return max(*names, *(text_width_in(sheet, row.label, KEY_NOTE_SIZE) for row in rows)) + KEY_TEXT_IN + EDGE_IN
 
-    ``ends``: where the lines end, from 0 at the bottom of the axes to 1 at the top. ``texts``: the values.
+
+def key_beside(
+    axes: Artist, rows: Sequence[Entry], texts: Mapping[str, str], sample: Callable[[Entry, float, float], None]
+) -> None:
+    """At the right of the axes a key from the top down: a sample, the scenario's name and text, its label below.
+
+    ``sample`` draws a row's line or point around a place in parts of the axes.
     """
-    positions = [ends[row.scenario] for row in rows]
-    heights = spaced(positions, 0.34 / height_in, 0.15 / height_in, 1 - 0.1 / height_in)
-    across = axes.transAxes
-    for row, height in zip(rows, heights, strict=True):
-        end = ends[row.scenario]
-        axes.plot([1, 1.03], [end, height], transform=across, color=light("muted"), linewidth=0.7, clip_on=False)
-        sample = axes.plot([1.03, 1.075], [height, height], transform=across, color=light(row.colour), clip_on=False)
-        sample[0].set(linewidth=2.4, linestyle=dashes(row))
-        place = {"xycoords": across, "textcoords": "offset points"}
-        text = f"{short(row.scenario)}  {texts[row.scenario]}"
-        axes.annotate(text, (1.075, height), (6, 0), va="bottom", fontsize=8.5, color=light("ink"), **place)
-        axes.annotate(row.label, (1.075, height), (6, -1), va="top", fontsize=7, color=light("muted"), **place)
+    box = axes.get_position()
+    wide_in, high_in = box.width * WIDTH_IN, box.height * axes.figure.get_figheight()
+    place = {"xycoords": axes.transAxes, "textcoords": "offset points", "annotation_clip": False}
+    for number, row in enumerate(rows):
+        height = 1 - (0.1 + KEY_ROW_IN * number) / high_in
+        sample(row, 1 + KEY_SAMPLE_IN / wide_in, height)
+        at = (1 + KEY_TEXT_IN / wide_in, height)
+        name = axes.annotate(short(row.scenario), at, (0, 1), fontsize=KEY_SIZE, fontweight="bold", **place)
+        after = text_width_in(axes.figure, short(row.scenario), KEY_SIZE, bold=True) * 72 + 6
+        value = axes.annotate(texts[row.scenario], at, (after, 1), fontsize=KEY_SIZE, **place)
+        for text in (name, value):
+            text.set(color=light("ink"), va="bottom")
+        axes.annotate(row.label, at, (0, 0), fontsize=KEY_NOTE_SIZE, color=light("muted"), va="top", **place)
+
+
+def line_key(axes: Artist, rows: Sequence[Entry], ends: Mapping[str, float], texts: Mapping[str, str]) -> None:
+    """The key of lines, in the order of their ends (the highest first)."""
+    half = 0.14 / (axes.get_position().width * WIDTH_IN)
+
+    def sample(row: Entry, x: float, y: float) -> None:
+        axes.plot([x - half, x + half], [y, y], transform=axes.transAxes, color=light(row.colour), clip_on=False)
+        axes.lines[-1].set(linewidth=2.4, linestyle=dashes(row))
+
+    key_beside(axes, sorted(rows, key=lambda row: -ends[row.scenario]), texts, sample)
 
 
 def line_points(x: Any, y: Any) -> tuple[Any, Any]:
@@ -444,6 +363,7 @@ def handle(kind: str, colour: str) -> Artist:
     marks: dict[str, dict[str, Any]] = {
         "point": {"marker": "o", "markersize": 6, "color": own},
         "hollow": {"marker": "o", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
+        "square": {"marker": "s", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
         "ring": {"marker": "o", "markersize": 11, "color": ink, "markerfacecolor": "none", "markeredgewidth": 1.3},
         "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
         "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
@@ -454,15 +374,17 @@ def handle(kind: str, colour: str) -> Artist:
     return Line2D([], [], linestyle="none", **marks[kind])
 
 
-def legend_row(sheet: Artist, keys: Sequence[tuple[Artist, str]]) -> None:
-    """A row of keys under the title."""
+def legend_row(
+    sheet: Artist, keys: Sequence[tuple[Artist, str]], *, below_in: float = 0.0, ncols: int | None = None
+) -> None:
+    """A row of keys under the title, or this much further below, in so many columns."""
     height = sheet.get_figheight()
     legend = sheet.legend(
         [handle for handle, _ in keys],
         [text for _, text in keys],
         loc="upper left",
-        bbox_to_anchor=((EDGE_IN - 0.04) / WIDTH_IN, 1 - (TITLE_IN - 0.1) / height),
-        ncols=len(keys),
+        bbox_to_anchor=((EDGE_IN - 0.04) / WIDTH_IN, 1 - (TITLE_IN - 0.1 + below_in) / height),
+        ncols=ncols or len(keys),
         frameon=False,
         fontsize=8,
         borderaxespad=0,

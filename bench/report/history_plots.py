@@ -29,7 +29,6 @@ from bench.report.drawing import (
     locator,
     plain,
     short,
-    spaced,
     titled,
 )
 
@@ -255,22 +254,18 @@ def _stretches(nights: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _shifts(axes: Artist, trend: Trend) -> None:
-    """A line between the nights of each shift, and how large it is above the panel."""
+    """A line between the nights of each shift, and above it how large it is; of neighbours the largest alone."""
     first, last = axes.get_xlim()
-    per_in = (last - first) / (WIDTH_IN - LEFT_IN - RIGHT_IN)
-    places = [(shift.before + shift.after) / 2 for shift in trend.levels.shifts]
-    gap = LABEL_IN * per_in
-    crowded = len(places) * gap > last - first
-    labels = places if crowded else spaced(places, gap, first + gap / 2, last)
-    for shift, place, label in zip(trend.levels.shifts, places, labels, strict=True):
+    gap = LABEL_IN * (last - first) / (WIDTH_IN - LEFT_IN - RIGHT_IN)
+    labelled: list[float] = []
+    for shift in sorted(trend.levels.shifts, key=lambda shift: -abs(math.log(shift.ratio))):
+        place = (shift.before + shift.after) / 2
         colour = light("bad" if shift.ratio > 1.0 else "good")
         axes.axvline(place, color=colour, linewidth=1.1)
-        if crowded:
-            continue
-        across = axes.get_xaxis_transform()
-        axes.plot([place, label], [1.0, 1.09], transform=across, color=colour, linewidth=0.7, clip_on=False)
-        place_of = {"xycoords": across, "textcoords": "offset points", "ha": "center", "va": "bottom"}
-        axes.annotate(percent(shift.ratio), (label, 1.09), (0, 1), fontsize=7.2, color=colour, **place_of)
+        if all(abs(place - other) >= gap for other in labelled):
+            labelled.append(place)
+            of = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center", "va": "bottom"}
+            axes.annotate(percent(shift.ratio), (place, 1.0), (0, 2), fontsize=7.2, color=colour, **of)
 
 
 def _dates(axes: Artist, track: Track, *, shown: bool) -> None:

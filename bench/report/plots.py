@@ -15,7 +15,7 @@ from bench.core.records import PHASES
 from bench.report.aside import Aside, give_back
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import (
-    EDGE_IN,
+    KEY_ROW_IN,
     RC,
     SOURCE_IN,
     TITLE_IN,
@@ -26,11 +26,12 @@ from bench.report.drawing import (
     about_lines,
     axes_at,
     dashes,
-    end_labels,
     finished,
     handle,
+    key_width_in,
     legend_row,
     light,
+    line_key,
     line_points,
     locator,
     right_label,
@@ -39,7 +40,6 @@ from bench.report.drawing import (
     rows_of,
     run_sheet,
     short,
-    text_width_in,
 )
 from bench.report.verdict_plots import losses, time_spent, trade_off
 
@@ -240,12 +240,13 @@ def elapsed(run: Analysed) -> Plot | None:
     last = max(int(iterations[-1]) for iterations, _ in series.values())
     highest = max(float(values[-1]) for _, values in series.values())
     title = "Elapsed time by iteration, cold start and warm-up included"
-    plot_in = max(3.0, 0.36 * len(rows) + 0.2)
+    plot_in = max(3.0, KEY_ROW_IN * len(rows) + 0.2)
     height = TITLE_IN + 0.3 + plot_in + 0.52 + SOURCE_IN
     sheet = run_sheet(run, title, height_in=height)
-    label_in = max(text_width_in(sheet, short(row.scenario) + " 0,000.0 s", 8.5) for row in rows)
-    label_in = max(label_in, *(text_width_in(sheet, row.label, 7.0) for row in rows)) + 0.62
-    axes = axes_at(sheet, 0.72, 0.52 + SOURCE_IN, WIDTH_IN - 0.72 - label_in - EDGE_IN, plot_in)
+    ends = {name: float(values[-1]) for name, (_, values) in series.items()}
+    texts = {name: f"{end:,.{1 if end >= 10 else 2}f} s" for name, end in ends.items()}
+    width_in = WIDTH_IN - 0.72 - key_width_in(sheet, rows, texts)
+    axes = axes_at(sheet, 0.72, 0.52 + SOURCE_IN, width_in, plot_in)
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
@@ -255,9 +256,7 @@ def elapsed(run: Analysed) -> Plot | None:
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    ends = {name: float(values[-1]) for name, (_, values) in series.items()}
-    texts = {name: f"{end:,.{1 if end >= 10 else 2}f} s" for name, end in ends.items()}
-    end_labels(axes, rows, {name: end / (highest * 1.05) for name, end in ends.items()}, plot_in, texts)
+    line_key(axes, rows, ends, texts)
     legend_row(sheet, [(handle("shade", "shade"), "warm-up steps")])
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."

@@ -1,6 +1,5 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
@@ -10,26 +9,25 @@ from bench.analyse.labels import what_ran
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.report.drawing import (
-    EDGE_IN,
+    KEY_ROW_IN,
     SOURCE_IN,
     STRETCHES,
     TITLE_IN,
     WIDTH_IN,
     Artist,
-    Box,
     Entry,
     Plot,
     about_lines,
     axes_at,
-    beside,
     colour_of,
     dashes,
-    end_labels,
     finished,
     handle,
-    leader,
+    key_beside,
+    key_width_in,
     legend_row,
     light,
+    line_key,
     line_points,
     locator,
     row_axes,
@@ -37,14 +35,12 @@ from bench.report.drawing import (
     rows_of,
     run_sheet,
     short,
-    text_width_in,
 )
 from bench.runs.store import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME_SIZE, NOTE_SIZE = 8.5, 7.0
 MARKS = 40
 """Marks along a line, at most."""
 
@@ -63,18 +59,29 @@ SPENT = {
 
 
 def trade_off(run: Analysed) -> Plot | None:
-    """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
+    """Throughput against peak memory: a numbered point for each scenario, the recommended ones marked."""
+    import pandas as pd
+
     table = overview(run)
     known = table[table["throughput_img_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
         return None
     title = "Speed against memory"
-    height_in = 4.2
+    rows = known.sort_values("throughput_img_s", ascending=False, kind="stable").to_dict("records")
+    marks = recommended(run.document, table)
+    colours = {launch["scenario"]: colour_of(launch) for launch in run.document["launches"]}
+    entries = [
+        Entry(scenario=row["scenario"], label=_note(row, marks), colour=colours[row["scenario"]]) for row in rows
+    ]
+    texts = {
+        row["scenario"]: f"{row['throughput_img_s']:,.1f} img/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
+    }
+    height_in = max(4.2, KEY_ROW_IN * len(rows) + 0.2)
     sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
     left_in = 0.78
-    width_in = WIDTH_IN - left_in - EDGE_IN - 0.1
-    axes = axes_at(sheet, left_in, 0.52 + SOURCE_IN, width_in, height_in)
-    rows = known.to_dict("records")
+    axes = axes_at(
+        sheet, left_in, 0.52 + SOURCE_IN, WIDTH_IN - left_in - key_width_in(sheet, entries, texts), height_in
+    )
     ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
     axes.set_xlim(max(0.0, low), high)
@@ -86,19 +93,37 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
     axes.set_ylabel("images a second; higher is faster")
-    colours = {launch["scenario"]: light(colour_of(launch)) for launch in run.document["launches"]}
-    marks = recommended(run.document, table)
+    for row, entry in zip(rows, entries, strict=True):
+        _bars(axes, row, light(entry.colour))
+    in_order = {row["scenario"]: (number, row) for number, row in enumerate(rows, start=1)}
+
+    def mark(entry: Entry, x: float, y: float, place: Artist = axes.transAxes) -> None:
+        number, row = in_order[entry.scenario]
+        _mark(axes, x, y, number, light(entry.colour), left_out=pd.notna(row["why_not"]), transform=place)
+
+    for row, entry in zip(rows[::-1], entries[::-1], strict=True):  # the fastest on top
+        mark(entry, row["peak_total_mib"], row["throughput_img_s"], axes.transData)
+        axes.lines[-1].set_gid(f"point-{entry.scenario}")
     for row in rows:
-        _point(axes, row, colours[row["scenario"]], marked=row["scenario"] in marks)
-    notes = {row["scenario"]: _note(row, marks) for row in rows}
-    _point_labels(sheet, axes, rows, notes, width_in, height_in)
-    keys = [(handle("point", "ddp-o1"), "scenario"), (handle("ring", "ink"), "recommended")]
+        if row["scenario"] in marks:
+            axes.plot(
+                [row["peak_total_mib"]],
+                [row["throughput_img_s"]],
+                linestyle="none",
+                color=light("ink"),
+                marker="o",
+                markersize=15.5,
+                zorder=4,
+            )
+            axes.lines[-1].set(markerfacecolor="none", markeredgecolor=light("ink"), markeredgewidth=1.3)
+    key_beside(axes, entries, texts, mark)
+    keys = [(handle("hollow", "ddp-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
     if known["why_not"].notna().any():
-        keys.append((handle("hollow", "ddp-o1"), "left out of the recommendation"))
+        keys.append((handle("square", "ddp-o1"), "left out of the recommendation"))
     legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
-    return finished(run, sheet, "trade-off", title, caption, [_bare(row) for row in rows])
+    return finished(run, sheet, "trade-off", title, caption, entries)
 
 
 def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
@@ -110,14 +135,11 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
         )
     else:
         caption = "One launch of each scenario, so there are no error bars: points this near may change places."
+    caption += " The key has the figures of points that cover each other."
     if cut:
         caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
     without = table.loc[table["throughput_img_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
     return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
-
-
-def _bare(row: dict[Any, Any]) -> Entry:
-    return Entry(scenario=row["scenario"], label="", colour="ink")
 
 
 def _around(values: Any, part: float) -> tuple[float, float]:
@@ -129,7 +151,8 @@ def _around(values: Any, part: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _point(axes: Artist, row: dict[Any, Any], colour: str, *, marked: bool) -> None:
+def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
+    """The 95 % intervals of a point, where they are known."""
     import pandas as pd
 
     x, y = row["peak_total_mib"], row["throughput_img_s"]
@@ -139,63 +162,21 @@ def _point(axes: Artist, row: dict[Any, Any], colour: str, *, marked: bool) -> N
         if pd.notna(ends[0]):
             axes.plot(across, up, color=colour, alpha=0.75, marker=cap, markersize=5, linewidth=1.1)
             axes.lines[-1].set_gid(f"{name}-bar-{row['scenario']}")
-    hollow = pd.notna(row["why_not"])
-    axes.plot([x], [y], marker="o", markersize=7, linestyle="none", color=colour, markeredgewidth=1.4, zorder=3)
-    axes.lines[-1].set(markerfacecolor=light("paper") if hollow else colour, gid=f"point-{row['scenario']}")
-    if marked:
-        axes.plot([x], [y], marker="o", markersize=12.5, linestyle="none", markerfacecolor="none", zorder=3)
-        axes.lines[-1].set(markeredgecolor=light("ink"), markeredgewidth=1.3)
+
+
+def _mark(axes: Artist, x: float, y: float, number: int, colour: str, *, left_out: bool, transform: Artist) -> None:
+    """A numbered point; a square where the scenario is left out of the recommendation."""
+    axes.plot([x], [y], marker="s" if left_out else "o", markersize=10, transform=transform, color=colour)
+    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgewidth=1.8, clip_on=False, zorder=3)
+    text = axes.text(x, y, str(number), transform=transform, fontsize=6.5, color=light("ink"), clip_on=False, zorder=3)
+    text.set(ha="center", va="center_baseline")
 
 
 def _note(row: dict[Any, Any], marks: dict[str, str]) -> str:
-    """What stands below the name of a point."""
+    """What stands below a scenario's name in the key."""
     import pandas as pd
 
-    return short(str(row["why_not"]) if pd.notna(row["why_not"]) else marks.get(row["scenario"], ""))
-
-
-def _point_labels(
-    sheet: Artist, axes: Artist, rows: list[dict[Any, Any]], notes: dict[str, str], width_in: float, height_in: float
-) -> None:
-    """The name of each point beside it, clear of all others, with a line to it where it stands apart."""
-    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-
-    def place_in(peak: float, speed: float) -> tuple[float, float]:
-        return (peak - left) / (right - left) * width_in, (speed - low) / (high - low) * height_in
-
-    points = [place_in(row["peak_total_mib"], row["throughput_img_s"]) for row in rows]
-    bars = []
-    for row, (x, y) in zip(rows, points, strict=True):
-        corners = (
-            place_in(row[f"peak_total_{end}_mib"] or math.nan, row[f"throughput_{end}_img_s"] or math.nan)
-            for end in ("low", "high")
-        )
-        (first, bottom), (last, top) = corners
-        bars += [box for box in ((first, y - 0.03, last, y + 0.03), (x - 0.03, bottom, x + 0.03, top)) if _known(box)]
-    sizes = []
-    for row in rows:
-        note = notes[row["scenario"]]
-        wide = text_width_in(sheet, short(row["scenario"]), NAME_SIZE, bold=True)
-        sizes.append((max(wide, text_width_in(sheet, note, NOTE_SIZE)) + 0.04, 0.27 if note else 0.15))
-    corners_of = beside(points, sizes, width_in, height_in, bars)
-    for row, point, size, corner in zip(rows, points, sizes, corners_of, strict=True):
-        note = notes[row["scenario"]]
-        at_left = corner[0] + size[0] <= point[0]
-        place = {"xycoords": "axes fraction", "ha": "right" if at_left else "left", "va": "baseline", "zorder": 4}
-        x = (corner[0] + (size[0] - 0.02 if at_left else 0.02)) / width_in
-        top = corner[1] + size[1]
-        name = axes.annotate(short(row["scenario"]), (x, (top - 0.12) / height_in), fontsize=NAME_SIZE, **place)
-        name.set(color=light("ink"), fontweight="bold" if note else "normal")
-        if note:
-            axes.annotate(note, (x, (top - 0.235) / height_in), fontsize=NOTE_SIZE, color=light("muted"), **place)
-        end = leader(point, corner, size)
-        if end is not None:
-            ends = [[place_in[i] / whole for place_in in (point, end)] for i, whole in ((0, width_in), (1, height_in))]
-            axes.plot(*ends, transform=axes.transAxes, color=light("muted"), linewidth=0.6, zorder=2)
-
-
-def _known(box: Box) -> bool:
-    return not any(math.isnan(edge) for edge in box)
+    return short(str(row["why_not"]) if pd.notna(row["why_not"]) else marks.get(row["scenario"], row["what_ran"]))
 
 
 def losses(run: Analysed) -> Plot | None:
@@ -211,12 +192,11 @@ def losses(run: Analysed) -> Plot | None:
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62
-    lower_in = max(2.2, 0.36 * len(rows) + 0.2)
+    lower_in = max(2.2, KEY_ROW_IN * len(rows) + 0.2)
     panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)
     sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + panels_in + 0.52 + SOURCE_IN)
-    label_in = max(text_width_in(sheet, short(row.scenario) + "  +0,000.00", 8.5) for row in rows)
-    label_in = max(label_in, *(text_width_in(sheet, row.label, 7.0) for row in rows)) + 0.62
-    width_in = WIDTH_IN - 0.78 - label_in - EDGE_IN
+    texts = {row.scenario: "+0,000.00" for row in rows}
+    width_in = WIDTH_IN - 0.78 - key_width_in(sheet, rows, texts)
     bottom_in = 0.52 + SOURCE_IN
     upper = axes_at(sheet, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
     _loss_lines(upper, rows, curves, run.document["workload"]["warmup"])
@@ -234,7 +214,7 @@ def losses(run: Analysed) -> Plot | None:
         keys.append((handle("box", "muted"), "how far it may be from that"))
         with_bound = set(held["scenario"].unique())
         lower = axes_at(sheet, 0.78, bottom_in, width_in, lower_in)
-        _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held, lower_in)
+        _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held)
         lower.set_xlim(upper.get_xlim())
         lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
         caption += (
@@ -265,7 +245,7 @@ def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup:
     axes.set_ylabel("loss")
 
 
-def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame", height_in: float) -> None:
+def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame") -> None:
     """The difference from the reference over the bound; the band from -1 to 1 is what is allowed."""
     parts = held.assign(part=(held["loss"] - held["reference"]) / held["bound"])
     furthest = float(parts["part"].abs().max())
@@ -290,10 +270,7 @@ def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame", heigh
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("difference ÷ bound")
-    last = int(held["step"].max())
-    to_axes = axes.transData + axes.transAxes.inverted()
-    places = {name: float(to_axes.transform((last, end))[1]) for name, end in ends.items()}
-    end_labels(axes, rows, places, height_in, {name: _signed(end) for name, end in ends.items()})
+    line_key(axes, rows, ends, {name: _signed(end) for name, end in ends.items()})
 
 
 def _signed(value: float) -> str:

@@ -13,14 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, write_run
 
 from bench import report
@@ -157,6 +154,7 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
 
 
 DRAWINGS = {
+    "elapsed": plots.elapsed,
     "trade-off": plots.trade_off,
     "losses": plots.losses,
     "time-spent": plots.time_spent,
@@ -627,18 +625,10 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
     assert row["step_median_ms"] == 13.0
 
 
-@given(
-    st.lists(st.floats(0, 100), min_size=1, max_size=12),
-    st.floats(0.1, 8),
-)
-def test_labels_keep_their_order_and_distance(positions: list[float], gap: float) -> None:
-    placed = drawing.spaced(positions, gap, 0.0, 100.0)
-    order = sorted(range(len(positions)), key=lambda index: positions[index])
-    ascending = [placed[index] for index in order]
-    assert all(b - a >= gap - 1e-6 for a, b in pairwise(ascending))
-    assert all(-1e-6 <= value <= 100 + 1e-6 for value in placed)
-    if all(abs(a - b) >= gap for i, a in enumerate(positions) for b in positions[:i]):
-        assert placed == pytest.approx(positions)
+def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
+    ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
+    run = Analysed.read(str(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()])))
+    assert [text for text in svg_texts(plot_of(run, "elapsed").svg) if text in ends] == ["ddp_o1", "ddp", "ddp_o2"]
 
 
 def test_every_link_within_a_page_has_its_place_and_every_plot_a_name(mixed: Written) -> None:
