@@ -1,4 +1,4 @@
-"""A scenario that measures blocks of steps in turn, for the other scripts here.
+"""A strategy that measures blocks of steps in turn, for the other scripts here.
 
 It runs in the ranks of a real launch: brought to life by the worker host, in its process group, with the session, the
 batches and the progress messages that the launch has anyway. Once warm, and before the measured window, the ranks do
@@ -28,23 +28,23 @@ from torch import Tensor
 
 from bench.core.channel import Channel
 from bench.sample import Sampler
-from bench.seams.scenario import Scenario
+from bench.seams import Strategy
 from bench.worker import loop
 from bench.worker.beats import Beats
 from bench.worker.data import Batch
-from bench.worker.parallel import STRATEGIES
-from bench.worker.session import RankJob, Session, session_for
+from bench.worker.session import Parts, Session
 
-SCENARIO = Scenario(summary="blocks of steps in turn, for benchmarks/", strategy="custom", needs=("distributed",))
+STRATEGY = Strategy(label="blocks of steps in turn")
 
 TWO_KINDS = ("ABBA", "BAAB")
 THREE_KINDS = ("ABCCBA", "CABBAC", "BCAACB")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-def setup(job: RankJob) -> Session:
+def build(parts: Parts) -> Session:
     """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
-    with open(os.path.join(job.job.scratch, "ask.json"), encoding="utf-8") as file:
+    job = parts.job
+    with open(os.path.join(job.scratch, "ask.json"), encoding="utf-8") as file:
         ask = json.load(file)
     if any(
         one["what"] == "gate" for one in ask["measures"]
@@ -68,14 +68,14 @@ def setup(job: RankJob) -> Session:
             for one in ask["measures"]:
                 block = Block(session, load, one["steps"], device, on_step, one["times"])
                 measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[one["what"]]
-                results.append(measure(block, job, one["seconds"], one["peace_s"]))
-            with open(os.path.join(job.job.scratch, f"blocks{job.rank}.json"), "w", encoding="utf-8") as file:
+                results.append(measure(block, parts, one["seconds"], one["peace_s"]))
+            with open(os.path.join(job.scratch, f"blocks{parts.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(results, file)
         done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
 
     loop.run_window = window  # of this rank alone, which is a process of this one launch
-    return session_for(job, STRATEGIES[ask["strategy"]])
+    return parts.build(ask["strategy"])
 
 
 class Block:
@@ -186,30 +186,30 @@ class Nothing(Session):
         pass
 
 
-def overhead(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
+def overhead(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[str, Any]:
     """A: bare; B: instrumented; C: instrumented, with a progress message in each block."""
     chains = {"A": block.bare, "B": block.instrumented, "C": block.reporting}
     return {
-        "rounds": rounds(THREE_KINDS, lambda kind: block.seconds(chains[kind]), block.device, job.rank, seconds),
+        "rounds": rounds(THREE_KINDS, lambda kind: block.seconds(chains[kind]), block.device, parts.rank, seconds),
         "alone_us": alone_us(block.device),
     }
 
 
-def sampler(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
+def sampler(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[str, Any]:
     """A: the sampler process sleeps; B: it is told to watch this launch as the block starts, and samples it at once.
 
     The process belongs to rank 0. Asleep it is blocked in ``poll`` without a timeout. At the end it watches at its own
     pace for a while, for what it takes then.
     """
-    pids: list[int] = [os.getpid()] * job.world_size
+    pids: list[int] = [os.getpid()] * parts.world_size
     if dist.is_initialized():
         dist.all_gather_object(pids, os.getpid())
-    if job.rank > 0:
-        both = rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, job.rank, seconds)
-        rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, job.rank, 0)
+    if parts.rank > 0:
+        both = rounds(TWO_KINDS, lambda kind: block.seconds(block.instrumented), block.device, parts.rank, seconds)
+        rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, parts.rank, 0)
         return {"rounds": both}
     process = Sampler.start(
-        device=block.device.type, gpus=job.job.devices, spool=job.job.scratch, host=os.uname().nodename
+        device=block.device.type, gpus=parts.job.devices, spool=parts.job.scratch, host=os.uname().nodename
     )
     launch = 0
 
@@ -239,19 +239,19 @@ def sampler(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[
     return {"rounds": both, "sampler_cpu_s": used_s, "sampled_s": sampled_s, "sampler_cost": process.cost}
 
 
-def gate(block: Block, job: RankJob, seconds: float, peace_s: float) -> dict[str, Any]:
+def gate(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[str, Any]:
     """A block each time that the command line asks for one, so that two launches can take turns."""
     channel = None
-    if job.rank == 0:
+    if parts.rank == 0:
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(os.path.join(job.job.scratch, "gate"))
+        connection.connect(os.path.join(parts.job.scratch, "gate"))
         channel = Channel(connection)
     done: list[dict[str, Any]] = []
     while True:
         asked = channel.wait_for("turn")["go_on"] if channel else 0
         if not agree(int(asked), block.device):
             return {"blocks": done}
-        load = load_now(job.rank, os.getppid())
+        load = load_now(parts.rank, os.getppid())
         done.append({**load, "seconds": block.seconds(block.reporting)})
         if channel:
             channel.send(event="done")

@@ -249,8 +249,7 @@ def a_session(options: argparse.Namespace, device: torch.device, level: str, bat
     """A training step as ``bench run`` has it, its images and its labels."""
     import launching
 
-    from bench.worker.parallel import single
-    from bench.worker.session import RankJob, session_for
+    from bench.worker.session import Parts
 
     job = launching.plan(
         "single",
@@ -262,19 +261,19 @@ def a_session(options: argparse.Namespace, device: torch.device, level: str, bat
         warmup=1,
         iters=1,
     )
-    rank = RankJob(
+    parts = Parts(
         job=replace(job, precision=level),
         rank=0,
         local_rank=0,
         world_size=1,
         device=device,
-        precision_impl="native",
-        parallel_impl="torch",
+        implementation="torch",
+        amp="native",
     )
     size = options.image_size
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(job.workload.classes, (batch,), device=device)
-    return session_for(rank, single), images, labels
+    return parts.session(), images, labels
 
 
 if __name__ == "__main__":

@@ -245,8 +245,8 @@ def block_job(job: Job, where: str, *measures: Measure) -> Job:
     scratch = tempfile.mkdtemp(dir=where)
     with open(os.path.join(scratch, "ask.json"), "w", encoding="utf-8") as file:
         json.dump({"strategy": job.strategy, "measures": [asdict(one) for one in measures]}, file)
-    scenario_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
-    return replace(job, strategy="custom", scenario_file=scenario_file, scratch=scratch)
+    strategy_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
+    return replace(job, strategy="blocks", strategy_file=strategy_file, scratch=scratch)
 
 
 class Turns:

@@ -5,11 +5,10 @@ and all-reduced while the backward pass goes on. Where apex.parallel or CUDA is 
 all-reduce of the same design runs in its place, and every table says which of the two it was.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or the native flat-bucket all-reduce): fp32",
     strategy="apex_ddp",
     precision="O0",
-    needs=("distributed",),
 )

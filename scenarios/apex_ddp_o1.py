@@ -4,11 +4,10 @@ As ``apex_ddp``, with the mixed precision of ``ddp_o1``: the published "apex + O
 than no AMP at all.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or native flat-bucket) + O1: fp32 weights, autocast to half",
     strategy="apex_ddp",
     precision="O1",
-    needs=("distributed",),
 )

@@ -4,11 +4,10 @@ As ``apex_ddp``, with the mixed precision of ``ddp_o2``. Half gradients and the 
 buckets of their own.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="apex DDP (or native flat-bucket) + O2: half weights, fp32 master weights",
     strategy="apex_ddp",
     precision="O2",
-    needs=("distributed",),
 )

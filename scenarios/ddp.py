@@ -5,10 +5,9 @@ because each applies the same averaged gradients. The all-reduce runs in buckets
 still computing. Every other scenario's speed is given relative to this one.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="torch DistributedDataParallel: a process per device, fp32",
     strategy="ddp",
-    needs=("distributed",),
 )

@@ -5,11 +5,10 @@ inputs. A dynamic loss scale keeps fp16 gradients from underflowing (bf16 on the
 ``torch.autocast`` with ``GradScaler``; where apex.amp is available on CUDA, that is what runs.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="torch DDP + O1: fp32 weights, autocast to half, dynamic loss scale",
     strategy="ddp",
     precision="O1",
-    needs=("distributed",),
 )

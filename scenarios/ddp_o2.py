@@ -4,11 +4,10 @@ The model and its gradients are half, so the all-reduce moves half the bytes; ba
 updates an fp32 copy of the weights, which is copied back after each step. Dynamic loss scale.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="torch DDP + O2: half weights, fp32 batch norm and master weights, dynamic loss scale",
     strategy="ddp",
     precision="O2",
-    needs=("distributed",),
 )

@@ -4,11 +4,10 @@ Weights, gradients, batch norm and optimizer state are half and nothing is scale
 recipe whose numerics need a look before it is used to train.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(
     summary="torch DDP + O3: everything in half, no loss scale",
     strategy="ddp",
     precision="O3",
-    needs=("distributed",),
 )

@@ -7,6 +7,6 @@ CPU torch makes it a pass-through: the module is called as it is, and the report
 With several GPUs cuDNN's autotuning is off: torch keeps its findings by thread, and each step has new ones.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="torch DataParallel: one process, a thread per GPU, fp32", strategy="dp")

@@ -4,6 +4,6 @@ No replicas and no communication. What a parallel scenario gains or loses is mea
 the ideal is the time of ``single`` over N.
 """
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="one process, one device, fp32: the yardstick", strategy="single")

@@ -157,12 +157,25 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What one rank does and where.
+
+    ``role``: as in :class:`bench.seams.Rank`. ``replicas``: how many of the equal parts of the global batch it trains.
+    ``devices``: UUIDs of its GPUs; empty on the CPU.
+    """
+
+    role: str
+    replicas: int
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one launch executes; the same for all of its ranks.
 
-    ``devices``: UUIDs of the GPUs the ranks may see, in the order of local ranks; empty on the CPU. ``threads``: the
-    intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can, as
-    the worker host found; None as a whole where nobody has looked yet. ``scratch``: the folder that each rank writes
+    ``strategy_file``: defines the strategy's ``build``. ``group``: whether the ranks form a process group. ``threads``:
+    the intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can,
+    as the worker host found; None as a whole where nobody has looked yet. ``scratch``: the folder that each rank writes
     ``rank<R>.json`` into; ``logs``: the one for what it prints. ``purpose``: one of :data:`PURPOSES`.
     ``replica_counts``: for the reference, the numbers of chunks that are asked for. ``trace``: the file that the
     profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
@@ -170,19 +183,17 @@ class Job:
 
     launch: int
     scenario: str
-    scenario_file: str
     repeat: int
     strategy: str
+    strategy_file: str
     precision: str
     half: str
-    processes: int
-    replicas: int
-    distributed: bool
+    ranks: tuple[Placement, ...]
+    group: bool
     impl: str
     workload: Workload
     iters: int
     threads: int
-    devices: tuple[str, ...] = ()
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
     scratch: str = ""
@@ -198,9 +209,25 @@ class Job:
         """Warm-up and measured steps together."""
         return self.workload.warmup + self.iters
 
-    def devices_of(self, rank: int) -> tuple[str, ...]:
-        """UUIDs of the GPUs that a rank uses: all of them where one process drives them, or its own."""
-        return self.devices if self.processes == 1 else self.devices[rank : rank + 1]
+    @property
+    def processes(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
+    @property
+    def replicas(self) -> int:
+        """Into how many equal parts the global batch is cut."""
+        return sum(rank.replicas for rank in self.ranks)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs that the ranks may see, in the order of ranks; empty on the CPU."""
+        return tuple(dict.fromkeys(uuid for rank in self.ranks for uuid in rank.devices))
+
+    def parts_of(self, rank: int) -> range:
+        """Which of the equal parts of every batch a rank trains."""
+        first = sum(before.replicas for before in self.ranks[:rank])
+        return range(first, first + self.ranks[rank].replicas)
 
     def log_name(self, rank: int) -> str:
         """The file in the folder ``logs`` that holds what a rank wrote to standard output and error."""
@@ -208,7 +235,7 @@ class Job:
 
     @property
     def batch_per_replica(self) -> int:
-        """Images per step on one replica."""
+        """Examples per step on one replica."""
         return self.workload.global_batch // self.replicas
 
 
@@ -221,8 +248,8 @@ def job_from_json(document: dict[str, Any]) -> Job:
     """The inverse of :func:`job_to_json`."""
     fields = dict(document)
     fields["workload"] = Workload(**fields["workload"])
-    for name in ("devices", "replica_counts"):
-        fields[name] = tuple(fields[name])
+    fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
+    fields["replica_counts"] = tuple(fields["replica_counts"])
     return Job(**fields)
 
 

@@ -59,7 +59,7 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, lab: 
     too that trains but of whose memory nobody knows.
     """
     on_gpu, capacity_mib = lab.request.device == "cuda", search["capacity_mib"]
-    unit, first = found.scenario.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
+    unit, first = found.strategy.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
     tries: list[Try] = []
     took_s: list[tuple[int, float]] = []
     stopped_by = None

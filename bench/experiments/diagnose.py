@@ -30,8 +30,10 @@ def _diagnose(found: Found, lab: Lab) -> None:
     job = diagnostic(lab.request, found, lab.next_launch(), machine.cores(), trace).job
 
     def keep(done: Performed) -> str:
-        about = ("pairs_reason", "logger_reason", "data_parallel_reason", "profile")
-        looks = [{name: result[name] for name in about} for result in done.results]
+        looks = [
+            {**{f"{name}_reason": of["reason"] for name, of in result["probes"].items()}, "profile": result["profile"]}
+            for result in done.results
+        ]
         lab.writer.add_diagnostic({**asdict(done.record), "looks": looks}, **done.tables)
         return where_to_look(done.record) or "profiled"
 

@@ -26,20 +26,20 @@ def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
 def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
     """Why the scenario cannot run here, from the machine and, once it is there, from what the worker host imported."""
     reason = machine.obstacle(
-        found.scenario, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
+        found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
     )
     if reason is not None or host is None:
         return reason
     if request.device == "cuda" and host["cuda_built"] is None:
         return "this torch was built without CUDA; install a build with CUDA, or use --device cpu"
-    if found.scenario.distributed and not host["distributed"]:
+    if found.strategy.group and not host["distributed"]:
         return "this torch was built without torch.distributed; use another build"
     backend = "nccl" if request.device == "cuda" else "gloo"
-    if found.scenario.distributed and not host[backend]:
+    if found.strategy.group and not host[backend]:
         return f"this torch was built without {backend}; use another build"
     wanted = {need for need in found.scenario.needs if need.startswith("apex.")}
     if request.impl == "apex":
-        wanted |= machine.apex_modules(found.scenario)
+        wanted |= found.apex_modules
     return next((host["apex"]["problems"][need] for need in sorted(wanted) if host["apex"]["problems"][need]), None)
 
 

@@ -73,9 +73,9 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     """The rows of diagnostics.parquet of one diagnostic launch."""
     rows: Rows = []
     for result in results:
-        for probe in ("pairs", "logger", "data_parallel"):
+        for probe, of in result["probes"].items():
             head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
-            rows += [{**head, "step": step, **values} for step, values in enumerate(result[probe])]
+            rows += [{**head, "step": step, **values} for step, values in enumerate(of["rows"])]
     return rows
 
 

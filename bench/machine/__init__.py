@@ -9,7 +9,7 @@ from typing import Any
 from bench.core.apex_files import classify
 from bench.core.errors import RequestError
 from bench.machine import nvml, redact
-from bench.seams.scenario import Scenario
+from bench.seams.discover import Found
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -99,17 +99,19 @@ def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | None, packages: bool = True) -> str | None:
-    """Why ``scenario`` cannot run here, or None, as far as files tell; the worker host has the last word.
+def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, packages: bool = True) -> str | None:
+    """Why a scenario cannot run here, or None, as far as files tell; the worker host has the last word.
 
     ``packages``: whether torch and torchvision must be installed for this interpreter (not so with ``--python``).
     """
     for package in ("torch", "torchvision") if packages else ():
         if find_spec(package) is None:
             return f"{package} is not installed; pip install torch torchvision, or name an interpreter with --python"
-    needs = set(scenario.needs)
+    needs = set(found.scenario.needs)
     if impl == "apex":
-        needs |= apex_modules(scenario)
+        if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
+            return f"apex.amp does not go with strategy {found.strategy_name!r}; use --impl auto or native"
+        needs |= found.apex_modules
     if device == "cpu" and "cuda" in needs:
         return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
     wanted = sorted(need for need in needs if need.startswith("apex."))
@@ -121,16 +123,6 @@ def obstacle(scenario: Scenario, *, device: str, impl: str, apex_path: str | Non
         if not all(there[need] for need in wanted):
             return files.explanation
     return None
-
-
-def apex_modules(scenario: Scenario) -> set[str]:
-    """The modules of apex that the scenario uses where they are to be had."""
-    modules = set()
-    if scenario.strategy == "apex_ddp":
-        modules.add("apex.parallel")
-    if scenario.precision != "O0":
-        modules.add("apex.amp")
-    return modules
 
 
 def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bench.core.errors import RequestError
-from bench.core.records import Job, Workload
-from bench.seams.discover import RESERVED, Found
+from bench.core.records import Job, Placement, Workload
+from bench.seams.discover import RESERVED, STRATEGY, Found, names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ def global_batch(
 
     Raises :class:`RequestError` when the parts would not be equal.
     """
-    parts = max((found.scenario.replicas(replicas) for found in scenarios), default=1)
+    parts = max((found.strategy.replicas(replicas) for found in scenarios), default=1)
     if per_rank is not None:
         return per_rank * parts
     if asked is None:
@@ -134,7 +133,7 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
     that is largest for its kind and, for ranks and timings, the most that it can be.
     """
     workload = request.workload
-    ranks = [found.scenario.processes(request.replicas) for found in scenarios]
+    ranks = [found.strategy.processes(request.replicas) for found in scenarios]
     steps = request.warmup + request.iters
     most_ranks = max(1, available_bytes // BYTES_PER_RANK)
     if max(ranks, default=1) > most_ranks:
@@ -213,19 +212,17 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, co
     return Job(
         launch=launch,
         scenario=REFERENCE,
-        scenario_file="",
         repeat=0,
         strategy="single",
+        strategy_file=names(STRATEGY)["single"],
         precision="O0",
         half=HALF[request.device],
-        processes=1,
-        replicas=1,
-        distributed=False,
+        ranks=(Placement(role="replica", replicas=1, devices=request.devices[:1]),),
+        group=False,
         impl="native",
         workload=request.workload,
         iters=request.iters,
         threads=max(1, cores // request.replicas),
-        devices=request.devices[:1],
         stall_timeout_s=request.stall_timeout_s,
         purpose="reference",
         replica_counts=replica_counts,
@@ -238,26 +235,29 @@ def group_timeout_s(stall_timeout_s: float) -> float:
 
 
 def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:
-    scenario = found.scenario
-    processes = scenario.processes(request.replicas)
-    everything: dict[str, Any] = {
-        "launch": launch,
-        "scenario": found.name,
-        "scenario_file": found.file,
-        "repeat": repeat,
-        "strategy": scenario.strategy,
-        "precision": scenario.precision,
-        "half": scenario.half or HALF[request.device],
-        "processes": processes,
-        "replicas": scenario.replicas(request.replicas),
-        "distributed": scenario.distributed,
-        "impl": request.impl,
-        "workload": request.workload,
-        "iters": request.iters,
-        "threads": max(1, cores // processes),
-        "devices": request.devices[:1] if scenario.strategy == "single" else request.devices,
-        "apex_path": request.apex_path,
-        "stall_timeout_s": request.stall_timeout_s,
-        "rendezvous_timeout_s": group_timeout_s(request.stall_timeout_s),
-    }
-    return Job(**everything)
+    ranks = tuple(
+        Placement(
+            role=rank.role,
+            replicas=rank.replicas,
+            devices=tuple(request.devices[device] for device in rank.devices) if request.devices else (),
+        )
+        for rank in found.strategy.ranks(request.replicas)
+    )
+    return Job(
+        launch=launch,
+        scenario=found.name,
+        repeat=repeat,
+        strategy=found.strategy_name,
+        strategy_file=found.strategy_file,
+        precision=found.scenario.precision,
+        half=found.scenario.half or HALF[request.device],
+        ranks=ranks,
+        group=found.strategy.group,
+        impl=request.impl,
+        workload=request.workload,
+        iters=request.iters,
+        threads=max(1, cores // len(ranks)),
+        apex_path=request.apex_path,
+        stall_timeout_s=request.stall_timeout_s,
+        rendezvous_timeout_s=group_timeout_s(request.stall_timeout_s),
+    )

@@ -95,7 +95,7 @@ class Sampler:
         When all are done with their steps, what takes longer is sampled: before, it would be in the others' figures.
         """
         if event["event"] == "up":
-            self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.devices_of(event["rank"]))
+            self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
         elif event["event"] == "phase" and event["phase"] == "record":
             self._done.setdefault(job.launch, set()).add(event["rank"])
             if len(self._done[job.launch]) == job.processes:

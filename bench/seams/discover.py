@@ -1,7 +1,7 @@
-"""From a scenario's name to its module, importing nothing until one is asked for.
+"""From the name of a scenario, a strategy, a workload to its file, importing nothing until one is asked for.
 
-Names come from the files under ``scenarios/`` and from the entry points ``bench.scenarios`` of installed packages; a
-path such as ``./mine.py`` is a scenario too. Two scenarios of one name are an error.
+Names come from the files of a folder (``scenarios/``, ``strategies/``, ...) and from the entry points of installed
+packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ from types import ModuleType
 
 from bench.core.errors import RequestError
 from bench.seams.scenario import Scenario
+from bench.seams.strategy import Strategy
 
 DEFAULT = (
     "single",
@@ -31,108 +32,201 @@ DEFAULT = (
 RESERVED = "reference"
 """What the launch that computes the reference is called: no scenario has this name."""
 
-ENTRY_POINT_GROUP = "bench.scenarios"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A seam: what its files declare, where they are, and which functions each of them must define.
+
+    ``option``: what asks for one, which errors name. ``first``: the names that come first, in their order.
+    """
+
+    word: str
+    option: str
+    declares: str
+    declaration: type
+    functions: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+
+    @property
+    def plural(self) -> str:
+        """The name of the folder in a checkout, and the end of the entry point group."""
+        return "strategies" if self.word == "strategy" else f"{self.word}s"
+
+    @property
+    def folder(self) -> str:
+        """Where the built-in files are: beside the package in a checkout, inside it in a wheel."""
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        beside = os.path.join(os.path.dirname(package), self.plural)
+        return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
+
+
+SCENARIO = Kind(word="scenario", option="--scenario", declares="SCENARIO", declaration=Scenario, first=DEFAULT)
+STRATEGY = Kind(word="strategy", option="--scenario", declares="STRATEGY", declaration=Strategy, functions=("build",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A scenario that was loaded: its name, its file and what the file declares."""
+    """A scenario that was loaded: its name, its file, what the file declares, and its strategy.
+
+    ``strategy_file``: the file that defines the strategy's ``build``.
+    """
 
     name: str
     file: str
     scenario: Scenario
     doc: str
+    strategy: Strategy
+    strategy_name: str
+    strategy_file: str
+
+    @property
+    def apex_modules(self) -> set[str]:
+        """The modules of apex that the scenario uses if they can be had."""
+        modules = {one.needs for one in self.strategy.implementations if one.needs is not None}
+        return modules | ({"apex.amp"} if self.scenario.precision != "O0" and "apex" in self.strategy.amp else set())
 
 
-def folder() -> str:
-    """Where the built-in scenarios are: beside the package in a checkout, inside it in a wheel."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    beside = os.path.join(os.path.dirname(package), "scenarios")
-    return beside if os.path.isdir(beside) else os.path.join(package, "builtin_scenarios")
+def names(kind: Kind = SCENARIO) -> dict[str, str]:
+    """Every name of this kind that can be asked for, with its file; those of ``kind.first`` first.
 
-
-def names() -> dict[str, str]:
-    """Every scenario that can be asked for by name, with its file; the published ones first.
-
-    A module that an installed package names and that is not there stands in place of its file, for :func:`resolve` and
-    :func:`load` to refuse. Raises :class:`RequestError` where two have the same name.
+    A module that an installed package names and that is missing stands in place of its file, for :func:`resolve` and
+    :func:`load_file` to refuse. Raises :class:`RequestError` where two have the same name.
     """
     files = {
         entry.name[:-3]: entry.path
-        for entry in sorted(os.scandir(folder()), key=lambda entry: entry.name)
+        for entry in sorted(os.scandir(kind.folder), key=lambda entry: entry.name)
         if entry.name.endswith(".py") and not entry.name.startswith("_")
     }
-    for name, file in _entry_points():
+    for name, file in _entry_points(f"bench.{kind.plural}"):
         if name in files:
             raise RequestError(
-                "scenarios",
+                kind.plural,
                 f"{name!r} is defined twice, by {files[name]} and by {file}",
                 "rename one of them or uninstall the package that brings it",
             )
         files[name] = file
-    if RESERVED in files:
+    if kind is SCENARIO and RESERVED in files:
         what = f"{files[RESERVED]} takes the name {RESERVED!r}, which bench needs itself"
-        raise RequestError("scenarios", what, "rename it or uninstall its package")
-    ordered = [name for name in DEFAULT if name in files] + [name for name in files if name not in DEFAULT]
+        raise RequestError(kind.plural, what, "rename it or uninstall its package")
+    ordered = [name for name in kind.first if name in files] + [name for name in files if name not in kind.first]
     return {name: files[name] for name in ordered}
 
 
-def resolve(request: str) -> tuple[str, str]:
-    """``(name, file)`` of a scenario asked for by name or by path.
+def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
+    """``(name, file)`` of what is asked for by name or by path.
 
-    Raises :class:`RequestError` with the closest names when there is none, or when a file takes a name in use.
+    Raises :class:`RequestError` with the closest names if there is none, or when a file takes a name in use.
     """
-    known = names()
+    known = names(kind)
     if request.endswith(".py") or os.sep in request:
-        file = os.path.abspath(request)
-        if not os.path.isfile(file):
-            raise RequestError("--scenario", f"there is no file {request}", "give the path of a scenario file")
-        name = os.path.basename(file).removesuffix(".py")
-        if not file.endswith(".py"):
-            raise RequestError("--scenario", f"{file} is no Python file", "give the path of a file that ends in .py")
-        if not name.isidentifier():
-            raise RequestError(
-                "--scenario", f"{request} has a name that is no identifier", "name it like my_scenario.py"
-            )
-        if name == RESERVED:
-            what = f"{request} takes the name {name!r}, which bench needs itself"
-            raise RequestError("--scenario", what, "rename the file")
-        if name in known and os.path.realpath(known[name]) != os.path.realpath(file):
-            raise RequestError("--scenario", f"{request} takes the name of the scenario {name!r}", "rename the file")
-        return name, file
+        return _resolve_path(request, kind, known)
     if request in known:
-        _check_there(request, known[request])
+        _check_there(request, known[request], kind)
         return request, known[request]
     from difflib import get_close_matches
 
     close = get_close_matches(request.lower(), known, n=3, cutoff=0.4)
     remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
-    raise RequestError("--scenario", f"there is no scenario {request!r}", f"{remedy} ('bench list' shows all)")
+    raise RequestError(kind.option, f"there is no {kind.word} {request!r}", f"{remedy} ('bench list' shows all)")
+
+
+def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str, str]:
+    file = os.path.abspath(request)
+    name = os.path.basename(file).removesuffix(".py")
+    if not os.path.isfile(file):
+        raise RequestError(kind.option, f"there is no file {request}", f"give the path of a {kind.word} file")
+    if not file.endswith(".py"):
+        raise RequestError(kind.option, f"{file} is not a Python file", "give the path of a file that ends in .py")
+    if not name.isidentifier():
+        raise RequestError(
+            kind.option, f"the name of {request} is not a valid identifier", f"name it like my_{kind.word}.py"
+        )
+    if kind is SCENARIO and name == RESERVED:
+        what = f"{request} takes the name {name!r}, which bench needs itself"
+        raise RequestError(kind.option, what, "rename the file")
+    if name in known and os.path.realpath(known[name]) != os.path.realpath(file):
+        raise RequestError(kind.option, f"{request} takes the name of the {kind.word} {name!r}", "rename the file")
+    return name, file
 
 
 def load(name: str, file: str) -> Found:
-    """Execute a scenario's file and take its declaration.
+    """Execute a scenario's file, and its strategy's, and take what they declare.
 
-    Raises :class:`RequestError` when the file cannot be executed or declares no ``SCENARIO``.
+    Raises :class:`RequestError` when a file cannot be executed, declares nothing, or when the two do not go together.
     """
-    _check_there(name, file)
-    module = load_module(name, file)
+    module = load_file(name, file, SCENARIO)
+    scenario: Scenario = module.SCENARIO
+    if isinstance(scenario.strategy, Strategy):
+        strategy, strategy_name, strategy_file = scenario.strategy, name, file
+        _check_functions(module, file, STRATEGY, scenario.strategy)
+    else:
+        strategy_name = scenario.strategy
+        known = names(STRATEGY)
+        if strategy_name not in known:
+            remedy = f"choose from {', '.join(known)}, or declare your own with strategy=Strategy(...)"
+            raise RequestError("--scenario", f"{file}: there is no strategy={strategy_name!r}", remedy)
+        strategy_file = known[strategy_name]
+        strategy, _ = load_strategy(strategy_name, strategy_file)
+    what = f"{file}: precision={scenario.precision!r}"
+    if scenario.precision not in strategy.precisions:
+        remedy = f"choose from {', '.join(strategy.precisions)}"
+        raise RequestError("--scenario", f"{what} does not go with strategy {strategy_name!r}", remedy)
+    if "apex.amp" in scenario.needs and "apex" not in strategy.amp:
+        why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
+        raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
+    doc = (module.__doc__ or "").strip()
+    return Found(
+        name=name,
+        file=file,
+        scenario=scenario,
+        doc=doc,
+        strategy=strategy,
+        strategy_name=strategy_name,
+        strategy_file=strategy_file,
+    )
+
+
+def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
+    """A strategy and the module that defines its ``build``: a file of its own, or of the scenario that has it.
+
+    Raises :class:`RequestError` as :func:`load_file`.
+    """
+    module = load_module(name, file, STRATEGY)
     scenario = getattr(module, "SCENARIO", None)
-    if not isinstance(scenario, Scenario):
-        raise RequestError(
-            "--scenario", f"{file} declares no SCENARIO", "add SCENARIO = Scenario(summary=..., strategy=...)"
-        )
-    if scenario.strategy == "custom" and not callable(getattr(module, "setup", None)):
-        raise RequestError("--scenario", f"{file} is 'custom' but has no setup(job)", "define setup(job)")
-    return Found(name=name, file=file, scenario=scenario, doc=(module.__doc__ or "").strip())
+    strategy = scenario.strategy if isinstance(scenario, Scenario) else getattr(module, "STRATEGY", None)
+    if not isinstance(strategy, Strategy):
+        raise RequestError("--scenario", f"{file} declares no STRATEGY", "add STRATEGY = Strategy(...)")
+    _check_functions(module, file, STRATEGY, strategy)
+    return strategy, module
 
 
-def load_module(name: str, file: str) -> ModuleType:
-    """Execute a scenario's file as a module of its own.
+def load_file(name: str, file: str, kind: Kind) -> ModuleType:
+    """Execute a file of this kind, and see that it declares and defines what one must.
+
+    Raises :class:`RequestError` that names file, field and remedy.
+    """
+    _check_there(name, file, kind)
+    module = load_module(name, file, kind)
+    if not isinstance(getattr(module, kind.declares, None), kind.declaration):
+        what = f"{kind.declares} = {kind.declaration.__name__}(...)"
+        raise RequestError(kind.option, f"{file} declares no {kind.declares}", f"add {what}")
+    _check_functions(module, file, kind)
+    return module
+
+
+def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
+    own = ("probe",) if strategy is not None and strategy.probe is not None else ()
+    for function in (*kind.functions, *own):
+        if not callable(getattr(module, function, None)):
+            raise RequestError(kind.option, f"{file} has no function {function}", f"define {function}(...)")
+
+
+def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
+    """Execute a file as a module of its own.
 
     Whatever the file raises, a ``SystemExit`` too, becomes a :class:`RequestError` that names the line.
     """
-    spec = importlib.util.spec_from_file_location(f"bench_scenario_{name}", file)
+    spec = importlib.util.spec_from_file_location(f"bench_{kind.word}_{name}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -143,14 +237,14 @@ def load_module(name: str, file: str) -> ModuleType:
         line = _line_in(file, error)
         at = f"{file}:{line}" if line else file
         raise RequestError(
-            "--scenario", f"{at} cannot be executed: {type(error).__name__}: {error}", "mend the file"
+            kind.option, f"{at} cannot be executed: {type(error).__name__}: {error}", "fix the file"
         ) from error
     return module
 
 
-def _check_there(name: str, file: str) -> None:
+def _check_there(name: str, file: str, kind: Kind) -> None:
     if not os.path.isfile(file):
-        raise RequestError("scenarios", f"the entry point {name!r} names a missing module {file}", "reinstall it")
+        raise RequestError(kind.plural, f"the entry point {name!r} names a missing module {file}", "reinstall it")
 
 
 def _line_in(file: str, error: BaseException) -> int | None:
@@ -166,17 +260,17 @@ def _line_in(file: str, error: BaseException) -> int | None:
     return line
 
 
-def _entry_points() -> list[tuple[str, str]]:
-    """``(name, file)`` of the scenarios that installed packages declare; the module where there is no file.
+def _entry_points(group: str) -> list[tuple[str, str]]:
+    """``(name, file)`` of what installed packages declare in this group; the module where there is no file.
 
     ``importlib.metadata`` takes longer to import than ``bench list`` may take, so it is asked only where some package
     has the group at all.
     """
-    if not any(_declares_group(folder) for folder in sys.path if os.path.isdir(folder)):
+    if not any(_declares(group, folder) for folder in sys.path if os.path.isdir(folder)):
         return []
     from importlib.metadata import entry_points
 
-    return [(point.name, _origin(point.module) or point.module) for point in entry_points(group=ENTRY_POINT_GROUP)]
+    return [(point.name, _origin(point.module) or point.module) for point in entry_points(group=group)]
 
 
 def _origin(module: str) -> str | None:
@@ -191,13 +285,12 @@ def _origin(module: str) -> str | None:
     return spec.origin if spec else None
 
 
-def _declares_group(folder: str) -> bool:
-    marker = f"[{ENTRY_POINT_GROUP}]"
+def _declares(group: str, folder: str) -> bool:
     for entry in os.scandir(folder):
         if entry.name.endswith((".dist-info", ".egg-info")):
             file = os.path.join(entry.path, "entry_points.txt")
             if os.path.isfile(file):
                 with open(file, encoding="utf-8", errors="replace") as text:
-                    if marker in text.read():
+                    if f"[{group}]" in text.read():
                         return True
     return False

@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
             scenarios.append(broken | unknown)
             continue
         scenario = found.scenario
-        reason = machine.obstacle(scenario, device=device, impl=options.impl, apex_path=options.apex)
+        reason = machine.obstacle(found, device=device, impl=options.impl, apex_path=options.apex)
         scenarios.append(
             {
                 "name": name,
                 "summary": scenario.summary,
-                "strategy": scenario.strategy,
+                "strategy": found.strategy_name,
                 "precision": scenario.precision,
                 "needs": list(scenario.needs),
                 "runs_here": reason is None,

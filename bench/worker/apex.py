@@ -12,8 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.core.apex_files import classify, search_path
-
-MODULES = ("apex.amp", "apex.parallel")
+from bench.seams.strategy import APEX_MODULES, Strategy
 
 
 def add_to_path(apex_path: str | None) -> None:
@@ -29,7 +28,7 @@ def probe(apex_path: str | None) -> dict[str, Any]:
     files = classify(apex_path)
     there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
     problems: dict[str, str | None] = {}
-    for name in MODULES:
+    for name in APEX_MODULES:
         problems[name] = _import_problem(name) if there[name] else files.explanation
     version = None
     if files.kind == "nvidia" and problems["apex.amp"] is None:
@@ -48,27 +47,24 @@ def _import_problem(name: str) -> str | None:
 
 
 def implementations(
-    *, strategy: str, precision: str, impl: str, cuda: bool, problems: Mapping[str, str | None]
-) -> tuple[str, str, str | None]:
-    """``(precision_impl, parallel_impl, problem)`` for a scenario. ``problems``: as in :func:`probe`.
+    strategy: Strategy, *, precision: str, impl: str, cuda: bool, problems: Mapping[str, str | None]
+) -> tuple[str, str | None, str | None]:
+    """``(amp, implementation, problem)``: whose precision level, and which of the strategy's implementations.
 
-    ``torch``: the scenario has nothing of apex in it. ``apex`` where apex was asked for or may be used, and is there;
-    ``native`` otherwise. ``problem`` is the reason why ``--impl apex`` cannot be served, or None.
+    ``impl``: apex is used where it can be (``auto``), never (``native``), or wherever it plays a part (``apex``).
+    ``problems``: as in :func:`probe`. ``problem``: why ``--impl apex`` cannot be served, or None.
     """
-    wanted = {
-        "apex.amp": precision != "O0",
-        "apex.parallel": strategy == "apex_ddp",
-    }
-    chosen: dict[str, str] = {}
+    no_cuda = None if cuda else "apex needs CUDA and this run is on the CPU; use --impl native"
     problem = None
-    for module, is_wanted in wanted.items():
-        obstacle = "apex needs CUDA and this run is on the CPU; use --impl native" if not cuda else None
-        obstacle = obstacle or problems[module]
-        if not is_wanted:
-            chosen[module] = "torch"
-        elif impl == "native" or (impl == "auto" and obstacle is not None):
-            chosen[module] = "native"
-        else:
-            chosen[module] = "apex"
+
+    def takes(module: str) -> bool:
+        nonlocal problem
+        obstacle = no_cuda or problems[module]
+        if impl == "apex":
             problem = problem or obstacle
-    return chosen["apex.amp"], chosen["apex.parallel"], problem
+        return impl == "apex" or (impl == "auto" and obstacle is None)
+
+    amp = "apex" if precision != "O0" and "apex" in strategy.amp and takes("apex.amp") else "native"
+    usable = (one for one in strategy.implementations if one.needs is None or takes(one.needs))
+    chosen = next(usable, None)
+    return amp, chosen.name if chosen else None, problem

@@ -3,27 +3,26 @@
 Three probes, one after the other, because each disturbs what it measures:
 
 - *pairs*: steps with and without synchronisation of the gradients, in the order ABBA, for every distributed strategy;
-- the *logger* of torch DDP, which tells communication and its overlap with the backward pass apart, and for
-  DataParallel the parts of its forward pass;
+- the strategy's own, such as the logger of torch DDP, which tells communication and its overlap with the backward pass
+  apart, or the parts of DataParallel's forward pass;
 - a few steps under ``torch.profiler``, for the shares of casts and loss scaling and, on request, for a trace.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.core.records import PHASES
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
-from bench.worker.parallel import LOGGED_EVERY, without_synchronisation
 from bench.worker.session import Session
 
 Load = Callable[[], Batch]
@@ -32,7 +31,6 @@ Report = Callable[..., Tick]
 """Says that a probe begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
-SETTLING_STEPS = 1
 PROFILED_STEPS = 3
 
 CATEGORIES = {
@@ -56,19 +54,18 @@ COPY_OF_MANY = "aten::_foreach_copy_"
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
 
 
-def run(session: Session, load: Load, report: Report) -> dict[str, Any]:
-    """All probes. Every rank takes the same steps. Times in milliseconds; see each function for its part."""
-    pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.job.job.iters // 3))
-    steps, pairs_reason = paired(session, load, pairs, report("pairs", of=2 * pairs))
-    logged, logger_reason = ddp_logger(session, load, pairs, report("logger", of=pairs + SETTLING_STEPS + 1))
-    parts, parts_reason = data_parallel(session, load, pairs, report("parts", of=pairs))
+def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, Any]:
+    """All probes. Every rank takes the same steps. Times in milliseconds; see each function for its part.
+
+    ``probe``: what the strategy calls its own, which its module ``strategy`` defines; None: it has none.
+    ``probes``: by name the rows of each, and why there are none.
+    """
+    pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.parts.job.iters // 3))
+    probes = {"pairs": paired(session, load, pairs, report("pairs", of=2 * pairs))}
+    if probe is not None:
+        probes[probe] = strategy.probe(session, load, pairs, report(probe, of=2 * pairs))
     return {
-        "pairs": steps,
-        "pairs_reason": pairs_reason,
-        "logger": logged,
-        "logger_reason": logger_reason,
-        "data_parallel": parts,
-        "data_parallel_reason": parts_reason,
+        "probes": {name: {"rows": rows, "reason": reason} for name, (rows, reason) in probes.items()},
         "profile": profiled(session, load, report("profile", of=PROFILED_STEPS)),
     }
 
@@ -81,17 +78,17 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     """
     if not dist.is_initialized():
         return [], "one process: there is nothing to synchronise"
-    quiet = without_synchronisation(session.module)
-    if quiet is None:
-        return [], f"{type(session.module).__name__} has no no_sync() or its like, so there is nothing to compare with"
+    quiet = session.quiet
+    if isinstance(quiet, str):
+        return [], quiet
     order = [step % 4 in (0, 3) for step in range(2 * pairs)]
-    clock = clock_for(session.job.device)
+    clock = clock_for(session.parts.device)
     clock.prepare(len(order) * MARKS_PER_STEP + 1)
     for step, synchronised in enumerate(order):
         clock.mark()
         batch = load()
         clock.mark()
-        with nullcontext() if synchronised else quiet():
+        with nullcontext() if synchronised else quiet(session.module):
             loss = session.forward(batch)
             clock.mark()
             session.backward(loss)
@@ -109,99 +106,13 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
     return rows, None
 
 
-def ddp_logger(session: Session, load: Load, steps: int, tick: Tick) -> tuple[list[dict[str, float]], str | None]:
-    """What torch DDP's own logger says of ``steps`` steps, and why there is nothing.
-
-    One row a step: ``compute_ms`` (backward computation), ``comm_ms`` (from the first bucket's start to the last one's
-    end) and ``overlap_ms`` (the part of it while gradients were still computed). The logger describes the iteration
-    before, so each is read after the next forward pass.
-    """
-    module = session.module
-    if not isinstance(module, nn.parallel.DistributedDataParallel):
-        return [], f"{type(module).__name__} is not torch DDP, which has a logger"
-    module._set_ddp_runtime_logging_sample_rate(1)
-    rows = []
-    for step in range(steps + SETTLING_STEPS + 1):
-        loss = session.forward(load())
-        said = module._get_ddp_logging_data()
-        if step > SETTLING_STEPS:
-            rows.append(
-                {
-                    "compute_ms": said["backward_compute_time"] / 1e6,
-                    "comm_ms": said["backward_comm_time"] / 1e6,
-                    "overlap_ms": said["backward_compute_comm_overlap_time"] / 1e6,
-                }
-            )
-        session.backward(loss)
-        session.optimize()
-        tick(step + 1)
-    module._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
-    return rows, None
-
-
-DATA_PARALLEL_PARTS = ("scatter", "replicate", "parallel_apply", "gather")
-
-
-def data_parallel(session: Session, load: Load, steps: int, tick: Tick) -> tuple[list[dict[str, float]], str | None]:
-    """The parts of DataParallel's forward pass in ``steps`` steps (ms, with the devices idle in between).
-
-    One row a step: ``scatter_ms``, ``replicate_ms`` (weights to all GPUs), ``parallel_apply_ms``, ``gather_ms``.
-    """
-    module = session.module
-    if not isinstance(module, nn.DataParallel):
-        return [], f"{type(module).__name__} is not DataParallel"
-    if len(module.device_ids) < 2:
-        return [], "DataParallel on one device or on the CPU is a pass-through: nothing is replicated"
-    rows: list[dict[str, float]] = []
-    with timed_parts(module, rows):
-        for step in range(steps):
-            rows.append({})
-            session.backward(session.forward(load()))
-            session.optimize()
-            tick(step + 1)
-    return rows, None
-
-
-@contextmanager
-def timed_parts(module: nn.Module, rows: list[dict[str, float]]) -> Iterator[None]:
-    """Within this context each of :data:`DATA_PARALLEL_PARTS` of ``module`` puts its time (ms) into the last row."""
-
-    def timed(part: str) -> Callable[..., Any]:
-        call = getattr(module, part)
-
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            _wait_for_all_devices()
-            start = time.perf_counter_ns()
-            result = call(*args, **kwargs)
-            _wait_for_all_devices()
-            rows[-1][f"{part}_ms"] = (time.perf_counter_ns() - start) / 1e6
-            return result
-
-        return measured
-
-    wrappers = {part: timed(part) for part in DATA_PARALLEL_PARTS}
-    for part, wrapper in wrappers.items():
-        object.__setattr__(module, part, wrapper)
-    try:
-        yield
-    finally:
-        for part in DATA_PARALLEL_PARTS:
-            object.__delattr__(module, part)
-
-
-def _wait_for_all_devices() -> None:
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(index)
-
-
 def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
     """A few steps under the profiler: what the time of a step is spent on (``*_ms`` a step, self times).
 
     ``categories``: the time of operators by :data:`CATEGORIES`, and ``other``; on a GPU the time of their kernels.
     ``step_ms``: the profiled step, which the profiler makes longer. ``trace``: the file that was kept, or None.
     """
-    device = session.job.device
+    device = session.parts.device
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with profile(activities=activities) as profiler:
         start = time.perf_counter_ns()
@@ -218,7 +129,7 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         wall_ms = (time.perf_counter_ns() - start) / 1e6
-    trace = session.job.job.trace.format(rank=session.job.rank)
+    trace = session.parts.job.trace.format(rank=session.parts.rank)
     if trace:
         os.makedirs(os.path.dirname(trace), exist_ok=True)
         profiler.export_chrome_trace(trace)

@@ -11,8 +11,9 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.seams.strategy import Strategy
 from bench.worker import cpu
-from bench.worker.precision import NATIVE, ApexSession
+from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
 
@@ -48,8 +49,8 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         "wrapper": _class_name(session.module),
         "parallel_impl": _parallel_impl(session),
         "precision_impl": _precision_impl(session),
-        "session": _class_name(session),
-        "replicas": _replicas(session),
+        "replicas": session.replicas(),
+        "weights": _weights(model),
         "parameter_dtypes": _dtypes(model.parameters()),
         "gradient_dtypes": _dtypes(p.grad for p in model.parameters() if p.grad is not None),
         "batch_norm_dtypes": _dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
@@ -60,16 +61,16 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         "scaler": _scaler(session),
         "backend": dist.get_backend() if dist.is_initialized() else None,
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
-        "device": _device(session.job.device),
+        "device": _device(session.parts.device),
         "memory_format": _memory_format(model, watch),
         "tf32": {
             "cudnn": torch.backends.cudnn.allow_tf32,
             "matmul": torch.backends.cuda.matmul.allow_tf32,
         }
-        if session.job.device.type == "cuda"
+        if session.parts.device.type == "cuda"
         else None,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark if session.job.device.type == "cuda" else None,
-        "bf16_instructions": cpu.bf16_instructions() if session.job.device.type == "cpu" else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if session.parts.device.type == "cuda" else None,
+        "bf16_instructions": cpu.bf16_instructions() if session.parts.device.type == "cpu" else None,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),
@@ -79,10 +80,12 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
     return found
 
 
-def contradictions(effective: dict[str, Any], *, precision: str, half: str, strategy: str) -> list[str]:
+def contradictions(
+    effective: dict[str, Any], *, precision: str, half: str, strategy: Strategy, implementation: str | None
+) -> list[str]:
     """Where what ran is not what the scenario's name says. Empty for every honest launch.
 
-    A ``custom`` strategy is held to its precision only. ``effective`` is what :func:`read` gave.
+    ``effective`` is what :func:`read` gave. ``implementation``: which of the strategy's was chosen.
     """
     found = []
     if effective["precision"] != precision:
@@ -94,16 +97,13 @@ def contradictions(effective: dict[str, Any], *, precision: str, half: str, stra
         found.append(f"half means {half_name} here, but convolutions gave {' and '.join(effective['compute_dtypes'])}")
     if precision in ("O1", "O2") and half == "fp16" and effective["scaler"] is None:
         found.append(f"{precision} in fp16 means a dynamic loss scale, but there is no scaler")
-    wrappers = {
-        "dp": "torch.nn.parallel.data_parallel.DataParallel",
-        "ddp": "torch.nn.parallel.distributed.DistributedDataParallel",
-        "apex_ddp": {
-            "apex": "apex.parallel.distributed.DistributedDataParallel",
-            "native": "bench.worker.flat_bucket.FlatBucketDataParallel",
-        }.get(effective["parallel_impl"], ""),
-    }
-    if strategy in wrappers and effective["wrapper"] != wrappers[strategy]:
-        found.append(f"{strategy} means {wrappers[strategy]}, but the wrapper is {effective['wrapper']}")
+    for one in strategy.implementations:
+        if one.name == implementation and one.wrapper is not None and effective["wrapper"] != one.wrapper:
+            found.append(f"{one.label} means {one.wrapper}, but the wrapper is {effective['wrapper']}")
+        if one.name == implementation and one.wrapper is None and effective["parallel_impl"] is not None:
+            found.append(f"{one.label} was asked for, but the wrapper is {effective['wrapper']}")
+    if effective["weights"] != strategy.weights:
+        found.append(f"weights are declared {strategy.weights}, but they are {effective['weights']}")
     return found
 
 
@@ -140,11 +140,10 @@ def versions() -> dict[str, Any]:
     }
 
 
-def _replicas(session: Session) -> int:
-    """Copies of the model that share a step: DataParallel's devices, or the ranks of the process group."""
-    if isinstance(session.module, nn.DataParallel):
-        return max(1, len(session.module.device_ids))
-    return dist.get_world_size() if dist.is_initialized() else 1
+def _weights(model: nn.Module) -> str:
+    """Whether this rank holds all of every weight (``replicated``) or a part (``sharded``: torch's DTensor)."""
+    parts = (p for p in model.parameters() if hasattr(p, "to_local"))
+    return "sharded" if any(part.to_local().numel() < part.numel() for part in parts) else "replicated"
 
 
 def _parallel_impl(session: Session) -> str | None:
@@ -157,11 +156,11 @@ def _parallel_impl(session: Session) -> str | None:
 
 def _precision_impl(session: Session) -> str:
     """Whose precision it is: ``torch`` for plain fp32, ``apex``, ``native`` (bench's own) or ``custom``."""
-    if type(session) is Session:
-        return "torch"
-    if isinstance(session, ApexSession):
+    if isinstance(session.amp, ApexAmp):
         return "apex"
-    return "native" if type(session) in NATIVE.values() else "custom"
+    if type(session) is not Session or type(session.amp) is not Amp:
+        return "custom"
+    return "torch" if session.amp.precision.level == "O0" else "native"
 
 
 def _apex_kernels(found: dict[str, Any]) -> bool | None:
@@ -176,7 +175,7 @@ def _apex_kernels(found: dict[str, Any]) -> bool | None:
 def _scaler(session: Session) -> dict[str, Any] | None:
     if session.scaler is None:
         return None
-    if isinstance(session, ApexSession):
+    if isinstance(session.amp, ApexAmp):
         return {
             "class": _class_name(session.scaler),
             "dynamic": bool(session.scaler.dynamic),

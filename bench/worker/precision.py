@@ -1,4 +1,4 @@
-"""The AMP levels O1, O2 and O3, native for torch, after the table of apex's documented properties; and apex's own.
+"""The AMP levels as values, and what a step does under them: native for torch, and apex's own.
 
 ===== =============================== ===================================== ========== ============== ==========
 level model weights                   torch functions                       batch norm master weights loss scale
@@ -9,160 +9,190 @@ O2    half; inputs cast to half       -                                     fp32
 O3    half, all of it                 -                                     half       none           1.0
 ===== =============================== ===================================== ========== ============== ==========
 
-The dynamic loss scale is for fp16 only: bf16 has the exponent of fp32 and needs none, so no scaler is built for it.
-It starts at 2**16, doubles after 2,000 good steps and halves after a bad one, in apex as in ``torch.amp.GradScaler``.
+After the table of apex's documented properties. The dynamic loss scale is for fp16 only: bf16 has the exponent of fp32
+and needs none, so no scaler is built for it. It starts at 2**16, doubles after 2,000 good steps and halves after a bad
+one, in apex as in ``torch.amp.GradScaler``.
 """
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.worker.session import RankJob, Session
+Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+"""Makes the optimizer of these parameters."""
 
 
-class LossScaling:
-    """``torch.amp.GradScaler`` around a fused optimizer, with a count of skipped steps that stays on the device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What computes in which type, and how the weights are kept and updated. ``half``: what "half" means here."""
 
-    Does nothing for bf16: ``scaler`` is None there.
+    level: str
+    half: torch.dtype
+    autocast: bool = False
+    half_weights: bool = False
+    half_batch_norm: bool = False
+    masters: bool = False
+    scaled: bool = False
+
+
+def precision_of(level: str, half: torch.dtype) -> Precision:
+    """The row of the table, with a loss scale where ``half`` needs one."""
+    fp16 = half is torch.float16
+    rows: dict[str, dict[str, bool]] = {
+        "O0": {},
+        "O1": {"autocast": True, "scaled": fp16},
+        "O2": {"half_weights": True, "masters": True, "scaled": fp16},
+        "O3": {"half_weights": True, "half_batch_norm": True},
+    }
+    return Precision(level=level, half=half, **rows[level])
+
+
+class Amp:
+    """A step under a precision, native for torch.
+
+    In order: :meth:`cast` the model; once it is wrapped :meth:`prepare` the optimizer of what is to be updated, master
+    weights where there are; then, step by step, ``zero_grad``, ``context``, ``backward``, ``step``.
     """
 
-    def __init__(self, job: RankJob, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.scaler: torch.amp.GradScaler | None = None
-        self.skipped: Tensor | None = None
-        if job.half is torch.float16:
-            self.scaler = torch.amp.GradScaler(job.device.type)
-            self.skipped = torch.zeros((), device=job.device)
-            optimizer.register_step_pre_hook(self._count)
-            begin_momentum_at_zero(optimizer)
+    def __init__(self, precision: Precision, device: torch.device, optimizers: Optimizers) -> None:
+        self.precision, self.device, self._optimizers = precision, device, optimizers
+        self.scaler: Any = None
+        self.masters: list[Tensor] = []
+        self.calls = self.executed = 0
+        self._skipped_by_kernel: Tensor | None = None
 
-    def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        assert self.skipped is not None
-        self.skipped += optimizer.found_inf  # set by GradScaler on fused optimizers
+    def cast(self, model: nn.Module) -> nn.Module:
+        """The model with its weights in the type that they are kept in."""
+        if self.precision.half_batch_norm:
+            return model.to(self.precision.half)
+        if self.precision.half_weights:
+            half_except_batch_norm(model, self.precision.half)
+        return model
+
+    def around(self, module: nn.Module) -> Any:
+        """What the loss calls: the module, between casts of its inputs to half and of its outputs to fp32."""
+        if not self.precision.half_weights:
+            return module
+        half = self.precision.half
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = cast_floats((args, kwargs), half)
+            return cast_floats(module(*args, **kwargs), torch.float32)
+
+        return call
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Around each forward pass."""
+        if not self.precision.autocast:
+            return nullcontext()
+        autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=self.precision.half)
+        return autocast
+
+    def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer, once the parallel module has the parameters that it is to keep."""
+        self.model = model
+        updated: list[Tensor] = list(model.parameters())
+        if self.precision.masters:
+            self.half_weights = [p for p in updated if p.dtype is self.precision.half]
+            self.masters = [p.detach().float() for p in self.half_weights]
+            for master in self.masters:
+                master.grad = torch.zeros_like(master)
+            updated = self.masters + [p for p in updated if p.dtype is torch.float32]
+        self.optimizer = self._optimizers(updated)
+        if self.precision.scaled:
+            self.scaler = torch.amp.GradScaler(self.device.type)
+            self._skipped_by_kernel = torch.zeros((), device=self.device)
+            self.optimizer.register_step_pre_hook(self._count)
+            begin_momentum_at_zero(self.optimizer)
+        return self.optimizer
+
+    def zero_grad(self) -> None:
+        """Forget the last step's gradients; those of master weights are written over."""
+        (self.model if self.masters else self.optimizer).zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
+        """Gradients of the loss, scaled where there is a scaler."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def step(self) -> None:
+        """Update the weights; master weights first, which are then copied to those that compute."""
+        if self.masters:
+            torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.half_weights])
         if self.scaler is None:
             self.optimizer.step()
         else:
+            self.calls += 1
             self.scaler.step(self.optimizer)
             self.scaler.update()
-
-    def skipped_steps(self) -> Tensor | None:
-        """A copy, since the count goes on in its place."""
-        return None if self.skipped is None else self.skipped.clone()
-
-
-class AutocastSession(Session):
-    """O1: fp32 weights; ``torch.autocast`` runs what is safe in half."""
-
-    def prepare(self) -> torch.optim.Optimizer:
-        optimizer = super().prepare()
-        self.scaling = LossScaling(self.job, optimizer)
-        self.scaler = self.scaling.scaler
-        return optimizer
-
-    def forward(self, batch: Any) -> Tensor:
-        self.zero_grad()
-        with torch.autocast(self.job.device.type, dtype=self.job.half):
-            return self.criterion(self.module, batch)
-
-    def backward(self, loss: Tensor) -> None:
-        self.scaling.backward(loss)
-
-    def optimize(self) -> None:
-        self.scaling.step()
-
-    def skipped_steps(self) -> Tensor | None:
-        return self.scaling.skipped_steps()
-
-
-class HalfSession(Session):
-    """O3: weights, gradients, batch norm and optimizer state in half; the loss in fp32, unscaled."""
-
-    def prepare(self) -> torch.optim.Optimizer:
-        self.model.to(self.job.half)
-        return super().prepare()
-
-    def forward(self, batch: Any) -> Tensor:
-        self.zero_grad()
-        return self.criterion(self._in_half, batch)
-
-    def _in_half(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.module(inputs.to(self.job.half))
-        return outputs.float()
-
-
-class MasterWeightsSession(HalfSession):
-    """O2: half weights but fp32 batch norm; the optimizer updates an fp32 copy, which is copied back."""
-
-    def prepare(self) -> torch.optim.Optimizer:
-        half_except_batch_norm(self.model, self.job.half)
-        parameters = list(self.model.parameters())
-        self.half_weights = [p for p in parameters if p.dtype is self.job.half]
-        self.masters = [p.detach().float() for p in self.half_weights]
-        for master in self.masters:
-            master.grad = torch.zeros_like(master)
-        fp32_weights = [p for p in parameters if p.dtype is torch.float32]
-        optimizer = self.job.build_optimizer(self.masters + fp32_weights)
-        self.scaling = LossScaling(self.job, optimizer)
-        self.scaler = self.scaling.scaler
-        return optimizer
-
-    def zero_grad(self) -> None:
-        self.model.zero_grad(set_to_none=True)
-
-    def backward(self, loss: Tensor) -> None:
-        self.scaling.backward(loss)
-
-    def optimize(self) -> None:
-        torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.half_weights])
-        self.scaling.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self.half_weights, self.masters)
-
-    def gradients(self) -> list[Tensor | None]:
-        masters = iter(self.masters)
-        return [next(masters).grad if p.dtype is self.job.half else p.grad for p in self.model.parameters()]
-
-    def skipped_steps(self) -> Tensor | None:
-        return self.scaling.skipped_steps()
-
-
-class ApexSession(Session):
-    """Any level by ``apex.amp``, used as apex documents: initialise before wrapping, scale the loss in a context."""
-
-    def prepare(self) -> torch.optim.Optimizer:
-        from apex import amp
-
-        self.amp = amp
-        optimizer = super().prepare()
-        self.executed = 0
-        self.calls = 0
-        self.scale = 1.0
-        optimizer.register_step_post_hook(self._count)
-        self.model, optimizer = amp.initialize(self.model, optimizer, opt_level=self.job.job.precision, verbosity=0)
-        self.scaler = amp._amp_state.loss_scalers[0]
-        return optimizer
+        if self.masters:
+            with torch.no_grad():
+                torch._foreach_copy_(self.half_weights, self.masters)
 
     def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.executed += 1
+        found = getattr(optimizer, "found_inf", None)  # set by GradScaler on fused optimizers, whose kernel skips
+        if found is not None:
+            assert self._skipped_by_kernel is not None
+            self._skipped_by_kernel += found
+
+    def gradients(self) -> list[Tensor | None]:
+        """The last step's, unscaled, in the order of the model's parameters, as this rank holds them."""
+        masters = iter(self.masters)
+        half = self.precision.half if self.masters else None
+        return [next(masters).grad if p.dtype is half else p.grad for p in self.model.parameters()]
+
+    def skipped_steps(self) -> Tensor | None:
+        """How many steps changed no weight because a gradient was not finite; None: none can be skipped.
+
+        On the device, and a copy, since the count goes on in its place.
+        """
+        if self._skipped_by_kernel is None:
+            return None
+        return self._skipped_by_kernel + (self.calls - self.executed)
+
+
+class ApexAmp(Amp):
+    """Any level by ``apex.amp``, used as apex documents: initialise before wrapping, scale the loss in a context."""
+
+    def cast(self, model: nn.Module) -> nn.Module:
+        from apex import amp
+
+        self.apex = amp
+        self.scale = 1.0
+        optimizer = self._optimizers(model.parameters())
+        optimizer.register_step_post_hook(self._count)
+        self.model, self.optimizer = amp.initialize(model, optimizer, opt_level=self.precision.level, verbosity=0)
+        self.scaler = amp._amp_state.loss_scalers[0]
+        return self.model
+
+    def around(self, module: nn.Module) -> Any:
+        return module
+
+    def context(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
+        return self.optimizer
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()  # apex's own for O2, which takes no argument
 
     def backward(self, loss: Tensor) -> None:
         self.scale = float(self.scaler.loss_scale())
-        with self.amp.scale_loss(loss, self.optimizer) as scaled:
+        with self.apex.scale_loss(loss, self.optimizer) as scaled:
             scaled.backward()
 
-    def optimize(self) -> None:
+    def step(self) -> None:
         self.calls += 1
         self.optimizer.step()
+
+    def _count(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.executed += 1
 
     def gradients(self) -> list[Tensor | None]:
         # Apex drops the gradients of master weights when the step is done; those of the half ones are still scaled.
@@ -197,14 +227,12 @@ def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
                         tensor.data = tensor.data.to(half)
 
 
-NATIVE: dict[str, type[Session]] = {
-    "O0": Session,
-    "O1": AutocastSession,
-    "O2": MasterWeightsSession,
-    "O3": HalfSession,
-}
-
-
-def session_class(job: RankJob) -> type[Session]:
-    """The session of the job's precision level, in the implementation that was resolved for it."""
-    return ApexSession if job.precision_impl == "apex" else NATIVE[job.job.precision]
+def cast_floats(tree: Any, dtype: torch.dtype) -> Any:
+    """The same tree of tuples, lists and dicts with every floating-point tensor in ``dtype``."""
+    if isinstance(tree, Tensor):
+        return tree.to(dtype) if tree.is_floating_point() else tree
+    if isinstance(tree, dict):
+        return {name: cast_floats(one, dtype) for name, one in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(cast_floats(one, dtype) for one in tree)
+    return tree

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,11 +25,12 @@ import torch.distributed as dist
 from bench.core.channel import Channel, die_with_parent
 from bench.core.errors import BenchError
 from bench.core.records import Job
-from bench.seams.discover import load_module
+from bench.seams import discover
+from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.processes import STACK_SIGNAL
-from bench.worker.session import RankJob, Session, session_for
+from bench.worker.session import Parts, Session
 
 Report = Callable[..., Callable[[int], None]]
 """``report(phase, done, of)``: a phase begins after ``done`` steps of ``of``; what it returns is told of each step."""
@@ -106,61 +108,101 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     torch.set_num_threads(job.threads)
     device = _device(job, me)
     tell("phase", phase="rendezvous")
-    if job.distributed:
+    if job.group:
         _join(job, me, device)
     tell("phase", phase="build")
-    rank_job = _resolve(job, me, device)
+    plan = Plan.of(job, me, device)
     if job.purpose == "measure":
         memory_probe.show(tell, device)
     # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
     # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
     # GPU in every forward pass, so every step would search anew.
-    torch.backends.cudnn.benchmark = len(job.devices_of(me.rank)) < 2
+    torch.backends.cudnn.benchmark = len(job.ranks[me.rank].devices) < 2
 
     def report(phase: str, done: int = 0, of: int = job.steps) -> Any:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
     purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference}
-    result = purposes[job.purpose](rank_job, report, born_ns)
+    result = purposes[job.purpose](plan, report, born_ns)
     _barrier()
     if dist.is_initialized():
         dist.destroy_process_group()
     return {"rank": me.rank, "pid": os.getpid(), **result}
 
 
-def _resolve(job: Job, me: Identity, device: torch.device) -> RankJob:
-    """The job as this rank sees it, with the implementations that were resolved for it."""
-    precision_impl, parallel_impl, problem = apex.implementations(
-        strategy=job.strategy,
-        precision=job.precision,
-        impl=job.impl,
-        cuda=device.type == "cuda",
-        problems=_apex_problems(job, device),
-    )
-    if problem is not None:
-        raise BenchError(problem)
-    if "apex" in (precision_impl, parallel_impl):
-        apex.add_to_path(job.apex_path)
-    return RankJob(
-        job=job,
-        rank=me.rank,
-        local_rank=me.local_rank,
-        world_size=me.world_size,
-        device=device,
-        precision_impl=precision_impl,
-        parallel_impl=parallel_impl,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What this rank builds: the parts, and the strategy with the module that defines it."""
+
+    parts: Parts
+    strategy: Strategy
+    module: ModuleType
+
+    @classmethod
+    def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
+        strategy, module = discover.load_strategy(job.strategy, job.strategy_file)
+        amp, implementation, problem = apex.implementations(
+            strategy,
+            precision=job.precision,
+            impl=job.impl,
+            cuda=device.type == "cuda",
+            problems=_apex_problems(job, device),
+        )
+        if problem is not None:
+            raise BenchError(problem)
+        if "apex" in (amp, implementation):
+            apex.add_to_path(job.apex_path)
+        parts = Parts(
+            job=job,
+            rank=me.rank,
+            local_rank=me.local_rank,
+            world_size=me.world_size,
+            device=device,
+            implementation=implementation,
+            amp=amp,
+        )
+        return cls(parts=parts, strategy=strategy, module=module)
+
+    def load(self) -> Callable[[], data.Batch]:
+        """What gives the batches of this process: the parts of the replicas that it trains."""
+        job = self.parts.job
+        pool = data.batches(
+            job.workload, job.replicas, job.parts_of(self.parts.rank), pin=self.parts.device.type == "cuda"
+        )
+        return data.loader(pool, self.parts.device)
+
+    def build(self) -> Session:
+        """The session that the strategy builds."""
+        session = self.module.build(self.parts)
+        if not isinstance(session, Session):
+            what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
+            raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
+        return session
+
+    def what_ran(self, session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:
+        """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
+        ran = effective.read(session, watch)
+        job = self.parts.job
+        wrong = effective.contradictions(
+            ran,
+            precision=job.precision,
+            half=job.half,
+            strategy=self.strategy,
+            implementation=self.parts.implementation,
+        )
+        if wrong:
+            raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
+        return ran
 
 
-def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Warm up, measure, and read what ran off the live objects."""
-    steps, device = job.workload.warmup, job.device
-    load = data.loader(_pool(job), device)
-    session = _session(job)
+    job, device = plan.parts.job, plan.parts.device
+    steps, load, session = job.workload.warmup, plan.load(), plan.build()
     initial = fingerprint.checksum(session.weights())
     watch = effective.ConvolutionWatch(session.model)
-    window = _beats(job)
+    window = _beats(plan.parts)
     warmup = loop.run_window(session, load, 1, device=device, on_step=report("warmup", 0), note=window(0))
     gradient = fingerprint.sketch(session.gradients())
     if steps > 1:
@@ -171,7 +213,7 @@ def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
     skipped_before = session.skipped_steps()
     cpu_before = time.process_time()
     measured = loop.run_window(
-        session, load, job.job.iters, device=device, on_step=report("measure", steps), note=window(steps)
+        session, load, job.iters, device=device, on_step=report("measure", steps), note=window(steps)
     )
     cpu_s = time.process_time() - cpu_before
     report("record")
@@ -180,7 +222,7 @@ def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
         "warmup": asdict(warmup),
         "measured": asdict(measured),
         "cpu_s": cpu_s,
-        "effective": _what_ran(session, watch),
+        "effective": plan.what_ran(session, watch),
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
         "skipped_warmup_steps": None if skipped_before is None else int(skipped_before.item()),
         "skipped_steps": None
@@ -193,53 +235,42 @@ def _measure(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
     }
 
 
-def _beats(job: RankJob) -> Callable[[int], Callable[[], None] | None]:
+def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
     """What begins a window in the memory that the worker host shares with its ranks, where it does."""
     fd = os.environ.get(FD_VARIABLE)
     if fd is None:
         return lambda first_step: None
     beats = Beats(int(fd))
-    return lambda first_step: beats.window(job.rank, first_step)
+    return lambda first_step: beats.window(parts.rank, first_step)
 
 
-def _diagnose(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Find out where the time goes; see ``bench.worker.diagnose``."""
-    load = data.loader(_pool(job), job.device)
-    session = _session(job)
+    load, session, device = plan.load(), plan.build(), plan.parts.device
     watch = effective.ConvolutionWatch(session.model)
-    loop.run_window(session, load, job.workload.warmup, device=job.device, on_step=report("warmup"))
+    loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
     watch.stop()
-    ran = _what_ran(session, watch)
+    ran = plan.what_ran(session, watch)
     _barrier()
-    found = diagnose.run(session, load, report)
+    found = diagnose.run(session, plan.strategy.probe, plan.module, load, report)
     report("record")
     return {"effective": ran, **found}
 
 
-def _reference(job: RankJob, report: Report, born_ns: int) -> dict[str, Any]:
+def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Compute what every scenario is held against; see ``bench.worker.reference``."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return {
-        "passes": reference.run(job, report("measure", of=reference.steps(job))),
-        "unit_roundoff": reference.unit_roundoff(job.half),
+        "passes": reference.run(plan.parts, report("measure", of=reference.steps(plan.parts))),
+        "unit_roundoff": reference.unit_roundoff(plan.parts.half),
     }
-
-
-def _what_ran(session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:
-    """What ran, read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
-    job = session.job.job
-    ran = effective.read(session, watch)
-    wrong = effective.contradictions(ran, precision=job.precision, half=job.half, strategy=job.strategy)
-    if wrong:
-        raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
-    return ran
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
     """What the worker host found; under a foreign launcher this rank looks itself, on a GPU, where it matters."""
     if job.apex_problems is not None:
         return job.apex_problems
-    problems: dict[str, str | None] = dict.fromkeys(apex.MODULES)
+    problems: dict[str, str | None] = dict.fromkeys(APEX_MODULES)
     return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]
 
 
@@ -247,7 +278,7 @@ def _device(job: Job, me: Identity) -> torch.device:
     """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
     if job.workload.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", me.local_rank if job.processes > 1 else 0)
+    device = torch.device("cuda", job.devices.index(job.ranks[me.rank].devices[0]))
     torch.cuda.set_device(device)
     expected, actual = job.devices[device.index], effective.device_uuid(device)
     if actual != expected:
@@ -278,24 +309,6 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
 
-def _pool(job: RankJob) -> list[data.Batch]:
-    """The batches of this process: its own replica's part, or all replicas' parts where one process drives them."""
-    replicas = job.job.replicas
-    mine = range(replicas) if job.job.processes == 1 else range(job.rank, job.rank + 1)
-    return data.batches(job.workload, replicas, mine, pin=job.device.type == "cuda")
-
-
-def _session(job: RankJob) -> Session:
-    if job.job.strategy != "custom":
-        return session_for(job)
-    module = load_module(job.job.scenario, job.job.scenario_file)
-    session = module.setup(job)
-    if not isinstance(session, Session):
-        what = f"setup(job) of {job.job.scenario_file} returned {type(session).__name__}"
-        raise TypeError(f"{what}; return a Session, such as session_for(job, wrap=...)")
-    return session
-
-
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
@@ -323,7 +336,7 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
         return about
     workload = job.workload
     name = "cpu" if workload.device == "cpu" else f"cuda:{me.local_rank}"
-    images = workload.global_batch if job.processes == 1 else job.batch_per_replica
+    images = job.batch_per_replica * len(job.parts_of(me.rank))
     memory: dict[str, Any] = {"device": name, "images": images, "global_batch": workload.global_batch}
     if workload.device == "cpu" or torch.cuda.is_initialized():
         memory["allocator"] = _allocator(torch.device(workload.device))

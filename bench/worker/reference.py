@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.worker import data, fingerprint
-from bench.worker.session import RankJob
+from bench.worker.session import Parts
 from bench.worker.workload import Loss, loss_of
 
 CANDIDATES = 8
@@ -41,12 +41,12 @@ class Pass:
     alone: list[float] | None
 
 
-def steps(job: RankJob) -> int:
+def steps(job: Parts) -> int:
     """How many steps all passes have together."""
     return 1 + CANDIDATES + (len(job.job.replica_counts) + 1) * job.job.steps
 
 
-def run(job: RankJob, on_step: Callable[[int], None]) -> list[dict[str, object]]:
+def run(job: Parts, on_step: Callable[[int], None]) -> list[dict[str, object]]:
     """The passes for every number in ``job.job.replica_counts``, and the twin for the largest of them."""
     counts = sorted(job.job.replica_counts)
     far = strays(job, counts[-1], on_step)
@@ -59,7 +59,7 @@ def run(job: RankJob, on_step: Callable[[int], None]) -> list[dict[str, object]]
     return [asdict(done) for done in passes]
 
 
-def strays(job: RankJob, replicas: int, on_step: Callable[[int], None]) -> list[float]:
+def strays(job: Parts, replicas: int, on_step: Callable[[int], None]) -> list[float]:
     """For each candidate, ||g - r|| / ||r|| of its first gradient g and the reference's r."""
     batches = [load() for load in _loaders(job, replicas)]
     model = job.build_model()
@@ -97,7 +97,7 @@ def _later(on_step: Callable[[int], None], steps: int, step: int) -> None:
     on_step(steps + step)
 
 
-def _loaders(job: RankJob, replicas: int) -> list[Callable[[], data.Batch]]:
+def _loaders(job: Parts, replicas: int) -> list[Callable[[], data.Batch]]:
     """What gives the batches of each replica."""
     pin = job.device.type == "cuda"
     pools = [data.batches(job.workload, replicas, range(chunk, chunk + 1), pin=pin) for chunk in range(replicas)]
@@ -112,7 +112,7 @@ def _chunks(model: nn.Module, criterion: Loss, batches: Iterable[data.Batch], co
         yield loss.detach()
 
 
-def _train(job: RankJob, replicas: int, candidate: int | None, on_step: Callable[[int], None]) -> Pass:
+def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[int], None]) -> Pass:
     """``candidate``: of the twin, how its weights are moved."""
     loaders = _loaders(job, replicas)
     model = job.build_model()

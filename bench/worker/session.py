@@ -1,36 +1,32 @@
 """One rank's training step in four calls: load, forward, backward, optimize.
 
-:class:`Session` is the step in fp32; ``bench.worker.precision`` has one subclass for each AMP level. A scenario with a
-strategy of its own returns one from ``setup(job)``:
-
-    def setup(job):
-        from bench.worker.session import session_for
-
-        return session_for(job, wrap=lambda model, job: MyParallel(model))
+A strategy's ``build(parts)`` returns a :class:`Session`, made by :meth:`Parts.session` in one order for all: model,
+precision cast, wrap or shard, optimizer, loss scaler.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.core.errors import BenchError
 from bench.core.records import Job, Workload
-from bench.worker.parallel import STRATEGIES
+from bench.seams import discover
+from bench.worker.precision import Amp, ApexAmp, Optimizers, precision_of
 from bench.worker.workload import build_model, build_optimizer, loss_of
-
-Wrap = Callable[[nn.Module, "RankJob"], nn.Module]
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankJob:
-    """A job as one rank sees it: who it is, where it computes, and which implementations were resolved for it.
+class Parts:
+    """What a strategy builds from: a job as one rank sees it.
 
-    ``precision_impl`` and ``parallel_impl``: ``native``, ``apex`` or ``torch`` (nothing of apex is involved).
+    ``device``: where this rank computes, the first of its :attr:`devices`. ``implementation``: which of the strategy's
+    was chosen, None where it has none; ``amp``: whose precision level (``native`` or ``apex``).
     """
 
     job: Job
@@ -38,13 +34,18 @@ class RankJob:
     local_rank: int
     world_size: int
     device: torch.device
-    precision_impl: str
-    parallel_impl: str
+    implementation: str | None
+    amp: str
 
     @property
     def workload(self) -> Workload:
         """What is trained."""
         return self.job.workload
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """UUIDs of this rank's GPUs; empty on the CPU."""
+        return self.job.ranks[self.rank].devices
 
     @property
     def half(self) -> torch.dtype:
@@ -59,62 +60,90 @@ class RankJob:
         """The workload's optimizer over ``parameters``."""
         return build_optimizer(self.workload, parameters)
 
+    def build(self, strategy: str) -> "Session":
+        """The session that another strategy builds, by its name: for one that changes something of it."""
+        _, module = discover.load_strategy(strategy, discover.names(discover.STRATEGY)[strategy])
+        session: Session = module.build(self)
+        return session
+
+    def session(self, **how: Any) -> "Session":
+        """The training step that a strategy describes by the keywords of :class:`Session`."""
+        return Session(self, **how)
+
 
 class Session:
-    """The training step in fp32 (O0).
+    """The training step of one rank, under any strategy and any precision level.
 
-    ``wrap`` makes the model parallel; it is called after the weights have their final dtype.
+    ``wrap``: from the model, already in its precision, to the parallel module, which may hold other parameters.
+    ``optimizer``: makes the one that updates them; default: the workload's own. ``after_step``: called after each step
+    of the optimizer. ``quiet``: from the module to a context in which each rank keeps its own gradients, or why there
+    is none. ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
+    ``replicas``: from the module to the copies of the model that share a step; default: one a rank of the group.
     """
 
-    def __init__(self, job: RankJob, wrap: Wrap) -> None:
-        self.job = job
-        self.scaler: Any = None
-        self.criterion = loss_of(job.workload)
-        self.model = job.build_model()
-        self.optimizer = self.prepare()
-        self.module = wrap(self.model, job)
-
-    def prepare(self) -> torch.optim.Optimizer:
-        """Give the model its precision and build the optimizer."""
-        return self.job.build_optimizer(self.model.parameters())
-
-    def zero_grad(self) -> None:
-        """Forget the last step's gradients. At the start of a step, so that they can be looked at after the last."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        optimizer: Optimizers | None = None,
+        after_step: Callable[[], None] | None = None,
+        quiet: Callable[[Any], AbstractContextManager[Any]]
+        | str = "this strategy has no step without synchronisation to compare with",
+        whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        replicas: Callable[[Any], int] | None = None,
+    ) -> None:
+        self.parts = parts
+        self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
+        self._loss = loss_of(parts.workload)
+        self.amp = _amp(parts, optimizer or parts.build_optimizer)
+        self.model = self.amp.cast(parts.build_model())
+        self.module = wrap(self.model)
+        self.optimizer = self.amp.prepare(self.model)
+        self.scaler = self.amp.scaler
+        self._call = self.amp.around(self.module)
 
     def forward(self, batch: Any) -> Tensor:
-        """The mean loss of this process's part of the batch: a scalar on the device."""
-        self.zero_grad()
-        return self.criterion(self.module, batch)
+        """The mean loss of this process's part of the batch: a scalar on the device.
+
+        The last step's gradients are dropped only now, so that they can be looked at after the last step.
+        """
+        self.amp.zero_grad()
+        with self.amp.context():
+            return self._loss(self._call, batch)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""
-        loss.backward()
+        self.amp.backward(loss)
 
     def optimize(self) -> None:
-        """One step of the optimizer."""
-        self.optimizer.step()
+        """One step of the optimizer, and what the strategy does after it."""
+        self.amp.step()
+        if self._after_step is not None:
+            self._after_step()
 
     def gradients(self) -> list[Tensor | None]:
-        """The last step's gradients, unscaled, in the order of the model's parameters. To be looked at after a step."""
-        return [parameter.grad for parameter in self.model.parameters()]
+        """The last step's gradients, whole and unscaled, in the order of the model's parameters. After a step."""
+        return [None if gradient is None else self.whole(gradient) for gradient in self.amp.gradients()]
 
     def weights(self) -> list[Tensor]:
-        """What the optimizer updates and what the model computes with: where there are master weights, both."""
+        """What the optimizer updates and what the model computes with, whole: where there are master weights, both."""
         updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         ours = {id(parameter) for parameter in updated}
-        return updated + [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
+        computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
+        return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
+
+    def replicas(self) -> int:
+        """Copies of the model that share a step."""
+        if self._replicas is not None:
+            return self._replicas(self.module)
+        return dist.get_world_size() if dist.is_initialized() else 1
 
     def skipped_steps(self) -> Tensor | None:
         """How many calls of :meth:`optimize` changed no weight because a gradient was not finite; None: cannot skip."""
-        return None
+        return self.amp.skipped_steps()
 
 
-def session_for(job: RankJob, wrap: Wrap | None = None) -> Session:
-    """The session of the job's precision level around ``wrap`` (default: the job's own strategy)."""
-    from bench.worker.precision import session_class
-
-    wrap = wrap or STRATEGIES.get(job.job.strategy)
-    if wrap is None:
-        raise BenchError("a custom strategy says how it wraps the model: session_for(job, wrap=lambda model, job: ...)")
-    return session_class(job)(job, wrap)
+def _amp(parts: Parts, optimizers: Optimizers) -> Amp:
+    kind = ApexAmp if parts.amp == "apex" else Amp
+    return kind(precision_of(parts.job.precision, parts.half), parts.device, optimizers)

@@ -14,20 +14,19 @@ SLOWER = 1.10
 NAMES = ("first", "second")
 
 SOURCE = """
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="sleeps", strategy="custom")
+SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
 
 
-def setup(job):
+def build(parts):
     import time
     from torch import nn
-    from bench.worker.session import session_for
 
-    def small(model, job):
+    def small(model):
         return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    session = session_for(job, wrap=small)
+    session = parts.session(wrap=small)
     forward = session.forward
 
     def sleeping(batch):

@@ -22,22 +22,22 @@ SCRIPT = ROOT / "nightly" / "nightly.sh"
 Night = Callable[..., subprocess.CompletedProcess[str]]
 
 SOURCE = """
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy, one_rank_for_all
 
-SCENARIO = Scenario(summary="a convolution and {sleep_ms} ms of sleep", strategy="custom", one_process=True)
+STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
+SCENARIO = Scenario(summary="a convolution and {sleep_ms} ms of sleep", strategy=STRATEGY)
 
 
-def setup(job):
+def build(parts):
     import time
 
     from torch import nn
 
-    from bench.worker.session import session_for
 
-    def small(model, job):
+    def small(model):
         return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    session = session_for(job, wrap=small)
+    session = parts.session(wrap=small)
     forward = session.forward
 
     def sleepy(batch):

@@ -151,9 +151,9 @@ def test_memory_of_every_process_is_sampled(comparison: tuple[dict[str, Any], st
 def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: CommandLine, tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text(
-        '"""Fails."""\nfrom bench.seams.scenario import Scenario\n'
-        'SCENARIO = Scenario(summary="fails", strategy="custom")\n'
-        "def setup(job):\n    print('about to fail')\n    raise ValueError('planted')\n"
+        '"""Fails."""\nfrom bench.seams import Scenario, Strategy\n'
+        'SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted", group=False))\n'
+        "def build(parts):\n    print('about to fail')\n    raise ValueError('planted')\n"
     )
     done = run_here("run", *SMALL, "--scenario", f"{planted},single", "--iters", "2", "--out", str(tmp_path / "out"))
     assert done.returncode == 1

@@ -13,19 +13,18 @@ CALM = '''
 """A step of 100 ms that other work on the machine hardly changes: it sleeps, and computes next to nothing."""
 import time
 
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="sleeps", strategy="custom")
+SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
 
 
-def setup(job):
+def build(parts):
     from torch import nn
-    from bench.worker.session import session_for
 
-    def tiny(model, job):
+    def tiny(model):
         return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
-    session = session_for(job, wrap=tiny)
+    session = parts.session(wrap=tiny)
     forward = session.forward
 
     def calm(batch):

@@ -24,19 +24,18 @@ pytestmark = pytest.mark.fault
 
 LOUD = '''
 """Prints a hundred megabytes."""
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="loud", strategy="custom")
+SCENARIO = Scenario(summary="loud", strategy=Strategy(label="planted", group=False))
 
 
-def setup(job):
-    from bench.worker.session import session_for
+def build(parts):
 
     print("the first line")
     for _ in range(100):
         print("x" * 2**20)
     print("the last line")
-    return session_for(job, wrap=lambda model, job: model)
+    return parts.session()
 '''
 
 
@@ -135,19 +134,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
 def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Executed]) -> None:
     done = execute(
         """
-        from bench.seams.scenario import Scenario
+        from bench.seams import Scenario, Strategy
 
-        SCENARIO = Scenario(summary="limited", strategy="custom", needs=("distributed",))
+        SCENARIO = Scenario(summary="limited", strategy=Strategy(label="planted"))
 
-        def setup(job):
+        def build(parts):
             import resource, torch
-            from bench.worker.session import session_for
-            from bench.worker.parallel import distributed_data_parallel
-            if job.rank == 1:
+            if parts.rank == 1:
                 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
                 resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
                 hoard = torch.ones(2**28)
-            return session_for(job, wrap=distributed_data_parallel)
+            return parts.build("ddp")
         """
     )
     assert (done.outcome.status, done.outcome.first_failed_rank) == ("oom", 1), done.outcome.reason

@@ -121,20 +121,18 @@ def test_what_was_measured_before_the_failure_is_kept(
 
 
 def scenario(fault: str) -> str:
-    """A scenario whose ``setup`` does ``fault`` on rank 1."""
+    """A scenario whose ``build`` does ``fault`` on rank 1."""
     lines = "\n".join("            " + line for line in fault.splitlines())
     return f"""
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy
 
-    SCENARIO = Scenario(summary="breaks", strategy="custom", needs=("distributed",))
+    SCENARIO = Scenario(summary="breaks", strategy=Strategy(label="planted"))
 
-    def setup(job):
+    def build(parts):
         import os, subprocess, sys, threading, time
-        from bench.worker.parallel import distributed_data_parallel
-        from bench.worker.session import session_for
-        if job.rank == 1:
+        if parts.rank == 1:
 {lines}
-        return session_for(job, wrap=distributed_data_parallel)
+        return parts.build("ddp")
 """
 
 
@@ -167,10 +165,10 @@ def test_what_a_scenario_started_is_gone_with_its_launch(execute: Callable[..., 
 def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable[..., Executed]) -> None:
     source = (
         scenario("pass")
-        .replace("if job.rank == 1:", "if os.fork() == 0:")
-        .replace('needs=("distributed",)', "needs=()")
+        .replace("if parts.rank == 1:", "if os.fork() == 0:")
+        .replace('label="planted"', 'label="planted", group=False')
     )
-    source = source.replace("wrap=distributed_data_parallel", "wrap=lambda model, job: model")
+    source = source.replace('parts.build("ddp")', "parts.session()")
     done = execute(source, replicas=1)
     assert done.outcome.status == "ok", done.outcome.reason
     assert len([event for event in done.events if event["event"] == "done"]) == 1
@@ -241,16 +239,16 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
 
 def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callable[..., Executed]) -> None:
     source = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy
 
-    SCENARIO = Scenario(summary="forgets", strategy="custom")
+    SCENARIO = Scenario(summary="forgets", strategy=Strategy(label="planted", group=False))
 
-    def setup(job):
+    def build(parts):
         pass
     """
     outcome = execute(source).outcome
     assert outcome.status == "error"
-    assert "planted.py returned NoneType; return a Session, such as session_for(job, wrap=...)" in outcome.reason
+    assert "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)" in outcome.reason
 
 
 def test_ranks_die_with_the_host(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:

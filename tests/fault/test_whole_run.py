@@ -88,11 +88,11 @@ def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp
     (tmp_path / "broken").write_text("")
     mine = tmp_path / "mine.py"
     mine.write_text(
-        '"""Fails at first."""\nfrom bench.seams.scenario import Scenario\n'
-        'SCENARIO = Scenario(summary="fails at first", strategy="custom")\n'
-        "def setup(job):\n    import os\n    from bench.worker.session import session_for\n"
+        '"""Fails at first."""\nfrom bench.seams import Scenario, Strategy\n'
+        'SCENARIO = Scenario(summary="fails at first", strategy=Strategy(label="planted", group=False))\n'
+        "def build(parts):\n    import os\n    "
         f"    if os.path.exists({str(tmp_path / 'broken')!r}):\n        raise ValueError('planted')\n"
-        "    return session_for(job, wrap=lambda model, job: model)\n"
+        "    return parts.session()\n"
     )
     out = tmp_path / "out"
     more = ["--scenario", f"{mine},single", "--iters", "2", "--no-parity"]
@@ -278,11 +278,11 @@ def greedy(tmp_path: Path) -> Path:
     """A scenario that is out of memory above a global batch of 13."""
     file = tmp_path / "greedy.py"
     file.write_text(
-        '"""Runs out of memory."""\nfrom bench.seams.scenario import Scenario\n'
-        'SCENARIO = Scenario(summary="runs out of memory", strategy="custom")\n'
-        "def setup(job):\n    import torch\n    from bench.worker.session import session_for\n"
-        "    if job.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
-        "    return session_for(job, wrap=lambda model, job: model)\n"
+        '"""Runs out of memory."""\nfrom bench.seams import Scenario, Strategy\n'
+        'SCENARIO = Scenario(summary="runs out of memory", strategy=Strategy(label="planted", group=False))\n'
+        "def build(parts):\n    import torch\n    "
+        "    if parts.workload.global_batch > 13:\n        raise torch.OutOfMemoryError('planted')\n"
+        "    return parts.session()\n"
     )
     return file
 

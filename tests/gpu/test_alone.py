@@ -38,14 +38,14 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
     waiting for it would miss them."""
     measured = on_gpu(
         """
-        from bench.seams.scenario import Scenario
+        from bench.seams import Scenario, Strategy, one_rank_for_all
 
-        SCENARIO = Scenario(summary="queues idle cycles", strategy="custom", one_process=True)
+        STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
+        SCENARIO = Scenario(summary="queues idle cycles", strategy=STRATEGY)
 
-        def setup(job):
+        def build(parts):
             import torch
-            from bench.worker.session import session_for
-            session = session_for(job, wrap=lambda model, job: model)
+            session = parts.session()
             forward = session.forward
             def queue(batch):
                 torch.cuda._sleep(60_000_000)
@@ -59,42 +59,42 @@ def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]
 
 
 GREEDY = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy, one_rank_for_all
 
-    SCENARIO = Scenario(summary="takes all memory", strategy="custom", one_process=True)
+    STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
+    SCENARIO = Scenario(summary="takes all memory", strategy=STRATEGY)
 
-    def setup(job):
+    def build(parts):
         import torch
-        from bench.worker.session import session_for
 
-        session, held = session_for(job, wrap=lambda model, job: model), []
+        session, held = parts.session(), []
 
         def greedy(batch):
             while True:
-                held.append(torch.empty(1 << 30, dtype=torch.uint8, device=job.device))
+                held.append(torch.empty(1 << 30, dtype=torch.uint8, device=parts.device))
 
         session.forward = greedy
         return session
 """
 KILLED = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy, one_rank_for_all
 
-    SCENARIO = Scenario(summary="one rank is killed", strategy="custom", needs=("distributed",))
+    STRATEGY = Strategy(label="planted")
+    SCENARIO = Scenario(summary="one rank is killed", strategy=STRATEGY)
 
-    def setup(job):
+    def build(parts):
         import os, signal, time
         import torch
         from bench.worker import parallel
-        from bench.worker.session import session_for
 
-        session, calls = session_for(job, wrap=parallel.distributed_data_parallel), []
+        session, calls = parts.build("ddp"), []
         forward = session.forward
 
         def last(batch):
             calls.append(1)
-            if len(calls) == 6 and job.rank == job.world_size - 1:
+            if len(calls) == 6 and parts.rank == parts.world_size - 1:
                 torch.cuda.synchronize()
-                with open(os.path.join(job.job.scratch, "killed"), "w") as file:
+                with open(os.path.join(parts.job.scratch, "killed"), "w") as file:
                     file.write(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return forward(batch)

@@ -132,18 +132,17 @@ def test_data_parallel_has_the_gradients_of_accumulated_chunks(
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")
     done = on_gpu(
         """
-        from bench.seams.scenario import Scenario
+        from bench.seams import Scenario, Strategy, one_rank_for_all
 
-        SCENARIO = Scenario(summary="compares gradients", strategy="custom", one_process=True)
+        STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
+        SCENARIO = Scenario(summary="compares gradients", strategy=STRATEGY)
 
-        def setup(job):
+        def build(parts):
             import torch
-            from bench.worker.parallel import data_parallel
-            from bench.worker.session import session_for
             torch.backends.cudnn.allow_tf32 = False
-            session = session_for(job, wrap=data_parallel)
+            session = parts.build("dp")
             backward, compared = session.backward, []
-            alone = job.build_model()
+            alone = parts.build_model()
             forward = session.forward
             def remember(batch):
                 compared.append(batch)
@@ -152,7 +151,7 @@ def test_data_parallel_has_the_gradients_of_accumulated_chunks(
                 backward(loss)
                 if len(compared) == 1:
                     images, labels = compared[0]
-                    parts = job.job.replicas
+                    parts = parts.job.replicas
                     for x, y in zip(images.chunk(parts), labels.chunk(parts)):
                         (torch.nn.functional.cross_entropy(alone(x), y) / parts).backward()
                     mine = torch.cat([p.grad.flatten() for p in session.model.parameters()]).double()
@@ -171,15 +170,15 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
     """After the step, which is when a launch's sketch is taken: fp32's but for rounding, and not 1,024 times."""
     on_gpu(
         f"""
-        from bench.seams.scenario import Scenario
+        from bench.seams import Scenario, Strategy, one_rank_for_all
 
-        SCENARIO = Scenario(summary="compares gradients", strategy="custom", precision="{level}", one_process=True)
+        SCENARIO = Scenario(summary="compares gradients", precision="{level}",
+                            strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))
 
-        def setup(job):
+        def build(parts):
             import torch
-            from bench.worker.session import Session, session_for
-            session = session_for(job, wrap=lambda model, job: model)
-            plain = Session(job, wrap=lambda model, job: model)
+            session = parts.session()
+            plain = parts.session()
             session.scaler._init_scale = 1024.0
             forward, optimize, compared = session.forward, session.optimize, []
             def both(batch):

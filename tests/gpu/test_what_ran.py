@@ -21,17 +21,17 @@ DDP_LOGS = 12
 
 
 STRICT = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy, one_rank_for_all, rank_per_device
 
-    SCENARIO = Scenario(summary="raises on synchronisation", strategy="custom", precision="{level}", {kind})
+    SCENARIO = Scenario(summary="raises on synchronisation", precision="{level}",
+                        strategy=Strategy(label="planted", {kind}))
 
-    def setup(job):
+    def build(parts):
         import torch
         from torch.cuda import _gpu_trace
-        from bench.worker import loop, parallel
-        from bench.worker.session import session_for
+        from bench.worker import loop
 
-        session = session_for(job, wrap=parallel.{wrap})
+        session = parts.build("{strategy}")
         chain, forward, windows = loop._chain, session.forward, []
 
         def strict(*arguments):
@@ -60,8 +60,7 @@ STRICT = """
         loop._chain, session.forward = strict, look
         return session
 """
-ALONE = {"single": "single", "dp": "data_parallel"}
-WRAPS = ALONE | {"ddp": "distributed_data_parallel", "apex_ddp": "apex_distributed_data_parallel"}
+ALONE = ("single", "dp")
 WATCHED = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o2")
 
 
@@ -71,8 +70,8 @@ def strict(scenario: str, *, looks: str = "pass") -> str:
     ``looks``: what is planted in its forward passes.
     """
     strategy, _, level = scenario.partition("_o")
-    kind = "one_process=True" if strategy in ALONE else 'needs=("distributed",)'
-    return STRICT.format(level=f"O{level or 0}", kind=kind, wrap=WRAPS[strategy], looks=looks)
+    kind = "ranks=one_rank_for_all, group=False" if strategy in ALONE else "ranks=rank_per_device"
+    return STRICT.format(level=f"O{level or 0}", kind=kind, strategy=strategy, looks=looks)
 
 
 @pytest.fixture(scope="module")

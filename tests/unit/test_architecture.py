@@ -1,30 +1,51 @@
 """What machines keep so that nobody has to remember it: style, types, and the direction of imports."""
 
 import importlib.util
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["ruff", "check", "."],
-        ["ruff", "format", "--check", "."],
-        ["mypy"],
-        ["importlinter.cli", "lint"],
-    ],
-    ids=" ".join,
+CHECKERS = (
+    ["ruff", "check", "."],
+    ["ruff", "format", "--check", "."],
+    ["mypy"],
+    ["importlinter.cli", "lint"],
 )
-def test_a_checker_is_content(repository: Path, command: list[str]) -> None:
+
+
+def check(folder: Path, command: list[str]) -> str:
+    """What a checker complains of in this checkout."""
     if importlib.util.find_spec(command[0].split(".")[0]) is None:
         pytest.skip(f"{command[0]} is not installed: pip install -e '.[dev]'")
     program = ["-c", "from importlinter.cli import lint_imports_command as main; main()"]
     arguments = program if command[0].startswith("importlinter") else ["-m", *command]
-    done = subprocess.run([sys.executable, *arguments], cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
+def test_a_checker_is_content(repository: Path, command: list[str]) -> None:
+    assert check(repository, command) == ""
+
+
+@pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
+def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path: Path, command: list[str]) -> None:
+    """Each complete file that CONTRIBUTING shows, kept where it says."""
+    here = tmp_path / "checkout"
+    here.mkdir()
+    shutil.copy(repository / "pyproject.toml", here)
+    for name in ("bench", "scenarios", "strategies", "nightly"):
+        shutil.copytree(repository / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (repository / "CONTRIBUTING.md").read_text()
+    shown = re.findall(r"^```(?:python|text)\n(\"\"\".*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(shown) >= 2
+    for number, source in enumerate(shown):
+        (here / "scenarios" / f"shown_{number}.py").write_text(source)
+    assert check(here, command) == ""
 
 
 def test_the_command_line_answers_without_heavy_imports(repository: Path) -> None:

@@ -4,7 +4,7 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,32 +20,37 @@ from bench.analyse.communication import communication, mean_interval
 from bench.analyse.overview import overview
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.runs.store import Run
+from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker import diagnose
-from bench.worker.parallel import distributed_data_parallel
 
 OPAQUE = """
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="averages, and has no way not to", strategy="custom", needs=("distributed",))
+SCENARIO = Scenario(summary="averages, and has no way not to", strategy=Strategy(label="planted"))
 
 
-def setup(job):
+def build(parts):
     import torch.distributed as dist
-    from bench.worker.session import session_for
 
-    session = session_for(job, wrap=lambda model, job: model)
+    session = parts.session()
     backward = session.backward
 
     def average(loss):
         backward(loss)
         for parameter in session.model.parameters():
             dist.all_reduce(parameter.grad)
-            parameter.grad /= job.world_size
+            parameter.grad /= parts.world_size
 
     session.backward = average
     return session
 """
+
+
+def strategy(name: str) -> ModuleType:
+    """The module of a built-in strategy."""
+    return discover.load_strategy(name, discover.names(discover.STRATEGY)[name])[1]
+
 
 SCENARIOS = ("ddp", "apex_ddp", "single", "opaque")
 ITERS = 4
@@ -60,7 +65,7 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return measured(host, folder, names, warmup=1, iters=ITERS, global_batch=4, parity=False, diagnose=True, trace=True)
 
 
-def look(run: Run, scenario: str, name: str) -> pd.DataFrame:
+def probe(run: Run, scenario: str, name: str) -> pd.DataFrame:
     rows = run.diagnostics
     return rows[(rows["scenario"] == scenario) & (rows["look"] == name)]
 
@@ -75,7 +80,7 @@ def about(run: Run, scenario: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("scenario", ["ddp", "apex_ddp"])
 def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenario: str) -> None:
-    rows = look(run, scenario, "pairs")
+    rows = probe(run, scenario, "pairs")
     for rank in (0, 1):
         mine = rows[rows["rank"] == rank].sort_values("step")
         assert mine["synchronised"].tolist() == [True, False, False, True] * (PAIRS // 2)
@@ -85,15 +90,14 @@ def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenar
 
 
 def test_the_logger_of_ddp_has_a_row_a_step_and_no_more_overlap_than_communication(run: Run) -> None:
-    rows = look(run, "ddp", "logger")
+    rows = probe(run, "ddp", "logger")
     assert rows.groupby("rank").size().to_dict() == {0: PAIRS, 1: PAIRS}
     assert (rows["compute_ms"] > 0).all() and (rows["comm_ms"] > 0).all()
     assert (rows["overlap_ms"] >= 0).all() and (rows["overlap_ms"] <= rows["comm_ms"]).all()
 
 
 def test_by_pairs_alone_where_there_is_no_logger(run: Run) -> None:
-    assert look(run, "apex_ddp", "logger").empty
-    assert "FlatBucketDataParallel is not torch DDP" in about(run, "apex_ddp")["logger_reason"]
+    assert probe(run, "apex_ddp", "logger").empty
     table = communication(run.document, run.diagnostics).set_index("scenario")
     assert table.loc["apex_ddp", "method"] == "paired difference"
     assert table.loc["apex_ddp", "exposed_ms"] == table.loc["apex_ddp", "cost_ms"]
@@ -104,7 +108,7 @@ def test_by_pairs_alone_where_there_is_no_logger(run: Run) -> None:
     ("scenario", "reason"),
     [
         ("single", "one process: there is nothing to synchronise"),
-        ("opaque", "ResNet has no no_sync() or its like, so there is nothing to compare with"),
+        ("opaque", "this strategy has no step without synchronisation to compare with"),
     ],
 )
 def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, reason: str) -> None:
@@ -193,8 +197,9 @@ def test_on_a_gpu_a_kernel_counts_once_for_the_operator_that_launched_it() -> No
 def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_at() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        job = SimpleNamespace(local_rank=0, device=torch.device("cpu"))
-        module = distributed_data_parallel(nn.Linear(2, 2), job)  # type: ignore[arg-type]
+        ddp = strategy("ddp")
+        parts = SimpleNamespace(device=torch.device("cpu"), session=lambda wrap, quiet: wrap(nn.Linear(2, 2)))
+        module = ddp.build(parts)
         session: Any = SimpleNamespace(
             module=module,
             forward=lambda batch: module(batch).sum(),
@@ -205,10 +210,10 @@ def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_
         def last_timed(steps: int) -> int:
             for _ in range(steps):
                 session.forward(torch.ones(1, 2)).backward()
-            return int(module._get_ddp_logging_data()["iteration"])  # type: ignore[operator]
+            return int(module._get_ddp_logging_data()["iteration"])
 
         assert last_timed(202) == 10
-        diagnose.ddp_logger(session, lambda: torch.ones(1, 2), 4, lambda step: None)  # type: ignore[arg-type,return-value]
+        ddp.probe(session, lambda: torch.ones(1, 2), 4, lambda step: None)
         looked_at = last_timed(0)
         assert looked_at > 202
         assert last_timed(202) == looked_at, "and then no more"
@@ -241,18 +246,19 @@ class Replicating(nn.Module):
 def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part takes the time between two reads of the clock; afterwards the module is as it was."""
     now = iter(range(0, 10**12, 2_000_000))
-    monkeypatch.setattr(diagnose.time, "perf_counter_ns", lambda: next(now))
+    dp = strategy("dp")
+    monkeypatch.setattr(dp.time, "perf_counter_ns", lambda: next(now))
     module, x = Replicating(), torch.tensor(2.0)
     expected = module(x)
     rows: list[dict[str, float]] = []
-    with diagnose.timed_parts(module, rows):  # type: ignore[arg-type]
+    with dp.timed_stages(module, rows):
         for _ in range(3):
             rows.append({})
             assert module(x) == expected
     assert rows == [dict.fromkeys(("scatter_ms", "replicate_ms", "parallel_apply_ms", "gather_ms"), 2.0)] * 3
     assert set(rows[0]) <= set(DIAGNOSTIC_COLUMNS)
     assert not {"scatter", "gather"} & set(vars(module)), "the wrappers are gone"
-    with pytest.raises(ValueError, match="planted"), diagnose.timed_parts(module, rows):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="planted"), dp.timed_stages(module, rows):
         raise ValueError("planted")
     assert not {"scatter", "gather"} & set(vars(module)), "after an error, too"
 

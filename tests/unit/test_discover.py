@@ -26,7 +26,7 @@ PUBLISHED = {
 
 GOOD = """\
 '''Mine.'''
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="mine", strategy="ddp")
 """
@@ -76,7 +76,7 @@ def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> No
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_each_built_in_scenario_is_what_its_name_says(name: str) -> None:
     found = discover.load(*discover.resolve(name))
-    assert (found.name, found.scenario.strategy, found.scenario.precision) == (name, *PUBLISHED[name])
+    assert (found.name, found.strategy_name, found.scenario.precision) == (name, *PUBLISHED[name])
     assert found.doc
     assert found.scenario.summary
 
@@ -109,7 +109,7 @@ def test_a_package_that_takes_a_built_in_name_is_an_error_that_names_both_files(
     error = refusal(discover.names)
     assert "'ddp'" in error.problem
     assert str(site / "their_module.py") in error.problem
-    assert str(Path(discover.folder()) / "ddp.py") in error.problem
+    assert str(Path(discover.SCENARIO.folder) / "ddp.py") in error.problem
 
 
 def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
@@ -185,7 +185,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_file_that_takes_a_built_in_name_is_refused_and_the_built_in_file_itself_is_not(tmp_path: Path) -> None:
     error = refusal(lambda: discover.resolve(scenario_file(tmp_path, GOOD, "ddp")))
     assert "'ddp'" in error.problem
-    built_in = str(Path(discover.folder()) / "ddp.py")
+    built_in = str(Path(discover.SCENARIO.folder) / "ddp.py")
     assert discover.resolve(built_in) == ("ddp", built_in)
 
 
@@ -251,21 +251,77 @@ def test_a_file_that_declares_no_scenario_is_refused(tmp_path: Path, text: str) 
     assert "declares no SCENARIO" in error.problem
 
 
-@pytest.mark.parametrize("setup", ["", "setup = 'not callable'"])
-def test_a_custom_scenario_needs_a_setup(tmp_path: Path, setup: str) -> None:
-    file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"custom"') + setup)
-    assert "setup" in refusal(lambda: discover.load("mine", file)).problem
+OWN = """\
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="mine", strategy=Strategy({fields}){more})
+"""
+BUILD = "def build(parts): ...\n"
 
 
-def test_a_custom_scenario_with_a_setup_is_loaded(tmp_path: Path) -> None:
-    file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"custom"') + "def setup(job):\n    raise AssertionError\n")
-    assert discover.load("mine", file).scenario.strategy == "custom"
+@pytest.mark.parametrize("build", ["", "build = 'not callable'\n"])
+def test_a_strategy_needs_a_build(tmp_path: Path, build: str) -> None:
+    file = scenario_file(tmp_path, OWN.format(fields='label="x"', more="") + build)
+    error = refusal(lambda: discover.load("mine", file))
+    assert (error.problem, error.remedy) == (f"{file} has no function build", "define build(...)")
+
+
+def test_a_probe_that_is_declared_is_defined(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, OWN.format(fields='label="x", probe="mine"', more="") + BUILD)
+    assert "has no function probe" in refusal(lambda: discover.load("mine", file)).problem
+
+
+def test_a_scenario_may_have_a_strategy_of_its_own(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, OWN.format(fields='label="x"', more="") + BUILD)
+    found = discover.load("mine", file)
+    assert (found.strategy.label, found.strategy_name, found.strategy_file) == ("x", "mine", file)
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ('summary="x", strategy="nope"', "strategy='nope'"),
+        ('label=""', "label is empty"),
+        ('label="x", ranks=2', "ranks=2 is not a function"),
+        ('label="x", weights="split"', "weights='split'"),
+        ('label="x", precisions=("O4",)', "precisions='O4'"),
+        ('label="x", amp=("fairscale",)', "amp='fairscale'"),
+        ('label="x", hue="pink"', "hue='pink'"),
+        ('label="x", lable="y"', "lable"),
+    ],
+)
+def test_a_wrong_field_of_a_strategy_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
+    file = scenario_file(tmp_path, OWN.format(fields=fields, more="") + BUILD)
+    error = refusal(lambda: discover.load("mine", file))
+    assert f"{file}:3 " in error.problem and named in error.problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "named"),
+    [
+        ('label="x", precisions=("O0",)', ', precision="O2"', "precision='O2' does not go with strategy 'mine'"),
+        (
+            'label="x", amp=("native",)',
+            ', precision="O1", needs=("apex.amp",)',
+            "by apex.amp does not go with strategy",
+        ),
+    ],
+)
+def test_a_product_that_makes_no_sense_is_refused(tmp_path: Path, fields: str, more: str, named: str) -> None:
+    file = scenario_file(tmp_path, OWN.format(fields=fields, more=more) + BUILD)
+    error = refusal(lambda: discover.load("mine", file))
+    assert file in error.problem and named in error.problem
+
+
+def test_a_strategy_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, GOOD.replace('"ddp"', '"nope"'))
+    error = refusal(lambda: discover.load("mine", file))
+    assert "strategy='nope'" in error.problem and "apex_ddp" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ('summary="x", strategy=3', "strategy=3"),
         ('summary="x", strategy="ddp", precision="O4"', "precision='O4'"),
         ('summary="x", strategy="ddp", needs=("gpu",)', "needs='gpu'"),
         ('summary="x", strategy="ddp", half="fp8"', "half='fp8'"),
@@ -275,7 +331,7 @@ def test_a_custom_scenario_with_a_setup_is_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, fields: str, named: str) -> None:
-    file = scenario_file(tmp_path, f"from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario({fields})\n")
+    file = scenario_file(tmp_path, f"from bench.seams import Scenario\n\nSCENARIO = Scenario({fields})\n")
     error = refusal(lambda: discover.load("mine", file))
     assert f"{file}:3 " in error.problem
     assert named in error.problem

@@ -6,13 +6,13 @@ import pytest
 from conftest import Executed
 
 HEAD = '''
-"""Asserts in setup; what fails there ends the launch with its reason."""
-from bench.seams.scenario import Scenario
+"""Asserts in build; what fails there ends the launch with its reason."""
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="asserts", strategy="custom", needs=("distributed",))
+SCENARIO = Scenario(summary="asserts", strategy=Strategy(label="planted"))
 
 
-def model_and_inputs(job, **options):
+def model_and_inputs(parts, **options):
     import torch
     from torch import nn
     from bench.worker.flat_bucket import FlatBucketDataParallel
@@ -49,17 +49,16 @@ def same(left, right, tolerance=1e-6):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def finish(job):
-    from bench.worker.session import session_for
-    return session_for(job, wrap=lambda model, job: model)
+def finish(parts):
+    return parts.session()
 '''
 
 
 def check(execute: Callable[..., Executed], body: str) -> Executed:
     import textwrap
 
-    source = textwrap.dedent(HEAD) + "\n\ndef setup(job):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-    done = execute(source + "\n    return finish(job)\n", iters=1)
+    source = textwrap.dedent(HEAD) + "\n\ndef build(parts):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    done = execute(source + "\n    return finish(parts)\n", iters=1)
     assert done.outcome.status == "ok", done.outcome.reason
     return done
 
@@ -80,9 +79,9 @@ def test_gradients_are_the_average_in_every_backward_pass(execute: Callable[...,
     check(
         execute,
         f"""
-        layers, wrapped, inputs = model_and_inputs(job, **{options!r})
+        layers, wrapped, inputs = model_and_inputs(parts, **{options!r})
         for _ in range(3):  # the first builds the buckets, the later ones overlap
-            step(layers, wrapped, inputs[job.rank])
+            step(layers, wrapped, inputs[parts.rank])
             same([p.grad for p in layers.parameters()], expected(layers, inputs))
         """,
     )
@@ -92,9 +91,9 @@ def test_buckets_fill_in_the_order_of_arrival_and_close_at_message_size(execute:
     check(
         execute,
         """
-        layers, wrapped, inputs = model_and_inputs(job, message_size=200)
+        layers, wrapped, inputs = model_and_inputs(parts, message_size=200)
         assert wrapped.buckets is None
-        step(layers, wrapped, inputs[job.rank])
+        step(layers, wrapped, inputs[parts.rank])
         sizes = [p.numel() for p in layers.parameters()]
         order = [index for bucket in wrapped.buckets for index in bucket]
         assert sorted(order) == list(range(6)) and set(order[:2]) == {4, 5}, order  # the last layer comes first
@@ -127,7 +126,7 @@ def test_replicas_start_from_rank_0s_weights(execute: Callable[..., Executed]) -
         """
         import torch
         from bench.worker.flat_bucket import FlatBucketDataParallel
-        torch.manual_seed(job.rank)
+        torch.manual_seed(parts.rank)
         layer = torch.nn.Linear(4, 4)
         FlatBucketDataParallel(layer)
         torch.manual_seed(0)
@@ -140,11 +139,11 @@ def test_no_sync_leaves_local_gradients(execute: Callable[..., Executed]) -> Non
     check(
         execute,
         """
-        layers, wrapped, inputs = model_and_inputs(job)
+        layers, wrapped, inputs = model_and_inputs(parts)
         with wrapped.no_sync():
-            step(layers, wrapped, inputs[job.rank])
-        same([p.grad for p in layers.parameters()], expected(layers, inputs[job.rank : job.rank + 1]))
-        step(layers, wrapped, inputs[job.rank])
+            step(layers, wrapped, inputs[parts.rank])
+        same([p.grad for p in layers.parameters()], expected(layers, inputs[parts.rank : parts.rank + 1]))
+        step(layers, wrapped, inputs[parts.rank])
         same([p.grad for p in layers.parameters()], expected(layers, inputs))
         """,
     )

@@ -14,19 +14,17 @@ from bench.worker import data
 from bench.worker.workload import build_model
 
 SAVING = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy, one_rank_for_all, rank_per_device
 
-    SCENARIO = Scenario(summary="saves the gradients of its first step", strategy="custom", precision={level!r},
-                        needs=("distributed",), one_process={one_process})
+    SCENARIO = Scenario(summary="saves the gradients of its first step", precision={level!r},
+                        strategy=Strategy(label="planted", ranks={ranks}, group={group}))
 
-    def setup(job):
+    def build(parts):
         import torch
-        from bench.worker import parallel
-        from bench.worker.session import session_for
-        session = session_for(job, wrap=parallel.{wrap})
+        session = parts.build({strategy!r})
         optimize = session.optimize
         def save_and_optimize():
-            path = f"{{job.job.scratch}}/gradients{{job.rank}}.pt"
+            path = f"{{parts.job.scratch}}/gradients{{parts.rank}}.pt"
             import os
             if not os.path.exists(path):
                 named = session.model.named_parameters()
@@ -35,8 +33,6 @@ SAVING = """
         session.optimize = save_and_optimize
         return session
 """
-
-WRAPS = {"ddp": "distributed_data_parallel", "apex_ddp": "apex_distributed_data_parallel", "dp": "data_parallel"}
 
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 8}
 """At 32 px the last stage of ResNet-18 has one pixel, and batch norm over a few values amplifies any rounding."""
@@ -90,9 +86,13 @@ def distance(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> 
     return float((mine - other).norm() / other.norm())
 
 
+def saving(strategy: str, level: str) -> str:
+    ranks, group = ("one_rank_for_all", False) if strategy == "dp" else ("rank_per_device", True)
+    return SAVING.format(level=level, strategy=strategy, ranks=ranks, group=group)
+
+
 def gradients(execute: Callable[..., Executed], strategy: str, level: str) -> list[dict[str, torch.Tensor]]:
-    source = SAVING.format(level=level, wrap=WRAPS[strategy], one_process=strategy == "dp")
-    done = execute(source, **WELL_CONDITIONED, **FIRST_STEP)
+    done = execute(saving(strategy, level), **WELL_CONDITIONED, **FIRST_STEP)
     assert done.outcome.status == "ok", done.outcome.reason
     return [torch.load(file, weights_only=True) for file in sorted(done.folder.glob("gradients*.pt"))]
 
@@ -126,8 +126,7 @@ def test_half_gradients_stay_within_the_derived_bound(
 
 def test_gradients_without_averaging_are_told_apart(execute: Callable[..., Executed]) -> None:
     """The checks above would notice a strategy that forgets to average, in half too."""
-    source = SAVING.format(level="O0", wrap="single", one_process=False)
-    done = execute(source, **WELL_CONDITIONED, **FIRST_STEP)
+    done = execute(saving("single", "O0"), **WELL_CONDITIONED, **FIRST_STEP)
     own = [torch.load(file, weights_only=True) for file in sorted(done.folder.glob("gradients*.pt"))]
     assert distance(own[0], reference()) > HALF_BOUND
     assert distance(own[0], own[1]) > HALF_BOUND

@@ -17,7 +17,7 @@ from bench.plan import reference
 from bench.seams import discover
 from bench.worker import data, fingerprint
 from bench.worker import reference as worker_reference
-from bench.worker.session import RankJob
+from bench.worker.session import Parts
 from bench.worker.workload import build_model
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
@@ -309,21 +309,21 @@ def test_two_processes_sketch_alike(execute: Callable[..., Executed]) -> None:
 # The reference
 
 
-def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4) -> RankJob:
+def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4) -> Parts:
     ddp = discover.load(*discover.resolve("ddp"))
     request = request_for((ddp,), iters=iters, global_batch=global_batch)
-    return RankJob(
+    return Parts(
         job=reference(request, counts, 0, 1),
         rank=0,
         local_rank=0,
         world_size=1,
         device=torch.device("cpu"),
-        precision_impl="torch",
-        parallel_impl="torch",
+        implementation=None,
+        amp="native",
     )
 
 
-def by_hand(job: RankJob, replicas: int, steps: int) -> tuple[list[float], list[torch.Tensor], list[torch.Tensor]]:
+def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[torch.Tensor], list[torch.Tensor]]:
     """Losses, gradient of the first step, and that of the first chunk alone: SGD with momentum, written out."""
     workload = job.workload
     torch.manual_seed(workload.seed)

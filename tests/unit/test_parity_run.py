@@ -24,23 +24,20 @@ HALF = {"global_batch": 8, "warmup": 1, "iters": 1}
 WARMUP, ITERS = 1, 4
 
 SOURCE = """
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="broken", strategy="custom", needs=("distributed",))
+SCENARIO = Scenario(summary="broken", strategy=Strategy(label="planted"))
 
 
-def setup(job):
-    from bench.worker import parallel
-    from bench.worker.session import session_for
+def build(parts):
 
-    wrap = parallel.{wrap}
-    session = session_for(job, wrap=wrap)
+    session = parts.build({strategy!r})
     forward, optimize, calls = session.forward, session.optimize, []
     {fault}
     return session
 """
 
-HONEST = {"wrap": "distributed_data_parallel", "fault": "pass"}
+HONEST = {"strategy": "ddp", "fault": "pass"}
 
 NAN_LATER = """def poisoned(batch):
         calls.append(1)
@@ -48,10 +45,10 @@ NAN_LATER = """def poisoned(batch):
         return loss * float("nan") if len(calls) == 4 else loss
     session.forward = poisoned"""
 
-STRANGER = "[weights.data.mul_(1 + job.rank / 100) for weights in session.model.parameters()]"
+STRANGER = "[weights.data.mul_(1 + parts.rank / 100) for weights in session.model.parameters()]"
 
 BROKEN: dict[str, dict[str, str]] = {
-    "forgetful": {"wrap": "single"},
+    "forgetful": {"strategy": "single"},
     "stranger": {"fault": STRANGER},
     "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
     "idle": {"fault": "session.optimize = lambda: None"},

@@ -80,7 +80,7 @@ def test_every_repetition_of_every_scenario_is_done_once_and_says_the_same_in_it
     for planned in plan:
         job = planned.job
         assert (job.launch, job.scenario, job.repeat) == (planned.launch, planned.found.name, planned.repeat)
-        assert job.scenario_file == planned.found.file
+        assert job.strategy_file == planned.found.strategy_file
 
 
 # The global batch

@@ -22,26 +22,24 @@ from bench.sites.local import WorkerHost
 WARMUP, ITERS = 3, 45
 
 SOURCE = """
-from bench.seams.scenario import Scenario
+from bench.seams import Scenario, Strategy
 
-SCENARIO = Scenario(summary="planted", strategy="custom", needs=("distributed",))
+SCENARIO = Scenario(summary="planted", strategy=Strategy(label="planted"))
 
 
-def setup(job):
+def build(parts):
     import time
     import torch
     from torch import nn
     from bench.worker import loop
-    from bench.worker.parallel import distributed_data_parallel
-    from bench.worker.session import session_for
 
     alone = {alone}
 
-    def small(model, job):
+    def small(model):
         module = nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        return module if alone else distributed_data_parallel(module, job)
+        return module if alone else nn.parallel.DistributedDataParallel(module)
 
-    session = session_for(job, wrap=small)
+    session = parts.session(wrap=small)
     forward, chain = session.forward, loop._chain
     done = {{"load": 0, "forward": 0}}
 
@@ -64,17 +62,17 @@ def setup(job):
     {more}
     return session
 """
-"""``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``job.rank``; ``after``: at the end."""
+"""``forward`` and ``load``: seconds of sleep in these phases, by ``step`` and ``parts.rank``; ``after``: at the end."""
 
 HONEST = {"forward": "0.01", "load": "0", "after": "0", "alone": "False", "more": "pass"}
 
 PLANTED: dict[str, dict[str, str]] = {
     "plain": {},
     "slow_loader": {"load": "0.02 + 0.02 * (step % 2)"},
-    "slow_rank": {"load": "0.01 * job.rank * (step % 2)"},
+    "slow_rank": {"load": "0.01 * parts.rank * (step % 2)"},
     "slow_start": {"forward": f"0.02 if step < {WARMUP + ITERS // 3} else 0.01"},
-    "uneven": {"alone": "True", "forward": "0.01 + 0.01 * job.rank"},
-    "greedy": {"more": "torch.set_num_threads(torch.get_num_threads() + job.rank)"},
+    "uneven": {"alone": "True", "forward": "0.01 + 0.01 * parts.rank"},
+    "greedy": {"more": "torch.set_num_threads(torch.get_num_threads() + parts.rank)"},
     "hidden": {"after": "0.05"},
 }
 

@@ -19,7 +19,7 @@ import pytest
 import bench.sample
 import bench.sample.sources
 from bench.core.channel import Channel
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Workload
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Placement, Workload
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
 from bench.sample import Sampler, read_spool
@@ -207,14 +207,13 @@ def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_t
     job = Job(
         launch=0,
         scenario="ddp",
-        scenario_file="",
         repeat=0,
         strategy="ddp",
+        strategy_file="",
         precision="O0",
         half="bf16",
-        processes=2,
-        replicas=2,
-        distributed=True,
+        ranks=(Placement(role="replica", replicas=1),) * 2,
+        group=True,
         impl="auto",
         workload=Workload(image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1),
         iters=1,

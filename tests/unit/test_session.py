@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,36 +19,36 @@ from torch import nn
 
 from bench.experiments import record
 from bench.plan import launches
-from bench.seams import discover
+from bench.seams import Strategy, discover
 from bench.worker import apex, data, effective, loop, rank
-from bench.worker.precision import ApexSession, HalfSession, LossScaling
-from bench.worker.session import RankJob, Session, session_for
+from bench.worker.precision import Amp, ApexAmp, precision_of
+from bench.worker.session import Parts, Session
 
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
 SINGLE = discover.load(*discover.resolve("single"))
 
 
-def rank_job(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> RankJob:
+def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
     """With two images where they do not matter: a CPU without instructions for half takes half a second for each."""
     (planned,) = launches(request_for((SINGLE,), global_batch=global_batch), (SINGLE,), cores=1)
-    return RankJob(
+    return Parts(
         job=replace(planned.job, precision=precision, half=half),
         rank=0,
         local_rank=0,
         world_size=1,
         device=torch.device("cpu"),
-        precision_impl="torch" if precision == "O0" else "native",
-        parallel_impl="torch",
+        implementation="torch",
+        amp="native",
     )
 
 
 def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
     """A few steps; what ran, and the timings."""
-    job = session.job
-    load = data.loader(data.batches(job.workload, 1, range(1), pin=False), job.device)
+    parts = session.parts
+    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
     watch = effective.ConvolutionWatch(session.model)
-    timings = loop.run_window(session, load, steps, device=job.device)
+    timings = loop.run_window(session, load, steps, device=parts.device)
     watch.stop()
     return effective.read(session, watch), timings
 
@@ -55,7 +56,13 @@ def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timing
 @cache
 def ran_at(level: str) -> dict[str, Any]:
     """What ran in a session of this level, in bf16."""
-    return train(session_for(rank_job(level)))[0]
+    return train(parts_for(level).session())[0]
+
+
+def wrong(done: str, asked: str, strategy: Strategy = SINGLE.strategy, implementation: str = "torch") -> str:
+    """What does not match where level ``done`` ran and ``asked`` was asked for, of this strategy."""
+    how = {"precision": asked, "half": "bf16", "strategy": strategy, "implementation": implementation}
+    return "; ".join(effective.contradictions(ran_at(done), **how))
 
 
 WEIGHTS_AND_NORMS = {
@@ -76,27 +83,38 @@ def test_a_level_is_what_the_table_says(level: str) -> None:
     assert set(ran["optimizer_dtypes"]) == updated
     assert ran["precision"] == level
     assert ran["scaler"] is None, "bf16 needs no loss scale"
-    assert effective.contradictions(ran, precision=level, half="bf16", strategy="single") == []
+    assert wrong(level, level) == ""
 
 
 @pytest.mark.parametrize("asked", ["O0", "O1", "O2", "O3"])
 @pytest.mark.parametrize("done", ["O0", "O1", "O2", "O3"])
 def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) -> None:
-    found = effective.contradictions(ran_at(done), precision=asked, half="bf16", strategy="single")
-    assert bool(found) == (asked != done)
+    assert bool(wrong(done, asked)) == (asked != done)
 
 
-def test_a_strategy_without_its_wrapper_is_noticed() -> None:
-    for strategy in ("dp", "ddp", "apex_ddp"):
-        assert (
-            "the wrapper is torchvision"
-            in effective.contradictions(ran_at("O0"), precision="O0", half="bf16", strategy=strategy)[0]
+@pytest.mark.parametrize("name", ["dp", "ddp", "apex_ddp"])
+def test_a_missing_wrapper_is_noticed(name: str) -> None:
+    strategy = discover.load(*discover.resolve(name)).strategy
+    for one in strategy.implementations:
+        assert f"{one.label} means {one.wrapper}, but the wrapper is torchvision" in wrong(
+            "O0", "O0", strategy, one.name
         )
+
+
+def test_a_wrapper_nobody_asked_for_is_noticed() -> None:
+    ran = train(parts_for().session(wrap=nn.Sequential))[0]
+    how = {"precision": "O0", "half": "bf16", "strategy": SINGLE.strategy, "implementation": "torch"}
+    assert "no wrapper was asked for, but the wrapper is torch.nn" in effective.contradictions(ran, **how)[0]
+
+
+def test_weights_that_are_not_sharded_as_declared_are_noticed() -> None:
+    strategy = replace(SINGLE.strategy, weights="sharded")
+    assert "weights are declared sharded, but they are replicated" in wrong("O0", "O0", strategy)
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(level: str) -> None:
-    session = session_for(rank_job(level, half="fp16"))
+    session = parts_for(level, half="fp16").session()
     ran, _ = train(session)
     assert ran["scaler"]["dynamic"] and ran["scaler"]["class"] == "torch.amp.grad_scaler.GradScaler"
     before = {name: p.detach().clone() for name, p in session.model.named_parameters()}
@@ -115,13 +133,13 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
 def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
     level: str, bad: set[int], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = rank_job(level, half="fp16")
-    session, steps = session_for(job), count()
+    parts = parts_for(level, half="fp16")
+    session, steps = parts.session(), count()
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
-    monkeypatch.setattr(rank, "_session", lambda job: session)
-    checks = record._checks([rank._measure(job, lambda *phase, **more: lambda step: None, 0)])
+    plan = rank.Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
+    checks = record._checks([rank._measure(plan, lambda *phase, **more: lambda step: None, 0)])
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
@@ -149,15 +167,16 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
     """Not in the momentum either, which torch's fused step makes uninitialised, for a kernel that then does nothing."""
     empty_like = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda *given, **more: empty_like(*given, **more).fill_(float("nan")))
-    job, weights = rank_job("O1", half="fp16"), []
+    parts, weights = parts_for("O1", half="fp16"), []
     for losses in ([float("inf"), 3.0, 2.0], [3.0, 2.0]):
         weight = nn.Parameter(torch.arange(8.0))
-        scaling = LossScaling(job, job.build_optimizer([weight]))
+        amp = Amp(precision_of("O1", torch.float16), parts.device, parts.build_optimizer)
+        amp.prepare(nn.ParameterList([weight]))
         for factor in losses:
-            scaling.optimizer.zero_grad()
-            scaling.backward((weight * factor).sum())
-            scaling.step()
-        assert int(scaling.skipped or 0) == len(losses) - 2
+            amp.zero_grad()
+            amp.backward((weight * factor).sum())
+            amp.step()
+        assert int(amp.skipped_steps()) == len(losses) - 2
         weights.append(weight.detach())
     assert torch.equal(*weights) and not torch.equal(weights[0], torch.arange(8.0))
 
@@ -165,7 +184,7 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
     """Those of fp32, but for rounding, and not as many times as the loss was scaled."""
-    plain, session = (session_for(rank_job(*asked, global_batch=8)) for asked in (("O0",), (level, "fp16")))
+    plain, session = (parts_for(*asked, global_batch=8).session() for asked in (("O0",), (level, "fp16")))
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     train(plain)
     train(session)
@@ -178,31 +197,31 @@ def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: st
 
 
 def test_master_weights_are_updated_in_fp32_and_copied_back() -> None:
-    session = session_for(rank_job("O2"))
-    before = [master.clone() for master in session.masters]  # type: ignore[attr-defined]
+    session = parts_for("O2").session()
+    before = [master.clone() for master in session.amp.masters]
     train(session)
-    for old, master, weight in zip(before, session.masters, session.half_weights, strict=True):  # type: ignore[attr-defined]
+    for old, master, weight in zip(before, session.amp.masters, session.amp.half_weights, strict=True):
         assert master.dtype is torch.float32 and not torch.equal(old, master)
         assert torch.equal(weight, master.bfloat16())
 
 
 def test_gradients_that_apex_dropped_after_the_step_are_had_from_the_half_ones() -> None:
     """As apex 25.05 leaves them: fp32 masters in the optimizer without a gradient, half weights with a scaled one."""
-    session = ApexSession.__new__(ApexSession)
+    amp = ApexAmp(precision_of("O2", torch.float16), torch.device("cpu"), torch.optim.SGD)
     half = nn.Parameter(torch.ones(3, dtype=torch.float16))
     half.grad = torch.tensor([1024.0, 2048.0, float("inf")], dtype=torch.float16)
     norm = nn.Parameter(torch.ones(2))
     norm.grad = torch.tensor([0.5, 0.25])  # unscaled in its place
-    session.model = nn.ParameterList([half, norm])
-    session.optimizer = torch.optim.SGD([half.detach().float(), norm], lr=0.1)
-    session.scale = 1024.0
-    found = [None if gradient is None else gradient.tolist() for gradient in session.gradients()]
+    amp.model = nn.ParameterList([half, norm])
+    amp.scale = 1024.0
+    found = [None if gradient is None else gradient.tolist() for gradient in amp.gradients()]
     assert found == [[1.0, 2.0, float("inf")], [0.5, 0.25]]
 
 
 def test_o3_trains_and_its_loss_is_fp32() -> None:
-    session = HalfSession(rank_job("O3"), wrap=lambda model, job: model)
-    load = data.loader(data.batches(session.job.workload, 1, range(1), pin=False), session.job.device)
+    parts = parts_for("O3")
+    session = parts.session()
+    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
     assert session.forward(load()).dtype is torch.float32
 
 
@@ -226,34 +245,39 @@ def test_apex_says_whether_it_has_its_kernels(kernels: bool, tmp_path: Path, mon
         file.write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     wrapper = importlib.import_module("apex.parallel").DistributedDataParallel
-    ran, _ = train(session_for(rank_job(), wrap=lambda model, job: wrapper(model)))
+    ran, _ = train(parts_for().session(wrap=wrapper))
     assert (ran["parallel_impl"], ran["apex_kernels"]) == ("apex", kernels)
-    ran, _ = train(session_for(rank_job()))
+    ran, _ = train(parts_for().session())
     assert ran["apex_kernels"] is None, "nothing of apex ran"
 
 
 @pytest.mark.parametrize(
     ("strategy", "precision", "impl", "cuda", "there", "expected"),
     [
-        ("ddp", "O0", "auto", True, True, ("torch", "torch", False)),
+        ("ddp", "O0", "auto", True, True, ("native", "torch", False)),
         ("ddp", "O2", "auto", True, True, ("apex", "torch", False)),
-        ("apex_ddp", "O0", "auto", True, True, ("torch", "apex", False)),
+        ("apex_ddp", "O0", "auto", True, True, ("native", "apex", False)),
         ("apex_ddp", "O1", "auto", True, False, ("native", "native", False)),
         ("apex_ddp", "O1", "auto", False, True, ("native", "native", False)),
         ("apex_ddp", "O1", "native", True, True, ("native", "native", False)),
         ("apex_ddp", "O1", "apex", True, False, ("apex", "apex", True)),
         ("ddp", "O1", "apex", False, True, ("apex", "torch", True)),
-        ("ddp", "O0", "apex", False, False, ("torch", "torch", False)),
+        ("ddp", "O0", "apex", False, False, ("native", "torch", False)),
     ],
 )
 def test_who_implements_what(
     strategy: str, precision: str, impl: str, cuda: bool, there: bool, expected: tuple[str, str, bool]
 ) -> None:
     problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
-    *chosen, problem = apex.implementations(
-        strategy=strategy, precision=precision, impl=impl, cuda=cuda, problems=problems
-    )
+    found = discover.load(*discover.resolve(strategy)).strategy
+    *chosen, problem = apex.implementations(found, precision=precision, impl=impl, cuda=cuda, problems=problems)
     assert (*chosen, problem is not None) == expected
+
+
+def test_a_strategy_without_apex_takes_the_native_level() -> None:
+    strategy = replace(SINGLE.strategy, amp=("native",))
+    problems = {"apex.amp": None, "apex.parallel": None}
+    assert apex.implementations(strategy, precision="O1", impl="auto", cuda=True, problems=problems)[0] == "native"
 
 
 class Sleepy(Session):
@@ -314,10 +338,10 @@ def test_garbage_collection_is_held_off_and_comes_back() -> None:
 
 
 def test_losses_are_those_of_the_steps() -> None:
-    session = session_for(rank_job())
+    session = parts_for().session()
     _, timings = train(session, steps=3)
-    again = session_for(rank_job())
-    load = data.loader(data.batches(again.job.workload, 1, range(1), pin=False), again.job.device)
+    again = parts_for().session()
+    load = data.loader(data.batches(again.parts.workload, 1, range(1), pin=False), again.parts.device)
     expected = []
     for _ in range(3):
         loss = again.forward(load())

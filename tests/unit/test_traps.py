@@ -198,14 +198,13 @@ def test_launch_blocking_is_refused_where_it_blocks(
 # Who measures does not disturb
 
 RESTING = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy
 
-    SCENARIO = Scenario(summary="sleeps", strategy="custom")
+    SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
 
-    def setup(job):
+    def build(parts):
         import time
-        from bench.worker.session import session_for
-        session = session_for(job, wrap=lambda model, job: model)
+        session = parts.session()
         optimize = session.optimize
         def rest():
             optimize()

@@ -22,17 +22,15 @@ from bench.worker import rank as one_rank
 FOUND = discover.load(*discover.resolve("ddp"))
 
 FAILING = """
-    from bench.seams.scenario import Scenario
+    from bench.seams import Scenario, Strategy
 
-    SCENARIO = Scenario(summary="fails", strategy="custom", needs=("distributed",))
+    SCENARIO = Scenario(summary="fails", strategy=Strategy(label="planted"))
 
-    def setup(job):
+    def build(parts):
         import os, signal, sys, time, torch
-        from bench.worker.parallel import distributed_data_parallel
-        from bench.worker.session import session_for
-        if job.rank == 1:
+        if parts.rank == 1:
             {fault}
-        return session_for(job, wrap=distributed_data_parallel)
+        return parts.build("ddp")
 """
 
 
@@ -96,12 +94,12 @@ def test_want_of_memory_is_known_in_all_its_forms(
 
 def test_a_rank_that_makes_no_progress_is_ended(execute: Callable[..., Executed]) -> None:
     source = FAILING.format(fault="pass").replace(
-        "return session_for(job, wrap=distributed_data_parallel)",
-        "session = session_for(job, wrap=distributed_data_parallel)\n"
+        'return parts.build("ddp")',
+        'session = parts.build("ddp")\n'
         "        optimize, calls = session.optimize, []\n"
         "        def sometimes():\n"
         "            calls.append(1)\n"
-        "            if len(calls) == 20 and job.rank == 1:\n"
+        "            if len(calls) == 20 and parts.rank == 1:\n"
         "                time.sleep(600)\n"
         "            optimize()\n"
         "        session.optimize = sometimes\n"

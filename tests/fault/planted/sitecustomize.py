@@ -116,7 +116,7 @@ def _in_rank():
     original = rank.loop.run_window
 
     def run_window(session, load, steps, **options):
-        phase = "warmup" if sum(before) < session.job.workload.warmup else "measured"
+        phase = "warmup" if sum(before) < session.parts.workload.warmup else "measured"
         before.append(steps)
         optimize, done = session.optimize, []
 

@@ -1,0 +1,122 @@
+"""What a strategy declares: how one model becomes a model on all devices.
+
+A strategy is one file, ``strategies/NAME.py``, or part of a scenario's own file: a declaration that needs the standard
+library alone, and ``build(parts)``, which imports torch inside and returns a session:
+
+    from bench.seams import Strategy, rank_per_device
+
+    STRATEGY = Strategy(label="torch DDP", ranks=rank_per_device)
+
+    def build(parts):
+        from torch.nn.parallel import DistributedDataParallel
+
+        return parts.session(wrap=DistributedDataParallel, quiet=lambda module: module.no_sync())
+
+:class:`bench.worker.session.Parts` says what ``parts`` has. A strategy may also define ``probe(session, load, steps,
+tick)``: one row a step with the times of its own parts, for the diagnostic launch (``probe`` of :class:`Strategy`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PRECISIONS = ("O0", "O1", "O2", "O3")
+ROLES = ("replica", "server", "stage")
+WEIGHTS = ("replicated", "sharded")
+HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "violet", "magenta")
+DASHES = ("solid", "dotted", "dashed", "dash-dot", "short")
+AMP = ("native", "apex")
+APEX_MODULES = ("apex.amp", "apex.parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process of a launch: what it does, on which of the chosen devices (CPU: ranks) by position, and how many of
+    the equal parts of the global batch it trains."""
+
+    role: str = "replica"
+    devices: tuple[int, ...]
+    replicas: int = 1
+
+
+def one_rank(devices: int) -> tuple[Rank, ...]:
+    """One process on the first device, with the whole batch."""
+    return (Rank(devices=(0,)),)
+
+
+def one_rank_for_all(devices: int) -> tuple[Rank, ...]:
+    """One process that drives all devices and cuts the batch up among them."""
+    return (Rank(devices=tuple(range(devices)), replicas=devices),)
+
+
+def rank_per_device(devices: int) -> tuple[Rank, ...]:
+    """A process for each device, each with an equal part of the batch."""
+    return tuple(Rank(devices=(device,)) for device in range(devices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One of the ways in which a strategy can be had. ``wrapper``: the class that must be seen around the model, None:
+    no wrapper. ``needs``: the module of apex without which it cannot be had."""
+
+    name: str
+    label: str
+    wrapper: str | None
+    needs: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """How one model becomes a model on all devices.
+
+    ``label``: what tables and plots call it. ``ranks``: the processes for a number of devices. ``group``: whether they
+    form a process group. ``implementations``: in order of preference; without any, whatever ``build`` gives is taken.
+    ``alone_label``: what it is called where it came to one replica. ``weights``: whether each rank holds all of them.
+    ``not_comparable``: why its gradients and losses cannot be those of the reference; None where they can.
+    ``precisions``: the levels that go with it; ``amp``: whose implementation of them. ``probe``: the name of what
+    ``probe()`` times in a diagnostic launch. ``hue``, ``dash``: of its plots.
+
+    Raises ``ValueError`` naming the field when a value is not one of those that it can have.
+    """
+
+    label: str
+    ranks: Callable[[int], tuple[Rank, ...]] = rank_per_device
+    group: bool = True
+    implementations: tuple[Implementation, ...] = ()
+    alone_label: str | None = None
+    weights: str = "replicated"
+    not_comparable: str | None = None
+    precisions: tuple[str, ...] = PRECISIONS
+    amp: tuple[str, ...] = AMP
+    probe: str | None = None
+    hue: str = "magenta"
+    dash: str = "short"
+
+    def processes(self, devices: int) -> int:
+        """How many ranks there are on ``devices`` chosen devices (CPU: on ``--nproc`` ranks)."""
+        return len(self.ranks(devices))
+
+    def replicas(self, devices: int) -> int:
+        """Into how many equal parts the global batch is cut."""
+        return sum(rank.replicas for rank in self.ranks(devices))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.label, str) or not self.label.strip():
+            raise ValueError("label is empty: say in a few words what tables and plots call it")
+        if not callable(self.ranks):
+            raise ValueError(f"ranks={self.ranks!r} is not a function; take rank_per_device or one_rank of bench.seams")
+        for field, values, allowed in (
+            ("weights", (self.weights,), WEIGHTS),
+            ("precisions", self.precisions, PRECISIONS),
+            ("amp", self.amp, AMP),
+            ("hue", (self.hue,), HUES),
+            ("dash", (self.dash,), DASHES),
+            ("needs", tuple(one.needs for one in self.implementations if one.needs), APEX_MODULES),
+        ):
+            for value in values:
+                one_of(field, value, allowed)
+
+
+def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises ``ValueError`` naming the field where ``value`` is not allowed."""
+    if value not in allowed:
+        raise ValueError(f"{field}={value!r} is not one of {', '.join(allowed)}")

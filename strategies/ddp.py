@@ -1,0 +1,62 @@
+"""``torch.nn.parallel.DistributedDataParallel`` with its defaults: buckets of 25 MiB, buffers broadcast."""
+
+from bench.seams import Implementation, Strategy, rank_per_device
+
+STRATEGY = Strategy(
+    label="torch DDP",
+    ranks=rank_per_device,
+    implementations=(
+        Implementation(
+            name="torch", label="torch DDP", wrapper="torch.nn.parallel.distributed.DistributedDataParallel"
+        ),
+    ),
+    probe="logger",
+    hue="blue",
+    dash="solid",
+)
+
+LOGGED_EVERY = 1 << 30
+"""The steps that DDP's logger times: the first ten, always, and then every so many; torch's default is 100.
+It waits for the GPU in those (``Reducer::should_collect_runtime_stats``), so none of them is to be a measured one."""
+
+SETTLING_STEPS = 1
+
+
+def build(parts):
+    from torch.nn.parallel import DistributedDataParallel
+
+    def wrap(model):
+        device_ids = [parts.device.index] if parts.device.type == "cuda" else None
+        wrapped = DistributedDataParallel(model, device_ids=device_ids)
+        wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
+        return wrapped
+
+    return parts.session(wrap=wrap, quiet=lambda module: module.no_sync())
+
+
+def probe(session, load, steps, tick):
+    """What DDP's own logger says of ``steps`` steps: a row a step.
+
+    ``compute_ms`` (backward computation), ``comm_ms`` (from the first bucket's start to the last one's end) and
+    ``overlap_ms`` (the part of it while gradients were still computed). The logger describes the iteration before, so
+    each is read after the next forward pass.
+    """
+    module = session.module
+    module._set_ddp_runtime_logging_sample_rate(1)
+    rows = []
+    for step in range(steps + SETTLING_STEPS + 1):
+        loss = session.forward(load())
+        logged = module._get_ddp_logging_data()
+        if step > SETTLING_STEPS:
+            rows.append(
+                {
+                    "compute_ms": logged["backward_compute_time"] / 1e6,
+                    "comm_ms": logged["backward_comm_time"] / 1e6,
+                    "overlap_ms": logged["backward_compute_comm_overlap_time"] / 1e6,
+                }
+            )
+        session.backward(loss)
+        session.optimize()
+        tick(step + 1)
+    module._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
+    return rows, None
