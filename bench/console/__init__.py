@@ -1,5 +1,6 @@
 """What a person sees while bench works: a bar on a terminal, plain lines elsewhere; tables at the end."""
 
+import io
 import os
 import re
 import statistics
@@ -8,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 PLAIN_INTERVAL_S = 10.0
 
@@ -330,51 +332,48 @@ def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
     return "\n".join([text, *about_intervals(table), *reasons])
 
 
+LEAST = 24
+"""What the last column of a table is not folded below."""
+
+
 def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None = None) -> str:
     """Rows of cells as lines of columns; the first row is the heading, columns named in ``left`` are left-aligned.
 
-    ``width``: that of the terminal, None where there is none. Of a table that is wider, the last cell of each row
-    stands on a line of its own below the others; of one that is wider all the same, the columns that have no room
-    follow in a second table, and so on, each beginning with those in ``left`` that stand before all others.
+    ``width``: that of the terminal, None where there is none. The last column is folded where it has no room; columns
+    that have none even so follow in another table, which begins with those in ``left`` that stand before all others.
     """
-    whole = _aligned(rows, left)
-    if width is None or _width(whole) <= width:
-        return "\n".join(whole)
-    heading, rule, *lines = _aligned([row[:-1] for row in rows], left)
-    if _width([heading, rule, *lines]) <= width:
-        pairs = zip([heading, *lines], rows, strict=True)
-        head, *others = [f"{line}\n  {row[-1]}" if row[-1] else line for line, row in pairs]
-        return "\n".join([head, rule, *others])
-    label = max(1, len(list(takewhile(lambda name: name in left, rows[0][:-1]))))
-    tables: list[str] = []
-    first, end = label, len(rows[0])
-    while first < end:
-        last = first + 1
-        while last < end and _width(_aligned(_part(rows, label, first, last + 1), left)) <= width:
-            last += 1
-        tables.append("\n".join(_aligned(_part(rows, label, first, last), left)))
-        first = last
-    return "\n\n".join(tables)
+    from rich.console import Console as RichConsole
+
+    room = 10_000 if width is None else width
+    out = RichConsole(file=io.StringIO(), width=10_000, color_system=None)
+    rest = list(range(len(rows[0])))
+    label = [rest.pop(0) for _ in takewhile(lambda name: name in left, rows[0][:-1])] or [rest.pop(0)]
+    texts = []
+    while rest:
+        shown = [*label, rest.pop(0)]
+        while rest and out.measure(_table(rows, [*shown, rest[0]], left)).minimum <= room:
+            shown.append(rest.pop(0))
+        with out.capture() as captured:
+            out.print(_table(rows, shown, left), width=room)
+        texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    return "\n\n".join(texts)
 
 
-def _part(rows: Sequence[Sequence[str]], label: int, first: int, last: int) -> list[list[str]]:
-    """The first ``label`` columns, and those from ``first`` up to before ``last``."""
-    return [[*row[:label], *row[first:last]] for row in rows]
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str]) -> "Table":
+    """These columns: the heading, a rule below it, and the other rows."""
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _width(lines: Sequence[str]) -> int:
-    return max(map(len, lines))
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[str]) -> list[str]:
-    """The heading, a rule below it, and the other rows."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if heading in left else cell.rjust(width)
-            for cell, width, heading in zip(row, widths, rows[0], strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return lines
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        last = column == len(rows[0]) - 1
+        longest = max(len(row[column]) for row in rows)
+        justify: Literal["left", "right"] = "left" if rows[0][column] in left else "right"
+        table.add_column(justify=justify, no_wrap=not last, min_width=min(longest, LEAST if last else longest))
+    heading, *others = ([Text(row[column]) for column in columns] for row in rows)
+    table.add_row(*heading)
+    table.add_row(*[Rule(characters="-", style="")] * len(columns))
+    for row in others:
+        table.add_row(*row)
+    return table

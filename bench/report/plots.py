@@ -1,7 +1,11 @@
 """The plots of a run, each as an SVG and a PNG that can stand alone: title, device, model, batch and source on them."""
 
+import ctypes
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
@@ -11,8 +15,8 @@ from bench.analyse.labels import what_ran
 from bench.analyse.launches import only, shown
 from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
+from bench.core.channel import die_with_parent
 from bench.core.records import PHASES
-from bench.report.aside import Aside, give_back
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import (
     KEY_ROW_IN,
@@ -48,34 +52,69 @@ if TYPE_CHECKING:
 
 DOTS_PER_SCENARIO = 1000
 
-
 MANY_SAMPLES = 500_000
-"""From so many on, what is drawn of the whole run's samples is drawn beside the rest, in a process of its own."""
+"""From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 
 ORDER = ("trade-off", "losses", "time-spent", "step-times", "phases", "memory-stack", "memory", "power", "elapsed")
 """In which a reader finds the plots."""
 
 
-def of_run(run: Analysed, samples: Aside[list[Plot]] | None = None) -> list[Plot]:
-    """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, where they are begun."""
+def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
+    """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
     found = _drawn((trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
-    found += of_samples(run) if samples is None else samples.result()
+    try:
+        found += of_samples(run) if samples is None else samples.result()
+    except BrokenProcessPool:  # it was killed, such as for want of memory
+        found += of_samples(run)
     return sorted(found, key=lambda plot: ORDER.index(plot.name))
 
 
 def of_samples(run: Analysed) -> list[Plot]:
-    """The plots of all samples of the run: about as much work as the others together, where there are many."""
+    """The plots of all samples of the run: about as much work as the others together if there are many."""
     found = _drawn((memory_stack,), run)
-    give_back()
+    _give_back()
     return found + _drawn((power,), run)
 
 
-def begun(run: Analysed) -> Aside[list[Plot]] | None:
-    """The plots of samples, begun in a process of their own; None where there are too few for that."""
+def begun(run: Analysed) -> "Future[list[Plot]] | None":
+    """The plots of samples, begun in a second process; None if there are too few for that, or no room for it.
+
+    The process is a fork, so that it has every table without a copy.
+    """
     if len(run.memory) + len(run.device) < MANY_SAMPLES or len(os.sched_getaffinity(0)) < 2:
         return None
     _ = run.devices, run.windows  # which both need
-    return Aside(lambda: of_samples(run))
+    _give_back()
+    second = ProcessPoolExecutor(1, multiprocessing.get_context("fork"), initializer=_keep, initargs=(run, os.getpid()))
+    try:
+        return second.submit(_of_kept)
+    except OSError:
+        return None
+    finally:
+        second.shutdown(wait=False)
+
+
+_kept: list[Analysed] = []
+"""In the second process: its run, which is too large to be sent there."""
+
+
+def _keep(run: Analysed, parent: int) -> None:
+    die_with_parent(parent)
+    _kept.append(run)
+
+
+def _of_kept() -> list[Plot]:
+    return of_samples(_kept[0])
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, since two processes share it."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl and others do it by themselves
+    if trim is not None:
+        trim(0)
 
 
 def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed) -> list[Plot]:
