@@ -44,7 +44,7 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 def build(parts: Parts) -> Session:
     """The session of the scenario that was asked for, in a rank whose measured window is preceded by the blocks."""
     job = parts.job
-    with open(os.path.join(job.scratch, "ask.json"), encoding="utf-8") as file:
+    with open(os.path.join(job.logs, "ask.json"), encoding="utf-8") as file:
         ask = json.load(file)
     if any(
         one["what"] == "gate" for one in ask["measures"]
@@ -69,7 +69,7 @@ def build(parts: Parts) -> Session:
                 block = Block(session, load, one["steps"], device, on_step, one["times"])
                 measure = {"overhead": overhead, "sampler": sampler, "gate": gate}[one["what"]]
                 results.append(measure(block, parts, one["seconds"], one["peace_s"]))
-            with open(os.path.join(job.scratch, f"blocks{parts.rank}.json"), "w", encoding="utf-8") as file:
+            with open(os.path.join(job.logs, f"blocks{parts.rank}.json"), "w", encoding="utf-8") as file:
                 json.dump(results, file)
         done += steps
         return run_window(session, load, steps, device=device, on_step=on_step, note=note)
@@ -209,7 +209,7 @@ def sampler(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[
         rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, parts.rank, 0)
         return {"rounds": both}
     process = Sampler.start(
-        device=block.device.type, gpus=parts.job.devices, spool=parts.job.scratch, host=os.uname().nodename
+        device=block.device.type, gpus=parts.job.devices, spool=parts.job.logs, host=os.uname().nodename
     )
     launch = 0
 
@@ -244,7 +244,7 @@ def gate(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[str
     channel = None
     if parts.rank == 0:
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(os.path.join(parts.job.scratch, "gate"))
+        connection.connect(os.path.join(parts.job.logs, "gate"))
         channel = Channel(connection)
     done: list[dict[str, Any]] = []
     while True:

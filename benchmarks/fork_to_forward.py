@@ -1,4 +1,4 @@
-"""From the start of a launch to its first forward pass: the worker host against torchrun, on the very same job file.
+"""From the start of a launch to its first forward pass: the worker host against torchrun, with the very same job.
 
     python benchmarks/fork_to_forward.py
 
@@ -11,18 +11,12 @@ The host starts once for a whole run; its own start is printed, and no part of t
 The host's launch may take a tenth of torchrun's.
 """
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
-import time
-from dataclasses import replace
 
 import launching
 import paired
 
-from bench.core.records import Job, job_to_json
+from bench.core.records import Job
 
 ALLOWED = 0.1
 
@@ -30,14 +24,18 @@ ALLOWED = 0.1
 def main() -> int:
     options = paired.parser(__doc__, pairs=6).parse_args()
     job = launching.plan("ddp", model="resnet18", image_size=32, global_batch=8, warmup=1, iters=1)
-    with launching.folder() as where, launching.host(where) as host:
-        launching.launch(host, job, where)  # the first one finds files uncached; torchrun's is done below
-        torchrun(job, where)
+    os.environ["PYTHONPATH"] = paired.ROOT  # where torchrun's ranks find bench
+    with (
+        launching.folder() as where,
+        launching.host(where) as host,
+        launching.host(where, command=torchrun) as foreign,
+    ):
+        hosts = {"A": foreign, "B": host}
+        for kind in hosts:
+            launching.launch(hosts[kind], job, where)  # the first one finds files uncached
 
         def measure(kind: str) -> float:
-            if kind == "A":
-                return torchrun(job, where)
-            return first_forward_s(launching.read(launching.launch(host, job, where), job.processes))
+            return first_forward_s(launching.launch(hosts[kind], job, where).results)
 
         measured = paired.rounds(
             options.pairs, measure, paired.SHORT, lambda done: paired.progress(f"{done}/{options.pairs} pairs")
@@ -55,30 +53,10 @@ def main() -> int:
     return paired.finish("fork_to_forward", [comparison], notes=[note], as_json=options.json, torch=version)
 
 
-def torchrun(job: Job, where: str) -> float:
-    """Seconds from the start of torchrun to the first forward pass. Raises ``RuntimeError`` when it fails."""
-    scratch = tempfile.mkdtemp(dir=where)
-    file = os.path.join(scratch, "job.json")
-    with open(file, "w", encoding="utf-8") as text:
-        json.dump(job_to_json(replace(job, scratch=scratch, logs=scratch)), text)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.processes)]
-    environment = os.environ | {
-        "PYTHONPATH": paired.ROOT,
-        "OMP_NUM_THREADS": str(job.threads),
-        "CUDA_VISIBLE_DEVICES": "",
-        "GLOO_SOCKET_IFNAME": "lo",  # as the host has it: no time is spent on names of the network
-    }
-    born = time.perf_counter_ns()
-    done = subprocess.run(
-        [*command, "-m", "bench.worker", file],
-        env=environment | {"BENCH_BORN_NS": str(born)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"torchrun failed:\n{done.stdout[-2000:]}")
-    return first_forward_s(launching.read(scratch, job.processes))
+def torchrun(job: Job, python: str) -> list[str]:
+    """The command of a launch by torchrun."""
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.processes)]
+    return [*command, "-m", "bench.worker"]
 
 
 def first_forward_s(results: list[dict[str, float]]) -> float:

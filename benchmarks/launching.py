@@ -21,7 +21,7 @@ from bench.core.channel import Channel
 from bench.core.records import Job
 from bench.plan import DEFAULT_GLOBAL_BATCH, DEFAULT_IMAGE_SIZE, Request, launches
 from bench.seams import discover
-from bench.sites.local import WorkerHost
+from bench.sites.local import Outcome, WorkerHost
 
 QUIET = 0.05
 STRETCH_S = 1.0
@@ -114,24 +114,25 @@ def folder() -> Iterator[str]:
 
 
 @contextmanager
-def host(where: str, *, device: str = "cpu", fresh: bool = False) -> Iterator[WorkerHost]:
+def host(
+    where: str, *, device: str = "cpu", fresh: bool = False, command: Callable[[Job, str], list[str]] | None = None
+) -> Iterator[WorkerHost]:
     """A worker host that is ready, with its log in the folder ``where``."""
-    log = os.path.join(where, f"worker-host-{'fresh' if fresh else 'forked'}.log")
-    with WorkerHost(python=None, fresh=fresh, apex_path=None, log=log, device=device) as started:
+    log = os.path.join(where, f"worker-host-{'launcher' if command else 'fresh' if fresh else 'forked'}.log")
+    with WorkerHost(python=None, fresh=fresh, apex_path=None, log=log, device=device, command=command) as started:
         started.wait_until_ready()
         yield started
 
 
 def launch(
     on: WorkerHost, job: Job, where: str, on_event: Callable[[dict[str, Any]], None] = lambda event: None
-) -> str:
-    """Do one launch and return the folder its ranks wrote into. Raises ``RuntimeError`` with the reason when it fails.
+) -> Outcome:
+    """Do one launch. Raises ``RuntimeError`` with the reason when it fails.
 
-    ``where``: the folder to make it in, unless the job has one. Progress is followed as ``bench run`` follows it when
-    standard error is no terminal, and goes nowhere.
+    ``where``: the folder for that of its logs, unless the job names one. Progress is followed as ``bench run`` follows
+    it when standard error is no terminal, and goes nowhere.
     """
-    scratch = job.scratch or tempfile.mkdtemp(dir=where)
-
+    job = replace(job, logs=job.logs or tempfile.mkdtemp(dir=where))
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         following = RunProgress(Console(stream=nowhere), steps=job.steps, global_batch=job.workload.global_batch)
         following.expect([job.scenario])
@@ -142,26 +143,26 @@ def launch(
                 following.hear(event)
 
             following.begin(job.scenario)
-            outcome = on.run(replace(job, scratch=scratch, logs=scratch), hear)
+            outcome = on.perform(job, hear)
     if outcome.status != "ok":
-        raise RuntimeError(f"the launch of {job.scenario} failed: {outcome.reason}{_log(scratch)}")
-    return scratch
+        raise RuntimeError(f"the launch of {job.scenario} failed: {outcome.reason}{_log(job.logs)}")
+    return outcome
 
 
-def read(scratch: str, processes: int, name: str = "rank") -> list[Any]:
-    """The files ``<name><R>.json`` of a launch, in the order of ranks."""
+def read(job: Job) -> list[Any]:
+    """What the ranks of a job of :func:`block_job` left, in the order of ranks."""
     results = []
-    for rank in range(processes):
-        with open(os.path.join(scratch, f"{name}{rank}.json"), encoding="utf-8") as file:
+    for rank in range(job.processes):
+        with open(os.path.join(job.logs, f"blocks{rank}.json"), encoding="utf-8") as file:
             results.append(json.load(file))
     return results
 
 
-def _log(scratch: str) -> str:
+def _log(folder: str) -> str:
     """What the first rank that left a log said, from the end."""
-    for entry in sorted(os.listdir(scratch)):
+    for entry in sorted(os.listdir(folder)):
         if entry.endswith(".log"):
-            with open(os.path.join(scratch, entry), encoding="utf-8", errors="replace") as file:
+            with open(os.path.join(folder, entry), encoding="utf-8", errors="replace") as file:
                 text = file.read()
             if text.strip():
                 return "\n" + text[-2000:]
@@ -219,8 +220,9 @@ def blocks(job: Job, *measures: Measure) -> list[Blocks]:
     cores and not on this GPU. Raises ``RuntimeError`` when the launch fails.
     """
     with folder() as where, host(where, device=job.workload.device) as started:
-        scratch = launch(started, block_job(job, where, *measures), where)
-        of_ranks = read(scratch, job.processes, "blocks")
+        asked = block_job(job, where, *measures)
+        launch(started, asked, where)
+        of_ranks = read(asked)
         version = torch_version(started)
     return [_blocks(list(results), job.workload.device, version) for results in zip(*of_ranks, strict=True)]
 
@@ -242,11 +244,11 @@ def _blocks(results: list[dict[str, Any]], device: str, version: str) -> Blocks:
 
 def block_job(job: Job, where: str, *measures: Measure) -> Job:
     """The job with ``blocks.py`` around its scenario, and a folder under ``where`` that says what is asked of it."""
-    scratch = tempfile.mkdtemp(dir=where)
-    with open(os.path.join(scratch, "ask.json"), "w", encoding="utf-8") as file:
+    folder = tempfile.mkdtemp(dir=where)
+    with open(os.path.join(folder, "ask.json"), "w", encoding="utf-8") as file:
         json.dump({"strategy": job.strategy, "measures": [asdict(one) for one in measures]}, file)
     strategy_file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "blocks.py")
-    return replace(job, strategy="blocks", strategy_file=strategy_file, scratch=scratch)
+    return replace(job, strategy="blocks", strategy_file=strategy_file, logs=folder)
 
 
 class Turns:
@@ -255,7 +257,7 @@ class Turns:
     def __init__(self, on: WorkerHost, job: Job, where: str, steps: int = 1) -> None:
         self.job = block_job(job, where, Measure(what="gate", steps=steps))
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(os.path.join(self.job.scratch, "gate"))
+        self.listener.bind(os.path.join(self.job.logs, "gate"))
         self.listener.listen(1)
         self.listener.settimeout(START_LIMIT_S)
         self.pids: dict[int, int] = {}
@@ -307,7 +309,7 @@ class Turns:
         self.background.join()
         self.channel.close()
         self.listener.close()
-        results = read(self.job.scratch, self.job.processes, "blocks")
+        results = read(self.job)
         return [[Turn(**turn) for turn in result["blocks"]] for (result,) in results]
 
 

@@ -1,6 +1,5 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
-import json
 import os
 import subprocess
 import textwrap
@@ -95,7 +94,7 @@ def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Reques
 
 @dataclass
 class Executed:
-    """A launch that is over: its outcome, what each rank wrote, its folder, and every message that was heard."""
+    """A launch that is over: its outcome, what each rank sent, its folder, and every message that was heard."""
 
     outcome: Outcome
     results: list[dict[str, Any]]
@@ -147,15 +146,10 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             scenario = str(file)
         found = discover.load(*discover.resolve(scenario))
         (planned,) = launches(request_for((found,), **changes), (found,), cores=2)
-        job = replace(planned.job, scratch=str(folder), logs=str(folder), rendezvous_timeout_s=60.0)
+        job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)
         events: list[dict[str, Any]] = []
-        outcome = on.run(job, events.append)
-        results = (
-            [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(job.processes)]
-            if (outcome.status == "ok")
-            else []
-        )
-        return Executed(outcome, results, folder, events)
+        outcome = on.perform(job, events.append)
+        return Executed(outcome, outcome.results, folder, events)
 
     return run
 

@@ -6,6 +6,11 @@ import signal
 import socket
 from typing import Any
 
+ADDRESS, TOKEN = "BENCH_SUPERVISOR", "BENCH_TOKEN"
+"""What a site sets in the environment of ranks that inherit no socket: HOST:PORT to connect to, and the secret that
+shows there that a rank of this launch has come."""
+
+PIECE_BYTES = 1 << 18
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -19,7 +24,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self.closed = False
-        self._pending = b""
+        self._pending: list[bytes] = []
 
     @classmethod
     def from_fd(cls, fd: int) -> "Channel":
@@ -38,14 +43,21 @@ class Channel:
             self.closed = True
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that are there, waiting for data once. Sets ``closed`` at the end of the stream."""
+        """The messages that are complete, waiting for data once. Sets ``closed`` at the end of the stream.
+
+        A message of several MB comes in many pieces: no call waits for more than the next one.
+        """
         try:
-            data = self.socket.recv(1 << 16)
+            data = self.socket.recv(PIECE_BYTES)
         except ConnectionResetError:
             data = b""
         if not data:
             self.closed = True
-        *lines, self._pending = (self._pending + data).split(b"\n")
+        self._pending.append(data)
+        if b"\n" not in data:
+            return []
+        *lines, rest = b"".join(self._pending).split(b"\n")
+        self._pending = [rest]
         return [json.loads(line) for line in lines]
 
     def wait_for(self, event: str) -> dict[str, Any]:
@@ -59,6 +71,14 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self.socket.close()
+
+
+def call_home(rank: int) -> Channel:
+    """Connect to the site that started this rank, and say who has come."""
+    host, _, port = os.environ[ADDRESS].rpartition(":")
+    channel = Channel(socket.create_connection((host, int(port))))
+    channel.send(event="hello", rank=rank, pid=os.getpid(), token=os.environ[TOKEN])
+    return channel
 
 
 def die_with_parent(parent: int) -> None:

@@ -175,10 +175,9 @@ class Job:
 
     ``strategy_file``: defines the strategy's ``build``. ``group``: whether the ranks form a process group. ``threads``:
     the intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can,
-    as the worker host found; None as a whole where nobody has looked yet. ``scratch``: the folder that each rank writes
-    ``rank<R>.json`` into; ``logs``: the one for what it prints. ``purpose``: one of :data:`PURPOSES`.
-    ``replica_counts``: for the reference, the numbers of chunks that are asked for. ``trace``: the file that the
-    profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
+    as the worker host found; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks print.
+    ``purpose``: one of :data:`PURPOSES`. ``replica_counts``: for the reference, the numbers of chunks that are asked
+    for. ``trace``: the file that the profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
     """
 
     launch: int
@@ -196,7 +195,6 @@ class Job:
     threads: int
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
-    scratch: str = ""
     logs: str = ""
     rendezvous_timeout_s: float = 300.0
     stall_timeout_s: float = 30.0
@@ -229,9 +227,9 @@ class Job:
         first = sum(before.replicas for before in self.ranks[:rank])
         return range(first, first + self.ranks[rank].replicas)
 
-    def log_name(self, rank: int) -> str:
-        """The file in the folder ``logs`` that holds what a rank wrote to standard output and error."""
-        return f"launch-{self.launch:03d}-{self.scenario}-rank{rank}.log"
+    def log_name(self, who: int | str) -> str:
+        """The file in the folder ``logs`` that holds what a rank, or ``launcher``, wrote to its standard streams."""
+        return f"launch-{self.launch:03d}-{self.scenario}-{who if isinstance(who, str) else f'rank{who}'}.log"
 
     @property
     def batch_per_replica(self) -> int:

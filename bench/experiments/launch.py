@@ -1,8 +1,6 @@
 """One launch, from its job to its record and rows on disk: the same for whatever a launch is for."""
 
-import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,16 +45,16 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     lab.progress.begin(job.scenario, doing)
     if sampled:
         lab.sampler.begin(job.launch)
-    done = execute(job, lab.host, lab.writer.scratch, lab.writer.logs, on_event)
+    done = execute(job, lab.host, lab.writer.logs, on_event)
     memory, device = lab.sampler.finish(job.launch) if sampled else ([], [])
-    tables = rows.of(job, done.results, done.partial)
+    tables = rows.of(job, done.outcome.results, done.outcome.partial)
     noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
     launch = record.of(job, done, noticed)
     if sampled:
         host = lab.writer.document["machine"]["host"]
         memory += allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
         tables |= {"memory": memory, "device": device}
-    performed = Performed(job=job, record=launch, results=done.results, tables=tables)
+    performed = Performed(job=job, record=launch, results=done.outcome.results, tables=tables)
     with interrupts.held():
         text = keep(performed)
     lab.progress.end(status=launch.status, text=text)
@@ -65,44 +63,27 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     return performed
 
 
-def execute(job: Job, host: WorkerHost, folder: str, logs: str, on_event: Callable[[dict[str, Any]], None]) -> Executed:
-    """Run ``job`` with a scratch folder of its own under ``folder``, and time it."""
-    scratch = os.path.join(folder, f"launch-{job.launch:03d}")
-    os.makedirs(scratch)
-    job = replace(job, scratch=scratch, logs=logs, apex_problems=host.description["apex"]["problems"])
+def execute(job: Job, host: WorkerHost, logs: str, on_event: Callable[[dict[str, Any]], None]) -> Executed:
+    """Run ``job`` and time it. ``logs``: the folder for what its ranks print."""
+    job = replace(job, logs=logs, apex_problems=host.description["apex"]["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
     interrupted = False
     try:
-        outcome = host.run(job, on_event)
+        outcome = host.perform(job, on_event)
     except LaunchInterrupted as error:
         outcome, interrupted = error.outcome, True
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
-    results = _read_results(scratch, job.processes, "rank{}.json")
-    partial = _read_results(scratch, job.processes, "rank{}.partial.json") if outcome.status != "ok" else []
-    shutil.rmtree(scratch)
     for rank in range(job.processes):
         shorten(os.path.join(logs, job.log_name(rank)))
     return Executed(
         outcome=outcome,
-        results=results,
         started_utc=started_utc,
         ended_utc=machine.utc_now(),
         wall_s=wall_s,
         foreign_cores=max(0.0, busy - outcome.cpu_s) / wall_s,
-        partial=partial,
         interrupted=interrupted,
     )
-
-
-def _read_results(scratch: str, processes: int, name: str) -> list[dict[str, Any]]:
-    results = []
-    for rank in range(processes):
-        path = os.path.join(scratch, name.format(rank))
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                results.append(json.load(file))
-    return results
 
 
 def where_to_look(launch: LaunchRecord) -> str:

@@ -1,6 +1,6 @@
 """From what the ranks of a launch report to the record of it in run.json."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.core.records import Job, LaunchRecord
@@ -18,24 +18,19 @@ EXPECTED_TO_DIFFER = {"device"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """A launch that is over. ``results``: what each rank that came to its end wrote, in the order of ranks.
-
-    ``partial``: the steps of the ranks that did not, as far as they came. ``interrupted``: by Ctrl-C or its like.
-    """
+    """A launch that is over. ``interrupted``: by Ctrl-C or its like."""
 
     outcome: Outcome
-    results: list[dict[str, Any]]
     started_utc: str
     ended_utc: str
     wall_s: float
     foreign_cores: float
-    partial: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
 
 
 def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
     """The record of a launch, for run.json. ``checks``: what others have verified about it."""
-    outcome, results = done.outcome, done.results
+    outcome, results = done.outcome, done.outcome.results
     return replace(
         blank(job),
         status=outcome.status,
@@ -58,8 +53,8 @@ def _failure(done: Executed) -> dict[str, Any] | None:
     """What is known of a failure, with how many steps were kept of each rank that has any."""
     if done.outcome.status == "ok":
         return None
-    kept = {str(result["rank"]): len(result["steps"]) for result in done.partial}
-    for result in done.results:
+    kept = {str(result["rank"]): len(result["steps"]) for result in done.outcome.partial}
+    for result in done.outcome.results:
         if "measured" in result:
             kept[str(result["rank"])] = sum(len(result[window]["step_ms"]) for window in ("warmup", "measured"))
     return {**(done.outcome.failure or {}), "steps_kept": kept}

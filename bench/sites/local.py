@@ -1,5 +1,6 @@
 """The command line's end of the worker host: start it, hand it launches, hear what happens."""
 
+import json
 import os
 import select
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.bootstrap import program
@@ -26,6 +27,7 @@ HOST_SILENCE_S = 30.0
 class Outcome:
     """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
 
+    ``results``: of each rank that came to its end, in the order of ranks. ``partial``: the steps of those that did not.
     ``failure``: of one that did not end well, where its first failed rank was and the end of its log.
     """
 
@@ -35,6 +37,8 @@ class Outcome:
     ranks: list[dict[str, Any]]
     cpu_s: float = 0.0
     failure: dict[str, Any] | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    partial: list[dict[str, Any]] = field(default_factory=list)
 
 
 class LaunchInterrupted(KeyboardInterrupt):
@@ -49,6 +53,8 @@ class WorkerHost:
     """A running worker host. Use as a context manager: leaving it ends the host and every rank that it has.
 
     ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.machine.lock``).
+    ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; the worker
+    host forks them itself without.
     ``description``: what the host said of its interpreter (versions, models, which apex; see ``bench.worker.host``).
     """
 
@@ -61,10 +67,12 @@ class WorkerHost:
         log: str,
         device: str,
         locks: tuple[int, ...] = (),
+        command: Callable[[Job, str], list[str]] | None = None,
     ) -> None:
         self.python = python or sys.executable
         self.log = log
         self.description: dict[str, Any] = {}
+        self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
         self._start()
 
@@ -122,7 +130,7 @@ class WorkerHost:
                 )
         raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
 
-    def run(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
+    def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
         """Execute ``job`` and return when all of its ranks are gone. ``on_event`` hears every message of every rank.
 
         A host that dies or says nothing for longer than a rank may takes its launch with it: the status is then
@@ -137,7 +145,8 @@ class WorkerHost:
             _take_note(seen, message)
             on_event(message)
 
-        self.channel.send(event="launch", job=job_to_json(job))
+        command = None if self._command is None else self._command(job, self.python)
+        self.channel.send(event="launch", job=job_to_json(job), command=command)
         try:
             return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S)
         except KeyboardInterrupt as error:
@@ -153,11 +162,14 @@ class WorkerHost:
     ) -> Outcome:
         heard_s = time.monotonic()
         while not self.channel.closed:
-            for message in self._messages(1.0):
-                heard_s = time.monotonic()
+            readable, _, _ = select.select([self.channel], [], [], 1.0)
+            if readable:
+                heard_s = time.monotonic()  # of a message of several MB each piece is a sign of life
+            for message in self.channel.receive() if readable else []:
                 if message["event"] == "over":
-                    names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure")
-                    return Outcome(**{name: message[name] for name in names})
+                    names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial")
+                    results = [json.loads(text) for text in message["results"]]
+                    return Outcome(**{name: message[name] for name in names}, results=results)
                 on_event(message)
             if time.monotonic() - heard_s > patience_s:
                 return self._gone(seen, "timeout", f"the worker host said nothing for {patience_s:.0f} s and was ended")

@@ -1,34 +1,32 @@
-"""A rank under a foreign launcher: ``torchrun --standalone --nproc-per-node 2 -m bench.worker JOB.json``."""
+"""A rank under a foreign launcher: ``torchrun --nproc-per-node 2 -m bench.worker``, started for a site.
 
-import json
+It connects to the worker host, whose address and token are in its environment, and is given its job there. Then it
+answers as the ranks do that the worker host forks.
+"""
+
 import os
-import sys
 import time
 
-from bench.core.channel import Channel
-from bench.core.records import Job, job_from_json
-
-
-def run(job: Job, channel: Channel | None) -> int:
-    """Execute ``job`` as the rank that the environment names."""
-    from bench.worker.rank import Identity, execute
-
-    born_ns = int(os.environ.get("BENCH_BORN_NS", STARTED_NS))
-    execute(job, Identity.from_environment(os.environ), channel, born_ns)
-    return 0
-
-
-def main(arguments: list[str]) -> int:
-    """Read the job's file and run it."""
-    if len(arguments) != 1:
-        print("usage: torchrun [OPTIONS] -m bench.worker JOB.json", file=sys.stderr)
-        return 2
-    with open(arguments[0], encoding="utf-8") as file:
-        job = job_from_json(json.load(file))
-    return run(job, None)
-
+from bench.core.channel import Channel, call_home, die_with_parent
+from bench.core.records import job_from_json
 
 STARTED_NS = time.perf_counter_ns()
 
+
+def run(channel: Channel, *, own_log: bool = False) -> int:
+    """Receive the job, and execute it as the rank that the environment names. ``own_log``: print into its log."""
+    job = job_from_json(channel.wait_for("job")["job"])
+    from bench.worker.rank import Identity, execute
+
+    me = Identity.from_environment(os.environ)
+    if own_log:
+        log = os.open(os.path.join(job.logs, job.log_name(me.rank)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+    execute(job, me, channel, int(os.environ.get("BENCH_BORN_NS", STARTED_NS)))
+    return 0
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    die_with_parent(os.getppid())
+    raise SystemExit(run(call_home(int(os.environ["RANK"])), own_log=True))

@@ -2,9 +2,9 @@
 
 It touches no device and starts no thread, so that every fork is pristine; where what it imports starts one all the
 same, it goes on as with ``--fresh``. It sleeps in ``select`` while ranks run, ends a launch whose first rank fails or
-whose ranks make no progress, and relays what they say. With ``--fresh`` it imports nothing and starts new interpreters
-instead. It is told what to do, and answers, over an inherited socket; it dies with its parent, and its ranks die with
-it.
+whose ranks make no progress, and relays what they say. With ``--fresh`` it starts new interpreters instead, and for a
+site with a launcher of its own that launcher's command, whose ranks then connect to it. It receives jobs, and answers,
+over an inherited socket; it dies with its parent, and its ranks die with it.
 """
 
 import json
@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bench.core.bootstrap import program
@@ -24,6 +25,7 @@ from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.records import Job, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
+from bench.worker.door import Door
 
 STARTUP_FACTOR, FEWEST_STARTUP_S = 4.0, 30.0
 """How many times the stall timeout a rank may take from its start to the end of its first step, and at least."""
@@ -42,7 +44,7 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 class Rank:
     """A rank that is alive or was: its process, its channel, and what was last heard and seen of it.
 
-    ``stopped_s``: since when a signal or a debugger holds it.
+    ``stopped_s``: since when a signal or a debugger holds it. ``result``: what it has measured, as JSON.
     """
 
     number: int
@@ -54,10 +56,13 @@ class Rank:
     step: int = 0
     marks: int = 0
     longest_gap_s: float = 0.0
-    finished: bool = False
+    result: str | None = None
     exit_status: int | None = None
     stopped_s: float | None = None
-    cpu_s: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.result is not None
 
     @property
     def in_loop(self) -> bool:
@@ -80,11 +85,19 @@ class Failure:
 
 @dataclass(slots=True)
 class Launch:
-    """The ranks of the launch in hand, and the signs of failure in the order in which they came."""
+    """The ranks of the launch in hand, and the signs of failure in the order in which they came.
+
+    ``launcher``: the process of a foreign launcher, where the site has one; its ranks come in by ``door``.
+    """
 
     job: Job
     beats: Beats | None
     oom_kills: int = 0
+    launcher: subprocess.Popen[bytes] | None = None
+    launcher_status: int | None = None
+    door: Door | None = None
+    started_s: float = field(default_factory=time.monotonic)
+    cpu_s: float = 0.0
     ranks: list[Rank] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     failed_at_s: float | None = None
@@ -92,7 +105,23 @@ class Launch:
     last_look_s: float = 0.0
 
     @property
+    def children(self) -> list[int]:
+        """The PIDs of the launch's processes that are children of the host; the first has the number of the group."""
+        return [self.launcher.pid] if self.launcher is not None else [rank.pid for rank in self.ranks]
+
+    @property
+    def absent(self) -> list[int]:
+        """The ranks that have not come yet."""
+        return sorted(set(range(self.job.processes)) - {rank.number for rank in self.ranks})
+
+    @property
+    def launcher_log(self) -> str:
+        return os.path.join(self.job.logs, self.job.log_name("launcher"))
+
+    @property
     def over(self) -> bool:
+        if self.launcher is not None:
+            return self.launcher_status is not None
         return all(rank.exit_status is not None for rank in self.ranks)
 
     def fail(self, failure: Failure) -> None:
@@ -110,11 +139,11 @@ class Launch:
     def kill(self) -> None:
         """End every process of the launch's group, which holds nothing but what this launch made.
 
-        Its first rank is not waited for before the launch is over, so that its number cannot mean another group.
+        Its first process is not waited for before the launch is over, so that its number cannot mean another group.
         """
-        if self.killed_at_s is None and self.ranks:
+        if self.killed_at_s is None and self.children:
             self.killed_at_s = time.monotonic()
-            _kill_group(self.ranks[0].pid)
+            _kill_group(self.children[0])
 
     def where(self, rank: Rank) -> str:
         """The phase and step that a rank is in, as exactly as is known."""
@@ -156,7 +185,8 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
         for message in channel.receive():
             if message["event"] == "launch":
                 job = job_from_json(message["job"])
-                _supervise(start_launch(job, channel, fresh=fresh, locks=locks), channel)
+                how: dict[str, Any] = {"fresh": fresh, "locks": locks, "command": message["command"]}
+                _supervise(start_launch(job, channel, **how), channel)
     return 0
 
 
@@ -204,15 +234,19 @@ def _in_child(question: Any) -> Any:
     return json.loads(text)
 
 
-def start_launch(job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = ()) -> Launch:
-    """Bring the ranks of ``job`` to life in a process group of their own.
+def start_launch(
+    job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = (), command: list[str] | None = None
+) -> Launch:
+    """Bring the ranks of ``job`` to life in a process group of their own. ``command``: the launcher that starts them.
 
     Where the system refuses one (no descriptors, no processes, no memory), the launch has failed with that reason.
     """
+    if command is not None:
+        return _start_launcher(job, command, locks)
     launch = Launch(job, _make_beats(job), oom_kills=_oom_kills())
     try:
         with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.processes)) as listener:
-            common = _environment(job, listener, launch.beats)
+            common = _environment(job) | _rendezvous(job, listener, launch.beats)
             for number in range(job.processes):
                 _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
     except OSError as error:
@@ -253,7 +287,7 @@ def _start_rank(
         if fresh:
             shared = (launch.beats.fd,) if launch.beats is not None else ()
             inherited = (theirs.fileno(), listener.fileno(), *shared, *locks)
-            pid = _start_fresh(job, log, environment, theirs, inherited, group)
+            pid = _start_fresh(log, environment, theirs, inherited, group)
         else:
             pid = _fork(job, log, environment, theirs, [control, *(rank.channel for rank in ranks)], ours, group)
     except OSError:
@@ -262,26 +296,56 @@ def _start_rank(
     finally:
         theirs.close()
     ranks.append(Rank(number, pid, Channel(ours), log, time.monotonic()))
+    if fresh:
+        ranks[-1].channel.send(event="job", job=job_to_json(job))
 
 
-def _environment(job: Job, listener: socket.socket, beats: Beats | None) -> dict[str, str]:
-    """What the ranks of a launch find in their environment beside what was there."""
+def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Launch:
+    """Start a foreign launcher, which starts the ranks; it dies with the host, and they die with it."""
+    door = Door(job.processes)
+    launch = Launch(job, None, oom_kills=_oom_kills(), door=door)
+    log = _open_log(launch.launcher_log)
+    try:
+        launch.launcher = subprocess.Popen(
+            command,
+            env=os.environ | _environment(job) | door.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=locks,
+            process_group=0,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )
+    except OSError as error:
+        reason = f"{command[0]} could not be started: {error.strerror}"
+        launch.fail(Failure(rank=0, kind="error", reason=reason))
+    finally:
+        os.close(log)
+    return launch
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """What all ranks of a launch find in their environment beside what was there."""
     environment = {
-        "WORLD_SIZE": str(job.processes),
-        "LOCAL_WORLD_SIZE": str(job.processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]),
-        "BENCH_STORE_FD": str(listener.fileno()),
         "BENCH_BORN_NS": str(time.perf_counter_ns()),
         "OMP_NUM_THREADS": str(job.threads),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(job.devices),
     }
-    if beats is not None:
-        environment[FD_VARIABLE] = str(beats.fd)
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         environment[name] = os.environ.get(name, "lo")
     return environment
+
+
+def _rendezvous(job: Job, listener: socket.socket, beats: Beats | None) -> dict[str, str]:
+    """What those that the host starts itself find there for meeting each other."""
+    return {
+        "WORLD_SIZE": str(job.processes),
+        "LOCAL_WORLD_SIZE": str(job.processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(listener.getsockname()[1]),
+        "BENCH_STORE_FD": str(listener.fileno()),
+    } | ({FD_VARIABLE: str(beats.fd)} if beats is not None else {})
 
 
 def _open_log(path: str) -> int:
@@ -326,13 +390,10 @@ def _fork(
 
 
 def _start_fresh(
-    job: Job, log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
+    log_path: str, environment: dict[str, str], theirs: socket.socket, inherited: tuple[int, ...], group: int
 ) -> int:
-    job_file = os.path.join(job.scratch, "job.json")
-    with open(job_file, "w", encoding="utf-8") as file:
-        json.dump(job_to_json(job), file)
     log = _open_log(log_path)
-    arguments = ["rank", str(theirs.fileno()), str(os.getpid()), job_file]
+    arguments = ["rank", str(theirs.fileno()), str(os.getpid())]
     process = subprocess.Popen(
         [sys.executable, "-c", program("bench.worker.start"), *arguments],
         env=os.environ | environment,
@@ -351,9 +412,11 @@ def _supervise(launch: Launch, control: Channel) -> None:
     own_cpu_s, last_sign_s = time.process_time(), time.monotonic()
     while not launch.over and not _given_up(launch):
         open_channels = [rank.channel for rank in launch.ranks if not rank.channel.closed]
-        readable, _, _ = select.select([control, *open_channels], [], [], _patience_s(launch))
+        doors: list[Any] = [launch.door.listener, *launch.door.callers] if launch.door is not None else []
+        readable, _, _ = select.select([control, *open_channels, *doors], [], [], _patience_s(launch))
         if control in readable:
             _obey(launch, control)
+        _let_in(launch, readable)
         for rank in launch.ranks:
             if rank.channel in readable:
                 for message in rank.channel.receive():
@@ -366,8 +429,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
             control.send(event="alive")
             last_sign_s = time.monotonic()
     _bury(launch)
-    if launch.failures:
-        _keep_what_was_measured(launch)
+    partial = _measured_so_far(launch) if launch.failures else []
     cause = launch.cause()
     failure = _describe_failure(launch, cause) if cause else None
     if launch.beats is not None:
@@ -379,9 +441,23 @@ def _supervise(launch: Launch, control: Channel) -> None:
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
         failure=failure,
-        cpu_s=sum(rank.cpu_s for rank in launch.ranks) + time.process_time() - own_cpu_s,
+        cpu_s=launch.cpu_s + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
+        results=[rank.result for rank in launch.ranks if rank.finished],
+        partial=partial,
     )
+
+
+def _let_in(launch: Launch, readable: list[Any]) -> None:
+    """Give the job to the ranks that have come from a foreign launcher."""
+    for number, pid, channel in launch.door.admit(readable) if launch.door is not None else []:
+        if number in launch.absent:
+            log = os.path.join(launch.job.logs, launch.job.log_name(number))
+            launch.ranks.append(Rank(number, pid, channel, log, time.monotonic()))
+            launch.ranks.sort(key=lambda rank: rank.number)
+            channel.send(event="job", job=job_to_json(launch.job))
+        else:
+            channel.close()
 
 
 def _patience_s(launch: Launch) -> float:
@@ -414,7 +490,7 @@ def _hear(launch: Launch, rank: Rank, message: dict[str, Any], control: Channel)
         names = ("kind", "reason", "collateral", "memory")
         launch.fail(Failure(rank=rank.number, **{name: message[name] for name in names if name in message}))
     elif event == "done":
-        rank.finished = True
+        rank.result = message.pop("result")
     rank.heard_s = time.monotonic()
     control.send(**message)
 
@@ -435,6 +511,9 @@ def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
 
 def _reap(launch: Launch, control: Channel) -> None:
     """See which ranks have ended. They stay zombies until the launch is over, so that no PID means something else."""
+    if launch.launcher is not None:
+        _reap_launcher(launch, launch.launcher.pid, control)
+        return
     for rank in launch.ranks:
         if rank.exit_status is not None:
             continue
@@ -452,6 +531,26 @@ def _reap(launch: Launch, control: Channel) -> None:
         elif not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
             reason = f"{where}: left with exit status {rank.exit_status} and no result"
             launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
+
+
+def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
+    """See whether a foreign launcher has ended, and which of its ranks: those are its children and not the host's."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    for rank in launch.ranks:
+        if rank.exit_status is not None or not (ended or rank.channel.closed):
+            continue
+        _hear_the_last(launch, rank, control)
+        rank.exit_status = 0 if rank.finished else 1
+        if not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
+            kind = "oom" if _oom_kills() > launch.oom_kills else "killed"
+            reason = f"rank {rank.number} in {launch.where(rank)}: ended without a result"
+            launch.fail(Failure(rank=rank.number, kind=kind, reason=reason))
+    if ended:
+        launch.launcher_status = ended.si_status
+        if launch.absent:
+            *_, last = ["nothing was printed", *processes.log_end(launch.launcher_log)]
+            reason = f"the launcher ended with status {ended.si_status} before rank {launch.absent[0]} came: {last}"
+            launch.fail(Failure(rank=launch.absent[0], kind="error", reason=reason))
 
 
 def _oom_kills() -> int:
@@ -472,9 +571,15 @@ def _check_progress(launch: Launch) -> None:
     if now - launch.last_look_s < LOOK_EVERY_S or launch.failures:
         return
     launch.last_look_s = now
-    if all(rank.finished and now - rank.heard_s > EXIT_PATIENCE_S for rank in launch.ranks):
-        launch.kill()  # all results are there, and something that the scenario started keeps a rank from leaving
     stall_s = launch.job.stall_timeout_s
+    startup_s = max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S)
+    if launch.absent:
+        if now - launch.started_s > startup_s:
+            reason = f"rank {launch.absent[0]} did not come within {startup_s:.0f} s; see {launch.launcher_log}"
+            launch.fail(Failure(rank=launch.absent[0], kind="timeout", reason=reason))
+            launch.kill()
+    elif all(rank.finished and now - rank.heard_s > EXIT_PATIENCE_S for rank in launch.ranks):
+        launch.kill()  # all results are there, and something that the scenario started keeps a rank from leaving
     for rank in launch.ranks:
         if rank.finished or rank.exit_status is not None:
             continue
@@ -482,7 +587,7 @@ def _check_progress(launch: Launch) -> None:
         starting = not rank.in_loop or rank.step == 0
         allowance = max(
             stall_s,
-            max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S) if starting else 0.0,
+            startup_s if starting else 0.0,
             SLOW_STEP_FACTOR * rank.longest_gap_s,
         )
         if now - rank.heard_s > allowance:
@@ -548,39 +653,37 @@ def _bury(launch: Launch) -> None:
     """End whatever else the launch made, in its group or out of it, and wait for its ranks."""
     for rank in launch.ranks:
         rank.channel.close()
-    if launch.ranks:
-        _kill_group(launch.ranks[0].pid)
-    ranks = {rank.pid for rank in launch.ranks}
+    if launch.door is not None:
+        launch.door.close()
+    mine = launch.children
+    if mine:
+        _kill_group(mine[0])
     deadline_s = time.monotonic() + KILL_PATIENCE_S
-    while strays := [pid for pid in processes.children(os.getpid()) if pid not in ranks]:
+    while strays := [pid for pid in processes.children(os.getpid()) if pid not in mine]:
         for pid in strays:  # left by a rank, and ours since then: the host is who orphans of its ranks come to
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > deadline_s:
             break
         time.sleep(0.01)
-    for rank in launch.ranks:
-        pid, _, used = os.wait4(rank.pid, os.WNOHANG)
-        if pid:
-            rank.cpu_s = used.ru_utime + used.ru_stime
-        else:
-            reason = f"rank {rank.number} (PID {rank.pid}) is stuck in the kernel and could not be ended"
-            launch.failures.insert(0, Failure(rank=rank.number, kind="timeout", reason=reason))
+    for number, pid in enumerate(mine):
+        ended, _, used = os.wait4(pid, os.WNOHANG)
+        launch.cpu_s += used.ru_utime + used.ru_stime
+        if not ended:
+            reason = f"rank {number} (PID {pid}) is stuck in the kernel and could not be ended"
+            launch.failures.insert(0, Failure(rank=number, kind="timeout", reason=reason))
 
 
-def _keep_what_was_measured(launch: Launch) -> None:
-    """Write the steps of each rank that left no result to where results are taken from, as far as it came.
+def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
+    """The steps of each rank that sent no result, as far as it came.
 
     On a GPU a mark says when work was issued and not when it was done, so nothing is known.
     """
-    if launch.beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
-        return
-    for rank in launch.ranks:
-        steps = launch.beats.steps(rank.number)
-        if steps and not rank.finished:
-            path = os.path.join(launch.job.scratch, f"rank{rank.number}.partial.json")
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump({"rank": rank.number, "steps": steps}, file)
+    beats = launch.beats
+    if beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
+        return []
+    partial = [(rank.number, beats.steps(rank.number)) for rank in launch.ranks if not rank.finished]
+    return [{"rank": number, "steps": steps} for number, steps in partial if steps]
 
 
 def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""One rank of one launch: join, build, train, read what ran, write the result.
+"""One rank of one launch: join, build, train, read what ran, send the result.
 
 The standard variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who it is, so the same code runs
-under bench's own worker host and under ``torchrun``:
-
-    torchrun --standalone --nproc-per-node 2 -m bench.worker JOB.json
+under bench's own worker host and under ``torchrun`` (see ``bench.worker.__main__``).
 """
 
 import faulthandler
@@ -66,8 +64,8 @@ class Identity:
         )
 
 
-def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> None:
-    """Do the launch as this rank and write ``rank<R>.json`` into the job's scratch folder.
+def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
+    """Do the launch as this rank and send its result to the supervisor.
 
     ``born_ns``: when this process was made (monotonic clock). Errors are told to the supervisor with their kind
     (``oom`` or ``error``) and raised again, so that the log has the traceback.
@@ -77,7 +75,7 @@ def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> No
     gc.freeze()  # each window begins with a collection, which would go through all that torch's import made
 
     def tell(event: str, **values: Any) -> None:
-        if channel is not None and os.getpid() == pid:
+        if os.getpid() == pid:
             channel.send(event=event, rank=me.rank, **values)
 
     def tell_of_thread(about: threading.ExceptHookArgs) -> None:
@@ -86,21 +84,20 @@ def execute(job: Job, me: Identity, channel: Channel | None, born_ns: int) -> No
             name = about.thread.name if about.thread else "a thread"
             tell("error", **_about(about.exc_value, job, me, where=f"thread {name}: "))
 
-    if channel is not None:
-        faulthandler.register(STACK_SIGNAL, file=STDERR_FD, all_threads=True)
-        threading.excepthook = tell_of_thread
-        os.register_at_fork(after_in_child=lambda: die_with_parent(os.getppid()))
+    faulthandler.register(STACK_SIGNAL, file=STDERR_FD, all_threads=True)
+    threading.excepthook = tell_of_thread
+    os.register_at_fork(after_in_child=lambda: die_with_parent(os.getppid()))
     tell("up", pid=pid)
     try:
         result = _train(job, me, tell, born_ns)
         if os.getpid() != pid:
             os._exit(0)  # the scenario forked and let its child come here: there is one result of a rank
         tell("phase", phase="seal")
-        _write(os.path.join(job.scratch, f"rank{me.rank}.json"), result)
+        text = _sealed(result)
     except BaseException as error:
         tell("error", **_about(error, job, me))
         raise
-    tell("done")
+    tell("done", result=text)
 
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
@@ -371,9 +368,6 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:500]
 
 
-def _write(path: str, result: dict[str, Any]) -> None:
-    """Whole or not at all. NaN losses stay NaN here: the file never leaves bench."""
-    temporary = path + ".part"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(result, file)
-    os.replace(temporary, path)
+def _sealed(result: dict[str, Any]) -> str:
+    """As text, so that the worker host, which ranks are forked from, makes no objects of it. NaN losses stay NaN."""
+    return json.dumps(result)

@@ -45,7 +45,7 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     found = discover.load(*discover.resolve(str(file)))
     (planned,) = launches(request_for((found,), replicas=1), (found,), cores=2)
     (tmp_path / "logs").mkdir()
-    done = launch.execute(planned.job, host, str(tmp_path), str(tmp_path / "logs"), lambda event: None)
+    done = launch.execute(planned.job, host, str(tmp_path / "logs"), lambda event: None)
     assert done.outcome.status == "ok", done.outcome.reason
     (log,) = (tmp_path / "logs").iterdir()
     text = log.read_text()
@@ -155,7 +155,7 @@ def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp
     """Of the worker host and of this process, which do for a launch what they do in a run, over 30 s of steps."""
     found = discover.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,), iters=1_000_000), (found,), cores=2)
-    job = replace(planned.job, scratch=str(tmp_path), logs=str(tmp_path))
+    job = replace(planned.job, logs=str(tmp_path))
     began: list[float] = []
 
     def cpu_s() -> float:
@@ -176,5 +176,5 @@ def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        host.run(job, on_event)
+        host.perform(job, on_event)
     assert shares[0] < 0.02

@@ -94,7 +94,7 @@ KILLED = """
             calls.append(1)
             if len(calls) == 6 and parts.rank == parts.world_size - 1:
                 torch.cuda.synchronize()
-                with open(os.path.join(parts.job.scratch, "killed"), "w") as file:
+                with open(os.path.join(parts.job.logs, "killed"), "w") as file:
                     file.write(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return forward(batch)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import ON_GPU, Executed, executor, request_for
 
+from bench.core.channel import Channel
 from bench.core.records import job_to_json
 from bench.machine import nvml
 from bench.plan import launches
@@ -31,16 +32,18 @@ GLOO = """
 import sys, time
 from datetime import timedelta
 import torch.distributed as dist
+from bench.core.channel import Channel
 from bench.core.records import job_from_json
 from bench.worker import rank
-import json, os
+import json, os, socket
 
 def join(job, me, device):
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 
 rank._join = join
 job = job_from_json(json.loads(sys.argv[1]))
-rank.execute(job, rank.Identity.from_environment(os.environ), None, time.perf_counter_ns())
+channel = Channel(socket.socket(fileno=int(sys.argv[2])))
+rank.execute(job, rank.Identity.from_environment(os.environ), channel, time.perf_counter_ns())
 """
 
 
@@ -65,21 +68,23 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
     found = discover.load(*discover.resolve(scenario))
     options = ON_GPU | {"device": device, "devices": devices, "replicas": 2, "impl": "native", "iters": 3}
     (planned,) = launches(request_for((found,), **options), (found,), cores=2)
-    job = json.dumps(job_to_json(replace(planned.job, scratch=str(folder), logs=str(folder))))
+    job = json.dumps(job_to_json(replace(planned.job, logs=str(folder))))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(devices), "GLOO_SOCKET_IFNAME": "lo"}
+    pairs = [socket.socketpair() for _ in range(2)]
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", GLOO, job],
+            [sys.executable, "-c", GLOO, job, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
             cwd=repository,
             env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": str(repository)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for number in range(2)
+        for number, (_, theirs) in enumerate(pairs)
     ]
     try:
         said = [rank.communicate(timeout=120)[0] for rank in ranks]
@@ -87,7 +92,7 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)[-3000:]
-    results = [json.loads((folder / f"rank{number}.json").read_text()) for number in range(2)]
+    results = [json.loads(Channel(ours).wait_for("done")["result"]) for ours, _ in pairs]
     for result in results:
         ran = result["effective"]
         assert (ran["backend"], ran["world_size"], ran["device"]["type"]) == ("gloo", 2, device)

@@ -24,7 +24,7 @@ SAVING = """
         session = parts.build({strategy!r})
         optimize = session.optimize
         def save_and_optimize():
-            path = f"{{parts.job.scratch}}/gradients{{parts.rank}}.pt"
+            path = f"{{parts.job.logs}}/gradients{{parts.rank}}.pt"
             import os
             if not os.path.exists(path):
                 named = session.model.named_parameters()

@@ -133,7 +133,7 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     monkeypatch.setattr(supervisor.os, "listdir", lambda path: [str(number) for number in range(threads)])
     monkeypatch.setattr(supervisor, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
     monkeypatch.setattr(supervisor, "_supervise", lambda launch, control: None)
-    ours.send(event="launch", job=job_to_json(planned.job))
+    ours.send(event="launch", job=job_to_json(planned.job), command=None)
     ours.socket.shutdown(socket.SHUT_WR)
     assert supervisor.serve(theirs, fresh=False, apex_path=None) == 0
     ready = ours.wait_for("ready")
@@ -149,7 +149,7 @@ def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -
     pid = os.fork()
     if pid == 0:
         if says:
-            theirs.send(event="done")
+            theirs.send(event="done", rank=0, result="{}")
         os._exit(0)
     theirs.close()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

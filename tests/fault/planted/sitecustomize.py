@@ -112,7 +112,7 @@ def _in_rank():
     before = []
     _before(rank, "_train", lambda *_: "import")
     _before(rank, "_join", lambda *_: "rendezvous")
-    _before(rank, "_write", lambda *_: "sealing")
+    _before(rank, "_sealed", lambda *_: "sealing")
     original = rank.loop.run_window
 
     def run_window(session, load, steps, **options):
