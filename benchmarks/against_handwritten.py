@@ -89,10 +89,10 @@ class Handwritten:
 
     def __init__(self, job: Job, where: str) -> None:
         self.log = os.path.join(where, "handwritten.log")
-        workload = job.workload
+        workload, settings = job.workload, job.workload.settings
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "handwritten.py")
-        command = [sys.executable, script, "--turns", "--device", workload.device, "--model", workload.model]
-        command += ["--image-size", str(workload.image_size), "--batch", str(workload.global_batch)]
+        command = [sys.executable, script, "--turns", "--device", workload.device, "--model", str(settings["model"])]
+        command += ["--image-size", str(settings["image_size"]), "--batch", str(workload.global_batch)]
         command += ["--precision", job.precision, "--threads", str(job.threads), "--warmup", str(workload.warmup)]
         command += ["--ddp"] * DDP[job.scenario]
         environment = os.environ | {

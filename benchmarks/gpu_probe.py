@@ -272,7 +272,7 @@ def a_session(options: argparse.Namespace, device: torch.device, level: str, bat
     )
     size = options.image_size
     images = torch.randn(batch, 3, size, size, device=device)
-    labels = torch.randint(job.workload.classes, (batch,), device=device)
+    labels = torch.randint(job.workload.settings["classes"], (batch,), device=device)
     return parts.session(), images, labels
 
 

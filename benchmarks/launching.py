@@ -19,7 +19,7 @@ from bench import machine
 from bench.console import Console, RunProgress
 from bench.core.channel import Channel
 from bench.core.records import Job
-from bench.plan import DEFAULT_GLOBAL_BATCH, DEFAULT_IMAGE_SIZE, Request, launches
+from bench.plan import Request, launches
 from bench.seams import discover
 from bench.sites.local import Outcome, WorkerHost
 
@@ -52,14 +52,16 @@ def plan(
     device, here, _ = machine.choose_device(device)
     devices = machine.choose_gpus(gpus, here)
     found = discover.load(*discover.resolve(scenario))
+    trained = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
+    settings = trained.workload.settings_on(device) | {"model": model}
+    settings |= {"image_size": image_size} if image_size else {}
     request = Request(
         scenarios=(found.name,),
         device=device,
         devices=devices,
         replicas=len(devices) or ranks,
-        model=model,
-        image_size=image_size or DEFAULT_IMAGE_SIZE[device],
-        global_batch=global_batch or DEFAULT_GLOBAL_BATCH[device],
+        task=trained.task(device, settings),
+        global_batch=global_batch or trained.workload.batch_on(device),
         warmup=warmup,
         iters=iters,
         launches=1,
@@ -119,7 +121,10 @@ def host(
 ) -> Iterator[WorkerHost]:
     """A worker host that is ready, with its log in the folder ``where``."""
     log = os.path.join(where, f"worker-host-{'launcher' if command else 'fresh' if fresh else 'forked'}.log")
-    with WorkerHost(python=None, fresh=fresh, apex_path=None, log=log, device=device, command=command) as started:
+    workload = plan("single", device=device, model="resnet18", warmup=1, iters=1).workload
+    with WorkerHost(
+        python=None, fresh=fresh, apex_path=None, log=log, device=device, workload=workload, command=command
+    ) as started:
         started.wait_until_ready()
         yield started
 
@@ -358,5 +363,4 @@ def describe(job: Job) -> str:
     """What is measured, in a few words."""
     workload = job.workload
     ranks = paired.count(job.processes, "rank")
-    size = f"{workload.image_size} px, global batch {workload.global_batch}"
-    return f"{job.scenario}, {ranks}, {workload.device}, {workload.model}, {size}"
+    return f"{job.scenario}, {ranks}, {workload.device}, {workload.title}, global batch {workload.global_batch}"

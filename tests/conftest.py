@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin.workloads import BUILT_IN, task, workload
 
 from bench import machine
 from bench.cli import main
@@ -69,13 +70,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
     """A small request on the CPU: resnet18, 32 px, two ranks."""
+    settings = {"model": "resnet18", "image_size": 32}
+    settings |= {name: changes.pop(name) for name in tuple(changes) if name in BUILT_IN.workload.settings}
     small = Request(
         scenarios=tuple(found.name for found in scenarios),
         device="cpu",
         devices=(),
         replicas=2,
-        model="resnet18",
-        image_size=32,
+        task=task(changes.get("device", "cpu"), **settings),
         global_batch=8,
         warmup=1,
         iters=2,
@@ -122,7 +124,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
 def a_host(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     """A worker host for ranks on this device, as long as a fixture lasts."""
     log = tmp_path_factory.mktemp("host") / "host.log"
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device) as running:
+    trained = workload(device=device)
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device, workload=trained) as running:
         running.wait_until_ready()
         yield running
 

@@ -121,39 +121,48 @@ DIAGNOSTIC_COLUMNS = {
 ``bench.worker.diagnose``; a column that a probe does not have is null in its rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What every scenario of a run trains. Equal hashes mean equal work.
+Setting = str | int | float | bool
 
-    ``global_batch``: images per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
-    ``pool_batches``: distinct global batches, visited in the same order again and again. ``half``: what "half" means
-    on this device (``fp16`` or ``bf16``). ``zero_init_residual``: the last batch norm of each residual branch starts at
-    0, as is usual for large batches (Goyal et al. 2017, section 5.1); without it a ResNet-101 at random weights
-    amplifies one rounding to several percent of its gradient, and no comparison of numerics could tell anything. The
-    number of measured steps is no part of it: it changes the precision of an answer and not its meaning.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is trained, apart from how much of it at once: a workload file with its settings.
+
+    ``file``: where it is on this machine. ``sha256``: of the file if it is the user's own, None for a built-in one.
+    ``unit``: what is counted, such as ``images``, and ``unit_short`` in tables. ``title``: what people call it.
     """
 
-    model: str = "resnet101"
-    image_size: int
+    name: str
+    file: str
+    sha256: str | None
+    unit: str
+    unit_short: str
+    title: str
+    settings: dict[str, Setting]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(Task):
+    """What every scenario of a run trains. Equal hashes mean equal work.
+
+    ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
+    ``pool_batches``: distinct global batches, visited in the same order again and again. ``half``: what "half" means
+    on this device (``fp16`` or ``bf16``). The number of measured steps is no part of it: it changes the precision of an
+    answer and not its meaning.
+    """
+
     global_batch: int
     replicas: int
     device: str
     half: str
     warmup: int
-    zero_init_residual: bool = False
     seed: int = 0
-    classes: int = 1000
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    data: str = "synthetic"
     pool_batches: int = 4
 
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all fields."""
-        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()
+        """SHA-256 (hex) of the canonical JSON of all fields but those that only say what to call it and where it is."""
+        identity = {name: value for name, value in asdict(self).items() if name not in ("file", "title", "unit_short")}
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

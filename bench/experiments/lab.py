@@ -17,7 +17,7 @@ from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
-from bench.plan import Request
+from bench.plan import Request, check_examples
 from bench.runs.store import Run, RunWriter, check_writable, next_launch, sha256
 from bench.sample import Sampler
 from bench.seams.discover import Found
@@ -91,7 +91,7 @@ def opened(
         if host.description["fresh"] and not request.fresh:
             why = f"importing torch started {host.description['threads'] - 1} threads that would not survive a fork"
             console.line(f"ranks are started as with --fresh: {why}")
-        obstacles.check_model(request, host.description["models"])
+        check_examples(request, host.description["example_bytes"], machine.available_memory_bytes())
         found = obstacles.of_each(scenarios, request, host.description)
         obstacles.refuse_if_nothing_runs(found)
         slow_half = obstacles.slow_half(request, scenarios, host.description)
@@ -134,6 +134,7 @@ def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
             apex_path=request.apex_path,
             log=log,
             device=request.device,
+            workload=request.workload,
             locks=locks,
         ) as host:
             yield host
@@ -149,9 +150,19 @@ def _circumstances(
         "bench": bench.__version__,
         "command": redact.command_line(sys.argv[1:]),
         "request": asdict(request),
-        "workload": {**asdict(request.workload), "hash": request.workload.hash()},
+        "workload": {
+            "loss": "cross_entropy",
+            "optimizer": "sgd",
+            "data": "synthetic",  # until a report reads `settings`
+            **request.task.settings,
+            **asdict(request.workload),
+            "hash": request.workload.hash(),
+        },
         "machine": here,
-        "versions": {name: host.description[name] for name in ("python", "executable", "torch", "torchvision")},
+        "versions": {
+            **{name: host.description[name] for name in ("python", "executable", "torch")},
+            **host.description["imports"],
+        },
         "fresh": host.description["fresh"],
         "apex": host.description["apex"],
         "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},

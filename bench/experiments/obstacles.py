@@ -43,17 +43,6 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     return next((host["apex"]["problems"][need] for need in sorted(wanted) if host["apex"]["problems"][need]), None)
 
 
-def check_model(request: Request, models: list[str]) -> None:
-    """Raise :class:`RequestError` with the closest names when torchvision does not have the model."""
-    if request.model not in models:
-        from difflib import get_close_matches
-
-        close = get_close_matches(request.model, models, n=3, cutoff=0.4) or models[:3]
-        raise RequestError(
-            "--model", f"torchvision has no model {request.model!r}", f"did you mean {' or '.join(close)}?"
-        )
-
-
 def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
     """What to know of this CPU before an hour has gone by; None where there is nothing."""
     half = [found.name for found in scenarios if found.scenario.precision != "O0"]
@@ -62,7 +51,8 @@ def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[
     known = discover.names()  # by path where the name alone would not be found
     full = ",".join(one.name if one.name in known else one.file for one in scenarios if one.name not in half)
     remedy = f"leave them out with --scenario {full}, or take" if full else "take"
+    smaller = discover.load_workload(request.task.name, request.task.file).workload.smaller
     return (
         f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "
-        f"fp32; {remedy} less work, such as --model resnet18 --image-size 32"
+        f"fp32; {remedy} less work, such as {smaller or '--global-batch 2'}"
     )

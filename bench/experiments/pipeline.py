@@ -50,7 +50,7 @@ def _announce(lab: Lab, console: Console) -> None:
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     console.line(
         f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
-        f"measured steps: {workload.model}, {workload.image_size} px, global batch {workload.global_batch} in "
+        f"measured steps: {workload.title}, global batch {workload.global_batch} in "
         f"{count(workload.replicas, 'part')}, {where}"
     )
     extra = []

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
+from bench.core.records import Task
 from bench.machine import VISIBLE
 from bench.plan import Request
 from bench.runs.store import RunWriter, next_launch, sha256, verified
@@ -14,7 +15,6 @@ from bench.seams.discover import Found
 
 DONE = ("ok", "unsupported")
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
-SAME_VERSIONS = ("python", "torch", "torchvision")
 SAME_GPU = ("name", "driver", "power_limit_w")
 
 
@@ -87,6 +87,8 @@ def request_of(document: dict[str, Any]) -> Request:
     stored: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in document["request"].items()
     }
+    if "task" in stored:
+        stored["task"] = Task(**stored["task"])
     needed = {known.name for known in fields(Request) if known.default is MISSING}
     if not needed <= set(stored) <= {known.name for known in fields(Request)}:
         raise RequestError("--resume", "its request is of another version of bench", "start a new run")
@@ -134,7 +136,7 @@ def _circumstances(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "bench": document["bench"],
         **{name: here.get(name) for name in SAME_MACHINE},
-        **{name: versions.get(name) for name in SAME_VERSIONS},
+        **{name: version for name, version in versions.items() if name != "executable"},
         **{f"{name} of {gpu['uuid']}": gpu[name] for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here["environment"].items() if name != VISIBLE},
         **({"apex": _apex(document["apex"])} if may_use_apex else {}),

@@ -1,11 +1,12 @@
 """From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from bench.core.errors import RequestError
-from bench.core.records import Job, Placement, Workload
+from bench.core.records import Job, Placement, Task, Workload
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
+from bench.seams.workload import Workload as Declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +28,13 @@ PROFILES: dict[tuple[str, str], Profile] = {
 }
 """By profile and kind of device. ``quick`` answers in a minute or two and claims no significance."""
 
-DEFAULT_IMAGE_SIZE = {"cpu": 64, "cuda": 224}
-DEFAULT_GLOBAL_BATCH = {"cpu": 8, "cuda": 128}
 HALF = {"cpu": "bf16", "cuda": "fp16"}
-RESIDUAL_NETWORKS = ("resnet", "resnext", "wide_resnet")
-"""What the names of torchvision's models begin with that can start with idle residual branches."""
 
 REFERENCE = RESERVED
 """What the launch that computes the reference is called in logs and on the screen."""
 
-BYTES_PER_FP32 = 4
 BYTES_PER_RANK = 128 * 2**20
-"""What a rank has to itself at least: one forked for ResNet-18 with images of 32 px has 140 MiB of private memory."""
+"""What a rank has to itself at least: one forked for a small model has 140 MiB of private memory."""
 
 BYTES_PER_STEP = 2048
 """What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
@@ -53,14 +49,14 @@ class Request:
     for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
     ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
     ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
+    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``.
     """
 
     scenarios: tuple[str, ...]
     device: str
     devices: tuple[str, ...]
     replicas: int
-    model: str
-    image_size: int
+    task: Task
     global_batch: int
     warmup: int
     iters: int
@@ -80,18 +76,17 @@ class Request:
     parity: bool = True
     sample_interval_s: float | None = None
     force: bool = False
+    per_rank: bool = False
 
     @property
     def workload(self) -> Workload:
         """What every scenario trains."""
         return Workload(
-            model=self.model,
-            image_size=self.image_size,
+            **asdict(self.task),
             global_batch=self.global_batch,
             replicas=self.replicas,
             device=self.device,
             half=HALF[self.device],
-            zero_init_residual=self.model.startswith(RESIDUAL_NETWORKS),
             warmup=self.warmup,
             seed=self.seed,
         )
@@ -108,9 +103,9 @@ class Planned:
 
 
 def global_batch(
-    asked: int | None, per_rank: int | None, device: str, scenarios: Sequence[Found], replicas: int
+    asked: int | None, per_rank: int | None, workload: Declared, device: str, scenarios: Sequence[Found], replicas: int
 ) -> int:
-    """The global batch: as asked, or ``per_rank`` on every replica, or the default that the replicas can share.
+    """The global batch: as asked, or ``per_rank`` on every replica, or the workload's own that the replicas can share.
 
     Raises :class:`RequestError` when the parts would not be equal.
     """
@@ -118,21 +113,21 @@ def global_batch(
     if per_rank is not None:
         return per_rank * parts
     if asked is None:
-        return max(1, DEFAULT_GLOBAL_BATCH[device] // parts) * parts
+        return max(1, workload.batch_on(device) // parts) * parts
     if asked % parts:
         below, above = asked // parts * parts, (asked // parts + 1) * parts
         near = f"{below} or {above}" if below else f"{above}"
-        raise RequestError("--global-batch", f"{asked} images cannot be shared evenly by {parts} ranks", f"use {near}")
+        raise RequestError(
+            "--global-batch", f"{asked} {workload.unit} are not divisible by {parts} ranks", f"use {near}"
+        )
     return asked
 
 
-def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int, per_rank: bool = False) -> None:
-    """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter, images of more than a half.
+def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
+    """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter.
 
-    ``per_rank``: the batch was asked for by ``--batch-per-rank``. Raises :class:`RequestError` that names the option
-    that is largest for its kind and, for ranks and timings, the most that it can be.
+    Raises :class:`RequestError` that names the option that is largest for its kind and the most that it can be.
     """
-    workload = request.workload
     ranks = [found.strategy.processes(request.replicas) for found in scenarios]
     steps = request.warmup + request.iters
     most_ranks = max(1, available_bytes // BYTES_PER_RANK)
@@ -165,16 +160,30 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
             f"{needed >> 30} GiB of memory and {available_bytes >> 30} GiB are free",
             f"use at most {most[largest]}" if most[largest] > 0 else "ask for less",
         )
-    images = workload.pool_batches * workload.global_batch
-    pool = images * 3 * workload.image_size**2 * BYTES_PER_FP32
-    if pool > available_bytes // 2:
-        batch = "--batch-per-rank" if per_rank else "--global-batch"
-        raise RequestError(
-            batch if workload.global_batch > workload.image_size else "--image-size",
-            f"{images} images of {workload.image_size} px take {pool >> 30} GiB of memory and "
-            f"{available_bytes >> 30} GiB are free",
-            "use fewer or smaller images",
-        )
+
+
+def check_examples(request: Request, example_bytes: int | None, available_bytes: int) -> None:
+    """Refuse examples of more than half of the memory. ``example_bytes``: of one; None: of more than all of that.
+
+    Raises :class:`RequestError` that names the batch, or the settings where the smallest batch would not fit either.
+    """
+    workload = request.workload
+    count = workload.pool_batches * workload.global_batch
+    if example_bytes is not None and count * example_bytes <= available_bytes // 2:
+        return
+    fewest = workload.pool_batches * workload.replicas
+    free = f"and {available_bytes >> 30} GiB are free"
+    if example_bytes is None or fewest * example_bytes > available_bytes // 2:
+        many = "one" if example_bytes is None else f"{fewest} {workload.unit}"
+        size = "more than half of the memory" if example_bytes is None else f"{fewest * example_bytes >> 30} GiB"
+        option = "--image-size" if "image_size" in workload.settings else "--setting"
+        raise RequestError(option, f"{workload.title}: {many} would take {size}, {free}", "use smaller ones")
+    most = available_bytes // 2 // example_bytes // workload.pool_batches
+    raise RequestError(
+        "--batch-per-rank" if request.per_rank else "--global-batch",
+        f"{count} {workload.unit} take {count * example_bytes >> 30} GiB of memory {free}",
+        f"use at most {most // workload.replicas if request.per_rank else most}",
+    )
 
 
 def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[Planned, ...]:

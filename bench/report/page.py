@@ -196,7 +196,7 @@ def _versions(document: dict[str, Any]) -> str:
         if launch["effective"]:
             known |= launch["effective"]["versions"]
             break
-    known |= {name: document["versions"][name] for name in ("torch", "torchvision")}
+    known |= {name: document["versions"].get(name) for name in ("torch", "torchvision")}
     if document["apex"]["kind"] != "absent":
         known["apex"] = document["apex"]["version"] or document["apex"]["kind"]
     return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)

@@ -62,13 +62,10 @@ def _document(run: Run) -> Iterator[str]:
     for record in records_of(document):
         if record["status"] not in STATUSES:
             yield f"launch {record['launch']} has the status {record['status']!r}, which there is not"
-    stored = {key: value for key, value in document["workload"].items() if key != "hash"}
+    names = set(Workload.__dataclass_fields__)
+    stored = {key: value for key, value in document["workload"].items() if key in names}
     known = document["workload"]["hash"] is not None or not document.get("imported")
-    if (
-        known
-        and set(stored) == set(Workload.__dataclass_fields__)
-        and Workload(**stored).hash() != document["workload"]["hash"]
-    ):
+    if known and set(stored) == names and Workload(**stored).hash() != document["workload"]["hash"]:
         yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
 
 

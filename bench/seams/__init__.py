@@ -1,7 +1,19 @@
 """What people add, one file each: a scenario, a strategy, a workload, a site. What such a file declares, and how it is
 found. Standard library alone."""
 
+from bench.core.errors import RequestError
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import Implementation, Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
+from bench.seams.workload import Workload
 
-__all__ = ["Implementation", "Rank", "Scenario", "Strategy", "one_rank", "one_rank_for_all", "rank_per_device"]
+__all__ = [
+    "Implementation",
+    "Rank",
+    "RequestError",
+    "Scenario",
+    "Strategy",
+    "Workload",
+    "one_rank",
+    "one_rank_for_all",
+    "rank_per_device",
+]

@@ -4,16 +4,21 @@ Names come from the files of a folder (``scenarios/``, ``strategies/``, ...) and
 packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
+import hashlib
 import importlib.util
+import inspect
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from bench.core.errors import RequestError
+from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import Strategy
+from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
 DEFAULT = (
     "single",
@@ -29,13 +34,15 @@ DEFAULT = (
 )
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
 
+DEFAULT_WORKLOAD = "resnet101"
+
 RESERVED = "reference"
 """What the launch that computes the reference is called: no scenario has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A seam: what its files declare, where they are, and which functions each of them must define.
+    """A seam: what its files declare, where they are, and which functions each of them must or may define.
 
     ``option``: what asks for one, which errors name. ``first``: the names that come first, in their order.
     """
@@ -45,6 +52,7 @@ class Kind:
     declares: str
     declaration: type
     functions: tuple[str, ...] = ()
+    may_define: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
 
     @property
@@ -61,7 +69,21 @@ class Kind:
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", declares="SCENARIO", declaration=Scenario, first=DEFAULT)
-STRATEGY = Kind(word="strategy", option="--scenario", declares="STRATEGY", declaration=Strategy, functions=("build",))
+STRATEGY = Kind(
+    word="strategy", option="--scenario", declares="STRATEGY", declaration=Strategy, functions=("build(parts)",)
+)
+PROBE = "probe(session, load, steps, tick)"
+"""What a strategy defines that declares a ``probe``."""
+
+WORKLOAD = Kind(
+    word="workload",
+    option="--workload",
+    declares="WORKLOAD",
+    declaration=Workload,
+    functions=FUNCTIONS,
+    may_define=MAY_DEFINE,
+    first=(DEFAULT_WORKLOAD,),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +106,35 @@ class Found:
         """The modules of apex that the scenario uses if they can be had."""
         modules = {one.needs for one in self.strategy.implementations if one.needs is not None}
         return modules | ({"apex.amp"} if self.scenario.precision != "O0" and "apex" in self.strategy.amp else set())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundWorkload:
+    """A workload that was loaded: its name, its file and what the file declares."""
+
+    name: str
+    file: str
+    workload: Workload
+    doc: str
+
+    def task(self, device: str, settings: Mapping[str, Setting]) -> Task:
+        """What is trained with these settings on this kind of device."""
+        own = os.path.dirname(self.file) != WORKLOAD.folder
+        return Task(
+            name=self.name,
+            file=self.file,
+            sha256=sha256(self.file) if own else None,
+            unit=self.workload.unit,
+            unit_short=self.workload.unit_short or self.workload.unit,
+            title=self.workload.title_of(settings) or self.name,
+            settings=dict(settings),
+        )
+
+
+def sha256(file: str) -> str:
+    """Of the content of a file, in hex."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def names(kind: Kind = SCENARIO) -> dict[str, str]:
@@ -186,6 +237,15 @@ def load(name: str, file: str) -> Found:
     )
 
 
+def load_workload(name: str, file: str) -> FoundWorkload:
+    """Execute a workload's file and take its declaration.
+
+    Raises :class:`RequestError` as :func:`load_file`.
+    """
+    module = load_file(name, file, WORKLOAD)
+    return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
+
+
 def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     """A strategy and the module that defines its ``build``: a file of its own, or of the scenario that has it.
 
@@ -215,10 +275,25 @@ def load_file(name: str, file: str, kind: Kind) -> ModuleType:
 
 
 def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
-    own = ("probe",) if strategy is not None and strategy.probe is not None else ()
-    for function in (*kind.functions, *own):
-        if not callable(getattr(module, function, None)):
-            raise RequestError(kind.option, f"{file} has no function {function}", f"define {function}(...)")
+    """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
+    from difflib import get_close_matches
+
+    must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
+    calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
+    own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
+    others = [name for name in own - set(calls) if not name.startswith("_")]
+    for name, call in calls.items():
+        function = getattr(module, name, None)
+        if not callable(function):
+            near = get_close_matches(name, others, n=1, cutoff=0.8)
+            if near or call in must:
+                remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
+                raise RequestError(kind.option, f"{file} has no function {name}", remedy)
+            continue
+        try:
+            inspect.signature(function).bind(*call[len(name) + 1 : -1].split(", "))
+        except TypeError as error:
+            raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
 
 
 def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
@@ -234,7 +309,7 @@ def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        line = _line_in(file, error)
+        line = line_in(file, error)
         at = f"{file}:{line}" if line else file
         raise RequestError(
             kind.option, f"{at} cannot be executed: {type(error).__name__}: {error}", "fix the file"
@@ -247,7 +322,7 @@ def _check_there(name: str, file: str, kind: Kind) -> None:
         raise RequestError(kind.plural, f"the entry point {name!r} names a missing module {file}", "reinstall it")
 
 
-def _line_in(file: str, error: BaseException) -> int | None:
+def line_in(file: str, error: BaseException) -> int | None:
     """The last line of ``file`` that took part in ``error``."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.errors import HostError, RequestError
-from bench.core.records import Job, job_to_json
+from bench.core.records import Job, Workload, job_to_json
 
 START_TIMEOUT_S = 300.0
 ABORT_PATIENCE_S = 5.0
@@ -55,7 +55,8 @@ class WorkerHost:
     ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.machine.lock``).
     ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; the worker
     host forks them itself without.
-    ``description``: what the host said of its interpreter (versions, models, which apex; see ``bench.worker.host``).
+    ``workload``: what its launches will train. ``description``: what the host reported about its interpreter and the
+    workload (versions, which apex, the size of an example; see ``bench.worker.host``).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class WorkerHost:
         apex_path: str | None,
         log: str,
         device: str,
+        workload: Workload | None = None,
         locks: tuple[int, ...] = (),
         command: Callable[[Job, str], list[str]] | None = None,
     ) -> None:
@@ -74,12 +76,13 @@ class WorkerHost:
         self.description: dict[str, Any] = {}
         self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
+        self._workload = json.dumps(asdict(workload)) if workload else ""
         self._start()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         mode, kept = "fresh" if self._fresh else "fork", ",".join(map(str, self._locks))
-        arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
+        arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept, self._workload]
         arguments += [self._apex_path] if self._apex_path else []
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self._device == "cpu" else {})
         with open(self.log, "ab") as output:
@@ -109,7 +112,8 @@ class WorkerHost:
     def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> dict[str, Any]:
         """The host's description once torch is imported.
 
-        Raises :class:`RequestError` when this interpreter has no usable torch, :class:`HostError` when the host dies.
+        Raises :class:`RequestError` when this interpreter has no usable torch or the workload cannot be trained with
+        these settings, :class:`HostError` when the host dies.
         """
         started = time.monotonic()
         while time.monotonic() - started < START_TIMEOUT_S:
@@ -118,11 +122,13 @@ class WorkerHost:
                 if message["event"] == "ready":
                     self.description = message
                     return message
+                if message["event"] == "refused":
+                    raise RequestError(message["option"], message["problem"], message["remedy"])
                 if message["event"] == "failed":
                     raise RequestError(
                         "--python",
                         f"{self.python} cannot host the workers: {message['reason']}",
-                        "install torch>=2.6 and torchvision there, or name another interpreter",
+                        "install torch>=2.6 there, or name another interpreter",
                     )
             if self.channel.closed:
                 raise RequestError(

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.core.errors import FAILED, OK, RequestError
+from bench.core.records import Setting
 from bench.experiments import resume
 from bench.machine import nvml
-from bench.plan import DEFAULT_IMAGE_SIZE, PROFILES, Request, check_memory, global_batch
+from bench.plan import PROFILES, Request, check_memory, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.store import find, read, verified
 from bench.seams import discover
-from bench.seams.discover import Found
+from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
+from bench.seams.workload import setting_from
 from bench.verbs.options import (
     DEFAULT_OUT,
     Parser,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from bench.experiments.lab import Finished
 
 DEFAULT_BUDGET_S = 1200.0
-DEFAULT_MODEL = "resnet101"
 DEFAULT_RANKS = 2
 
 DESCRIPTION = """\
@@ -49,6 +50,7 @@ examples:
   python -m bench run --scenario ddp_o2 --gpus 0,1,3         one scenario on three of four GPUs
   python -m bench run --profile standard --label 'new NCCL'  repeated launches, with a note for the report
   python -m bench run --scenario ./mine.py                   a scenario of your own
+  python -m bench run --workload ./mine.py                   a model, data and loss of your own
   python -m bench run --resume latest                        what is missing of a run or failed in it
 
 Profiles, as launches of each scenario x (warm-up + measured steps):
@@ -67,7 +69,7 @@ def main(arguments: list[str]) -> int:
         return _resume(options, parser)
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
-    check_memory(request, scenarios, machine.available_memory_bytes(), per_rank=options.batch_per_rank is not None)
+    check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
     from bench.experiments import pipeline
@@ -82,7 +84,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
     search = finished.document["batch_search"]
-    rows = [("scenario", "largest batch", "img/s", "MiB", "the next one")]
+    rows = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
     for name, found in search["scenarios"].items():
         figures = [found[key] for key in ("largest", "throughput_img_s", "peak_mib")]
         texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
@@ -147,16 +149,28 @@ def _parser() -> Parser:
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     what.add_argument(
-        "--model", default=DEFAULT_MODEL, help=f"a classification model of torchvision (default: {DEFAULT_MODEL})"
+        "--workload",
+        default=DEFAULT_WORKLOAD,
+        metavar="NAME|FILE",
+        help=f"what every scenario trains (default: {DEFAULT_WORKLOAD})",
     )
+    what.add_argument("--model", metavar="NAME", help="of resnet101: any classification model of torchvision")
+    what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
     what.add_argument(
-        "--image-size", type=whole_number, metavar="PX", help="square images (default: 224; on the CPU 64)"
+        "--setting",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any setting of the workload ('bench list --json' has them)",
     )
     batch = what.add_mutually_exclusive_group()
     batch.add_argument(
-        "--global-batch", type=whole_number, metavar="N", help="images a step in all (default: 128; on the CPU 8)"
+        "--global-batch",
+        type=whole_number,
+        metavar="N",
+        help="examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)",
     )
-    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="images a step for each device")
+    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
     what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -271,15 +285,17 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_python(options.python)
     check_apex(options.apex)
+    trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
     profile = PROFILES[options.profile, device]
     return Request(
         scenarios=tuple(found.name for found in scenarios),
         device=device,
         devices=devices,
         replicas=replicas,
-        model=options.model,
-        image_size=options.image_size or DEFAULT_IMAGE_SIZE[device],
-        global_batch=global_batch(options.global_batch, options.batch_per_rank, device, scenarios, replicas),
+        task=trained.task(device, _settings(options, trained, device)),
+        global_batch=global_batch(
+            options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas
+        ),
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
         launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
@@ -298,7 +314,30 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         parity=options.parity,
         sample_interval_s=options.sample_interval,
         force=options.force,
+        per_rank=options.batch_per_rank is not None,
     )
+
+
+def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
+    """The workload's defaults, and what was asked for instead."""
+    settings = trained.workload.settings_on(device)
+    given = [("--model", "model", options.model), ("--image-size", "image_size", options.image_size)]
+    for text in options.setting:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise RequestError("--setting", f"{text!r} has no value", "write NAME=VALUE")
+        given.append(("--setting", name, value))
+    for option, name, value in given:
+        if value is None:
+            continue
+        if name not in settings:
+            known = f"choose from {', '.join(settings)}" if settings else "leave it out"
+            raise RequestError(option, f"the workload {trained.name} has no setting {name!r}", known)
+        try:
+            settings[name] = setting_from(str(value), settings[name])
+        except ValueError as error:
+            raise RequestError(option, f"{name}: {error}", f"give one, such as {settings[name]}") from error
+    return settings
 
 
 def _check_search(options: argparse.Namespace) -> None:
@@ -352,12 +391,14 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         options += ["--scenario", ",".join(names)]
     every = tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     of_gpus = request.device == "cuda" and request.devices != every
-    usual_batch = global_batch(None, None, request.device, scenarios, request.replicas)
+    trained = discover.load_workload(request.task.name, request.task.file)
+    usual = trained.workload.settings_on(request.device)
+    usual_batch = global_batch(None, None, trained.workload, request.device, scenarios, request.replicas)
+    own = trained.name not in discover.names(WORKLOAD)  # by path where the name alone would not be found
     said = {
         "--impl": (request.impl, "auto"),
         "--apex": (request.apex_path, None),
-        "--model": (request.model, DEFAULT_MODEL),
-        "--image-size": (request.image_size, DEFAULT_IMAGE_SIZE[request.device]),
+        "--workload": (place(trained.file) if own else trained.name, DEFAULT_WORKLOAD),
         "--global-batch": (request.global_batch, usual_batch),
         "--seed": (request.seed, 0),
         "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
@@ -365,6 +406,10 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         "--nproc": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
         "--python": (request.python, None),
     }
-    for option, (value, usual) in said.items():
-        options += [option, str(value)] if value != usual else []
+    for option, (value, default) in said.items():
+        options += [option, str(value)] if value != default else []
+    short = {"model": "--model", "image_size": "--image-size"}
+    for name, setting in request.task.settings.items():
+        if setting != usual[name]:
+            options += [short[name], str(setting)] if name in short else ["--setting", f"{name}={setting}"]
     return [*options, *(["--fresh"] if request.fresh else [])]

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torchvision
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.seams.strategy import Strategy
-from bench.worker import cpu
+from bench.worker import cpu, workload
 from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
@@ -46,6 +45,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
     model = session.model
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     found: dict[str, Any] = {
+        "model": _class_name(model),
         "wrapper": _class_name(session.module),
         "parallel_impl": _parallel_impl(session),
         "precision_impl": _precision_impl(session),
@@ -57,6 +57,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         "compute_dtypes": sorted(_name(dtype) for dtype in watch.outputs),
         "optimizer": _class_name(session.optimizer),
         "optimizer_fused": bool(session.optimizer.defaults.get("fused")),
+        "optimizer_settings": workload.settings_of(session.optimizer),
         "optimizer_dtypes": _dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
         "scaler": _scaler(session),
         "backend": dist.get_backend() if dist.is_initialized() else None,
@@ -133,7 +134,7 @@ def versions() -> dict[str, Any]:
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and dist.is_nccl_available() else None
     return {
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        **workload.versions(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
         "nccl": ".".join(map(str, nccl)) if nccl else None,

@@ -22,7 +22,8 @@ from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
-from bench.core.records import Job, job_from_json, job_to_json
+from bench.core.errors import RequestError
+from bench.core.records import Job, Workload, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
@@ -160,16 +161,27 @@ def _kill_group(group: int) -> None:
         return  # all of it is gone
 
 
-def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
+def serve(
+    channel: Channel,
+    *,
+    fresh: bool,
+    apex_path: str | None,
+    workload: Workload | None = None,
+    locks: tuple[int, ...] = (),
+) -> int:
     """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks.
 
+    ``workload``: what the launches will train; its imports are made here, once, and its settings are tried.
     ``locks``: descriptors that the ranks inherit, so that a lock is held until the last of them is gone.
     """
     started = time.monotonic()
     for name in BLAS_THREADS:
         os.environ[name] = "1"  # libraries read these on import; a pool of threads would not survive the fork
     try:
-        description = _describe(apex_path)
+        description = _describe(apex_path, workload)
+    except RequestError as error:
+        channel.send(event="refused", option=error.option, problem=error.problem, remedy=error.remedy)
+        return 1
     except Exception as error:  # noqa: BLE001  # whatever import raises is told to the parent, which turns it into a line
         traceback.print_exc()
         channel.send(event="failed", reason=f"{type(error).__name__}: {error}")
@@ -190,24 +202,31 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     return 0
 
 
-def _describe(apex_path: str | None) -> dict[str, Any]:
+def _describe(apex_path: str | None, workload: Workload | None) -> dict[str, Any]:
     """Import what the ranks will need, and say what is here. Apex is tried in a child (see ``bench.worker.apex``)."""
     import torch
-    import torchvision
 
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
-    from bench.worker import apex, cpu, workload
+    from bench.worker import apex, cpu
+    from bench.worker.workload import examine, prepare, versions
 
+    example_bytes = None
+    if workload is not None:
+        prepare(workload)
+        tried = _in_child(lambda: examine(workload))
+        if tried["refused"]:
+            raise RequestError(*tried["refused"])
+        example_bytes = tried["example_bytes"]
     return {
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
+        "imports": versions(),
         "cuda_built": torch.version.cuda,
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
-        "models": workload.model_names(),
+        "example_bytes": example_bytes,
         "bf16_instructions": cpu.bf16_instructions(),
         "apex": _in_child(lambda: apex.probe(apex_path)),
     }

@@ -25,7 +25,7 @@ from bench.core.errors import BenchError
 from bench.core.records import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference
+from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference, workload
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import Parts, Session
@@ -188,6 +188,7 @@ class Plan:
             strategy=self.strategy,
             implementation=self.parts.implementation,
         )
+        wrong += workload.contradictions(job.workload, ran["optimizer_settings"])
         if wrong:
             raise BenchError("what ran is not what the scenario says: " + "; ".join(wrong))
         return ran
@@ -331,13 +332,13 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and _is_collateral(error)}
     if kind != "oom":
         return about
-    workload = job.workload
-    name = "cpu" if workload.device == "cpu" else f"cuda:{me.local_rank}"
-    images = job.batch_per_replica * len(job.parts_of(me.rank))
-    memory: dict[str, Any] = {"device": name, "images": images, "global_batch": workload.global_batch}
-    if workload.device == "cpu" or torch.cuda.is_initialized():
-        memory["allocator"] = _allocator(torch.device(workload.device))
-    reason = f"rank {me.rank} on {name} with {images} images (global batch {workload.global_batch}): {about['reason']}"
+    work = job.workload
+    name = "cpu" if work.device == "cpu" else f"cuda:{me.local_rank}"
+    batch = job.batch_per_replica * len(job.parts_of(me.rank))
+    memory: dict[str, Any] = {"device": name, "batch": batch, "global_batch": work.global_batch}
+    if work.device == "cpu" or torch.cuda.is_initialized():
+        memory["allocator"] = _allocator(torch.device(work.device))
+    reason = f"rank {me.rank} on {name} with {batch} {work.unit} (global batch {work.global_batch}): {about['reason']}"
     return {**about, "reason": reason, "memory": memory}
 
 

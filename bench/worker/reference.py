@@ -9,16 +9,18 @@ may stray ten times less than the next. So several ways to move the weights are 
 twin is the one whose gradient strays farthest.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 
 from bench.worker import data, fingerprint
 from bench.worker.session import Parts
-from bench.worker.workload import Loss, loss_of
+from bench.worker.workload import Loss, loss_of, weight_of
 
 CANDIDATES = 8
 """Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 images of 32 px, sums in fp32, 24 seeds) 13 %
@@ -61,7 +63,7 @@ def run(job: Parts, on_step: Callable[[int], None]) -> list[dict[str, object]]:
 
 def strays(job: Parts, replicas: int, on_step: Callable[[int], None]) -> list[float]:
     """For each candidate, ||g - r|| / ||r|| of its first gradient g and the reference's r."""
-    batches = [load() for load in _loaders(job, replicas)]
+    parts = _loader(job, replicas)()
     model = job.build_model()
     parameters = list(model.parameters())
     weights = [parameter.detach().clone() for parameter in parameters]
@@ -75,7 +77,7 @@ def strays(job: Parts, replicas: int, on_step: Callable[[int], None]) -> list[fl
         if candidate is not None:
             perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
         with torch.random.fork_rng([job.device] if job.device.type == "cuda" else []):  # the same dropout for all
-            for _ in _chunks(model, loss, batches, replicas):
+            for _ in _chunks(model, loss, parts):
                 pass
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         if candidate is None:
@@ -97,24 +99,35 @@ def _later(on_step: Callable[[int], None], steps: int, step: int) -> None:
     on_step(steps + step)
 
 
-def _loaders(job: Parts, replicas: int) -> list[Callable[[], data.Batch]]:
-    """What gives the batches of each replica."""
-    pin = job.device.type == "cuda"
+Chunks = list[tuple[data.Batch, float]]
+"""The chunks of a batch, each with what its loss is divided by in the mean of the batch."""
+
+
+def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
+    """What gives the next batch in ``replicas`` chunks."""
+    pin, weight = job.device.type == "cuda", weight_of(job.workload)
     pools = [data.batches(job.workload, replicas, range(chunk, chunk + 1), pin=pin) for chunk in range(replicas)]
-    return [data.loader(pool, job.device) for pool in pools]
+    divisors = cycle([divisors_of([weight(chunk) for chunk in chunks]) for chunks in zip(*pools, strict=True)])
+    loads = [data.loader(pool, job.device) for pool in pools]
+    return lambda: list(zip((load() for load in loads), next(divisors), strict=True))
 
 
-def _chunks(model: nn.Module, criterion: Loss, batches: Iterable[data.Batch], count: int) -> Iterator[Tensor]:
-    """The loss of each of ``count`` chunks, after its share of the gradient of their mean was added to ``.grad``."""
-    for batch in batches:
-        loss = criterion(model, batch)
-        (loss / count).backward()
+def divisors_of(weights: list[float]) -> list[float]:
+    """What the loss of each chunk is divided by: all chunks together are then the mean of the batch."""
+    return [float(sum(weights) / weight) if weight else math.inf for weight in weights]
+
+
+def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:
+    """The share of each chunk in the mean loss, after its gradient was added to ``.grad``."""
+    for batch, divisor in parts:
+        loss = criterion(model, batch) / divisor
+        loss.backward()
         yield loss.detach()
 
 
 def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[int], None]) -> Pass:
     """``candidate``: of the twin, how its weights are moved."""
-    loaders = _loaders(job, replicas)
+    load = _loader(job, replicas)
     model = job.build_model()
     parameters = list(model.parameters())
     if candidate is not None:
@@ -125,15 +138,15 @@ def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[
     alone: list[float] | None = None
     for step in range(job.job.steps):
         optimizer.zero_grad(set_to_none=True)
-        parts = []
-        for part in _chunks(model, loss, (load() for load in loaders), replicas):
-            parts.append(part)
+        parts, shares = load(), []
+        for share in _chunks(model, loss, parts):
+            shares.append(share)
             if step == 0 and replicas > 1 and alone is None:
-                alone = [value * replicas for value in fingerprint.sketch([p.grad for p in parameters])]
+                alone = [value * parts[0][1] for value in fingerprint.sketch([p.grad for p in parameters])]
         if step == 0:
             gradient = fingerprint.sketch([p.grad for p in parameters])
         optimizer.step()
-        losses.append(torch.stack(parts).mean())
+        losses.append(torch.stack(shares).sum())
         on_step(step + 1)
     loss_values = torch.stack(losses).double().cpu().tolist()
     return Pass(replicas=replicas, twin=candidate is not None, loss=loss_values, gradient=gradient, alone=alone)

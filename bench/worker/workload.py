@@ -1,13 +1,18 @@
-"""What is trained: the workload's model, loss and optimizer, built for one rank."""
+"""The workload's file in a measured process: its functions, what they were given, and whether it was obeyed."""
 
+import resource
+import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
-from bench.core.records import Workload
+from bench.core.errors import RequestError
+from bench.core.records import Setting, Workload
+from bench.seams import discover
 
 Forward = Callable[..., Any]
 """The model, or whatever a strategy and a precision made of it: called with the model's inputs."""
@@ -15,36 +20,179 @@ Forward = Callable[..., Any]
 Loss = Callable[[Forward, Any], Tensor]
 """``loss(model, batch)``: the mean loss of a batch, a scalar; it calls the model itself."""
 
+NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
+"""What torch says when there is no room for a tensor on the CPU."""
 
-def model_names() -> list[str]:
-    """The classification models of torchvision."""
-    names: list[str] = torchvision.models.list_models(module=torchvision.models)
-    return names
+HYPERPARAMETERS = {"learning_rate": "lr"}
+"""What the optimizers of torch call a setting; the others have the same name."""
 
 
-def build_model(work: Workload) -> nn.Module:
+class Work:
+    """What a workload's functions are given: its settings as attributes, and ``seed``, ``global_batch``, ``device``.
+
+    ``used``: the settings that were read, since one that is not changes nothing.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.seed, self.global_batch, self.device = workload.seed, workload.global_batch, workload.device
+        self.used: set[str] = set()
+        self._settings = workload.settings
+        self._name = workload.name
+
+    def __getattr__(self, name: str) -> Setting:
+        """Raises ``AttributeError`` for what is not a setting."""
+        if name.startswith("_") or name not in self._settings:
+            raise AttributeError(f"the workload {self._name} has no setting {name!r}")
+        self.used.add(name)
+        return self._settings[name]
+
+
+class _Opened:
+    """The workload that this process trains."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.identity = workload.hash()
+        self.module: ModuleType = discover.load_file(workload.name, workload.file, discover.WORKLOAD)
+        if workload.sha256 not in (None, discover.sha256(workload.file)):
+            raise RequestError("--workload", f"{workload.file} has changed since the run began", "start a new run")
+        self.work = Work(workload)
+
+
+_opened: list[_Opened] = []
+
+
+def _open(workload: Workload) -> _Opened:
+    """Its file, executed once in a process."""
+    if not _opened or _opened[0].identity != workload.hash():
+        _opened[:] = [_Opened(workload)]
+    return _opened[0]
+
+
+def build_model(workload: Workload) -> nn.Module:
     """The model on the CPU, in fp32, with the weights that the seed gives on every rank."""
-    torch.manual_seed(work.seed)
-    options: dict[str, Any] = {"weights": None, "num_classes": work.classes}
-    if work.zero_init_residual:
-        options["zero_init_residual"] = True
-    if work.model in ("googlenet", "inception_v3"):  # without the auxiliary head
-        options |= {"aux_logits": False, "init_weights": True}
-    return torchvision.models.get_model(work.model, **options)
+    opened = _open(workload)
+    torch.manual_seed(workload.seed)
+    model: nn.Module = opened.module.model(opened.work)
+    return model
 
 
-def build_optimizer(work: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """SGD with momentum, fused: a fused step under ``GradScaler`` needs no synchronisation with the GPU."""
-    return torch.optim.SGD(
-        parameters, lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay, fused=True
-    )
+def build_optimizer(workload: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer over ``parameters``."""
+    opened = _open(workload)
+    optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
+    return optimizer
 
 
-def loss_of(work: Workload) -> Loss:
-    """The loss of the workload."""
-
-    def loss(model: Forward, batch: Any) -> Tensor:
-        images, labels = batch
-        return nn.functional.cross_entropy(model(images), labels)
-
+def loss_of(workload: Workload) -> Loss:
+    """The loss of a batch."""
+    loss: Loss = _open(workload).module.loss
     return loss
+
+
+def example_of(workload: Workload) -> Callable[[int], Any]:
+    """From an index to the example."""
+    opened = _open(workload)
+    return lambda index: opened.module.example(opened.work, index)
+
+
+def collate_of(workload: Workload) -> Callable[[list[Any]], Any]:
+    """From examples to a batch; torch's own function where the file has none."""
+    collate: Callable[[list[Any]], Any] = getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
+    return collate
+
+
+def weight_of(workload: Workload) -> Callable[[Any], float]:
+    """How much a part of a batch counts in the mean. Parts have equally many examples, so usually all count 1."""
+    weight: Callable[[Any], float] = getattr(_open(workload).module, "weight", lambda batch: 1.0)
+    return weight
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors of a batch or an example."""
+    found: list[Tensor] = []
+    map_tensors(found.append, tree)
+    return found
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """A batch with ``function`` applied to each of its tensors; other values stay as they are."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [map_tensors(function, value) for value in tree]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return tree
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The hyperparameters that an optimizer's groups of parameters have, where all have the same."""
+    first, *others = optimizer.param_groups
+    return {
+        name: value
+        for name, value in first.items()
+        if isinstance(value, str | int | float) and all(group.get(name) == value for group in others)
+    }
+
+
+def contradictions(workload: Workload, hyperparameters: dict[str, Any]) -> list[str]:
+    """Where what was built is not what the settings say. ``hyperparameters``: as from :func:`settings_of`."""
+    found = []
+    for name, value in workload.settings.items():
+        actual = hyperparameters.get(HYPERPARAMETERS.get(name, name), value)
+        if actual != value:
+            found.append(f"the setting {name} is {value}, but the optimizer has {actual}")
+    unused = sorted(set(workload.settings) - _open(workload).work.used)
+    if unused:
+        found.append(f"nothing in {workload.file} uses the setting {' or '.join(unused)}")
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the workload declares that it imports."""
+    names = _opened[0].module.WORKLOAD.imports if _opened else ()
+    return {name: str(getattr(sys.modules[name], "__version__", "unknown")) for name in names if name in sys.modules}
+
+
+def prepare(workload: Workload) -> None:
+    """Import once, in the worker host, what the workload's functions import in every rank.
+
+    Raises :class:`RequestError` for a module that cannot be imported.
+    """
+    for name in _open(workload).module.WORKLOAD.imports:
+        try:
+            import_module(name)
+        except Exception as error:  # whatever a broken package raises
+            what = f"{workload.file} imports {name}, which {sys.executable} cannot: {type(error).__name__}: {error}"
+            raise RequestError("--workload", what, "install it there, or name another interpreter") from error
+
+
+def examine(workload: Workload) -> dict[str, Any]:
+    """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
+
+    ``example_bytes``: the size of one example, None for one that takes more than half of the free memory: that is all
+    that this process may take from here on, so it is to be called in one of its own.
+    """
+    opened = _open(workload)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    resource.setrlimit(resource.RLIMIT_AS, (taken + free // 2, resource.RLIM_INFINITY))
+    try:
+        if hasattr(opened.module, "check"):
+            opened.module.check(opened.work)
+        tensors = tensors_in(opened.module.example(opened.work, 0))
+        if not tensors:
+            what = f"{workload.file}: example(work, 0) has no tensor"
+            return {"refused": ("--workload", what, "return a tensor, or a tuple, list or dict of them")}
+        return {"refused": None, "example_bytes": sum(tensor.nbytes for tensor in tensors)}
+    except RequestError as error:
+        return {"refused": (error.option, error.problem, error.remedy)}
+    except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
+        if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY):
+            return {"refused": None, "example_bytes": None}
+        at = discover.line_in(workload.file, error)
+        what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
+        return {"refused": ("--workload", " ".join(what.split()), "fix the file")}

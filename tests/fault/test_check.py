@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from standin.workloads import workload
 
 from bench import cli
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import PHASES, Workload
+from bench.core.records import PHASES
 from bench.runs import check, store
 from bench.runs.store import RunWriter, read
 
 pytestmark = pytest.mark.fault
 
-WORKLOAD = Workload(model="resnet18", image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1)
+WORKLOAD = workload()
 ITERS = 3
 
 

@@ -191,6 +191,7 @@ def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> N
         "--scenario single,ddp --model resnet18 --image-size 32",
         "--scenario ddp_o2 --nproc 4 --batch-per-rank 3 --seed 5 --impl native --fresh",
         "--global-batch 16 --label 'not to be kept' --iters 3",
+        "--setting momentum=0.5 --setting classes=10",
     ],
 )
 def test_the_next_run_that_is_named_measures_the_same_work(
@@ -208,7 +209,7 @@ def test_the_next_run_that_is_named_measures_the_same_work(
     again = parser.parse_args(words)
     assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
     found = verb._request(again, verb._scenarios(again.scenario))
-    same = ("launches", "warmup", "iters", "profile", "diagnose", "label")
+    same = ("launches", "warmup", "iters", "profile", "diagnose", "label", "per_rank")
     assert replace(found, **{name: getattr(request, name) for name in same}) == request
 
 

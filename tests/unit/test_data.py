@@ -2,19 +2,20 @@
 
 import pytest
 import torch
+from standin.workloads import workload
 from torch.utils.data import DistributedSampler
 
-from bench.core.records import Workload
 from bench.worker import data
+from bench.worker.workload import example_of
 
-WORKLOAD = Workload(image_size=8, global_batch=12, replicas=3, device="cpu", half="bf16", warmup=1)
+WORKLOAD = workload(image_size=8, global_batch=12, replicas=3)
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 def test_parts_are_those_of_distributed_sampler(replicas: int) -> None:
-    images = data.SyntheticImages(WORKLOAD)
+    examples = range(WORKLOAD.global_batch * WORKLOAD.pool_batches)
     for replica in range(replicas):
-        sampler = DistributedSampler(images, replicas, replica, shuffle=True, seed=WORKLOAD.seed, drop_last=True)
+        sampler = DistributedSampler(examples, replicas, replica, shuffle=True, seed=WORKLOAD.seed, drop_last=True)
         sampler.set_epoch(0)
         dealt = [index for part in data.shard(WORKLOAD, replicas, replica) for index in part]
         assert dealt == list(sampler)
@@ -39,13 +40,11 @@ def test_one_process_with_all_replicas_holds_what_the_ranks_hold() -> None:
 
 
 def test_an_image_depends_on_the_seed_and_its_index_alone() -> None:
-    images = data.SyntheticImages(WORKLOAD)
-    other = data.SyntheticImages(
-        Workload(image_size=8, global_batch=12, replicas=3, device="cpu", half="bf16", warmup=9)
-    )
-    assert torch.equal(images[5][0], other[5][0])
-    assert not torch.equal(images[5][0], images[6][0])
-    assert not torch.equal(images[5][0], data.SyntheticImages(_seeded(1))[5][0])
+    image, label = example_of(WORKLOAD)(5)
+    assert image.shape == (3, 8, 8) and label.shape == ()
+    assert torch.equal(image, example_of(workload(image_size=8, global_batch=12, replicas=3, warmup=9))(5)[0])
+    assert not torch.equal(image, example_of(WORKLOAD)(6)[0])
+    assert not torch.equal(image, example_of(workload(image_size=8, seed=1))(5)[0])
 
 
 def test_the_loader_goes_round_the_pool_in_order() -> None:
@@ -53,7 +52,3 @@ def test_the_loader_goes_round_the_pool_in_order() -> None:
     load = data.loader(pool, torch.device("cpu"))
     seen = [load()[1] for _ in range(2 * len(pool))]
     assert all(torch.equal(labels, pool[step % len(pool)][1]) for step, labels in enumerate(seen))
-
-
-def _seeded(seed: int) -> Workload:
-    return Workload(image_size=8, global_batch=12, replicas=3, device="cpu", half="bf16", warmup=1, seed=seed)

@@ -263,7 +263,7 @@ BUILD = "def build(parts): ...\n"
 def test_a_strategy_needs_a_build(tmp_path: Path, build: str) -> None:
     file = scenario_file(tmp_path, OWN.format(fields='label="x"', more="") + build)
     error = refusal(lambda: discover.load("mine", file))
-    assert (error.problem, error.remedy) == (f"{file} has no function build", "define build(...)")
+    assert (error.problem, error.remedy) == (f"{file} has no function build", "define build(parts)")
 
 
 def test_a_probe_that_is_declared_is_defined(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Executed, request_for
+from standin.workloads import with_settings
 
 from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
 from bench.core.records import NUMERICS_COLUMNS
@@ -325,7 +326,7 @@ def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4
 
 def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[torch.Tensor], list[torch.Tensor]]:
     """Losses, gradient of the first step, and that of the first chunk alone: SGD with momentum, written out."""
-    workload = job.workload
+    workload, settings = job.workload, job.workload.settings
     torch.manual_seed(workload.seed)
     model = build_model(workload)
     weights = list(model.parameters())
@@ -345,11 +346,11 @@ def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[to
         if step == 0:
             first = total
         with torch.no_grad():
-            decayed = [g + workload.weight_decay * w for g, w in zip(total, weights, strict=True)]
+            decayed = [g + settings["weight_decay"] * w for g, w in zip(total, weights, strict=True)]
             before = velocity or [torch.zeros_like(g) for g in decayed]
-            velocity = [workload.momentum * v + g for v, g in zip(before, decayed, strict=True)]
+            velocity = [settings["momentum"] * v + g for v, g in zip(before, decayed, strict=True)]
             for weight, v in zip(weights, velocity, strict=True):
-                weight -= workload.learning_rate * v
+                weight -= settings["learning_rate"] * v
         losses.append(loss)
     return losses, first, alone
 
@@ -385,7 +386,7 @@ def test_the_twin_is_the_candidate_that_strays_farthest() -> None:
 
 def test_the_candidates_stray_by_their_weights_and_not_by_dropout() -> None:
     job = job_for_reference((1,), iters=1)
-    strict = replace(job, job=replace(job.job, workload=replace(job.workload, model="mobilenet_v3_small")))
+    strict = replace(job, job=replace(job.job, workload=with_settings(job.workload, model="mobilenet_v3_small")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_reference, "perturb", lambda parameters, relative, seed: None)
         assert worker_reference.strays(strict, 1, lambda step: None) == [0.0] * worker_reference.CANDIDATES

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from standin.workloads import BUILT_IN, task
 
 from bench.core.errors import RequestError
 from bench.core.records import Workload, job_from_json, job_to_json
-from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_memory, global_batch, launches
+from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
 from bench.seams import discover
 from bench.seams.discover import Found
 
@@ -29,8 +30,6 @@ def request(**changes: Any) -> Request:
         "device": "cpu",
         "devices": (),
         "replicas": 2,
-        "model": "resnet101",
-        "image_size": 64,
         "global_batch": 8,
         "warmup": 2,
         "iters": 10,
@@ -44,7 +43,8 @@ def request(**changes: Any) -> Request:
         "stall_timeout_s": 30.0,
         "label": None,
     }
-    return Request(**(defaults | changes))
+    settings = {name: changes.pop(name) for name in ("model", "image_size") if name in changes}
+    return Request(**({"task": task(changes.get("device", "cpu"), **settings)} | defaults | changes))
 
 
 def named(*names: str) -> list[Found]:
@@ -95,7 +95,7 @@ def test_every_repetition_of_every_scenario_is_done_once_and_says_the_same_in_it
 def test_every_scenario_trains_the_whole_global_batch_in_equal_parts(
     scenarios: list[Found], replicas: int, device: str, per_rank: int | None
 ) -> None:
-    batch = global_batch(None, per_rank, device, scenarios, replicas)
+    batch = global_batch(None, per_rank, BUILT_IN.workload, device, scenarios, replicas)
     for planned in launches(request(replicas=replicas, global_batch=batch), scenarios, cores=8):
         assert planned.job.workload.global_batch == batch
         assert planned.job.replicas * planned.job.batch_per_replica == batch
@@ -108,35 +108,35 @@ def test_every_scenario_trains_the_whole_global_batch_in_equal_parts(
 def test_the_default_is_the_most_of_the_usual_batch_that_the_replicas_can_share(
     device: str, replicas: int, batch: int
 ) -> None:
-    assert global_batch(None, None, device, ALL, replicas) == batch
+    assert global_batch(None, None, BUILT_IN.workload, device, ALL, replicas) == batch
 
 
 def test_a_batch_that_can_be_shared_is_taken_as_asked() -> None:
-    assert global_batch(12, None, "cpu", ALL, 3) == 12
+    assert global_batch(12, None, BUILT_IN.workload, "cpu", ALL, 3) == 12
 
 
 def test_a_batch_per_rank_is_that_of_each_device() -> None:
-    assert global_batch(None, 32, "cuda", ALL, 3) == 96
-    assert global_batch(None, 32, "cuda", named("single"), 3) == 32
+    assert global_batch(None, 32, BUILT_IN.workload, "cuda", ALL, 3) == 96
+    assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 3) == 32
 
 
 def test_one_device_alone_takes_any_batch() -> None:
-    assert global_batch(7, None, "cpu", named("single"), 2) == 7
+    assert global_batch(7, None, BUILT_IN.workload, "cpu", named("single"), 2) == 7
 
 
 @given(asked=st.integers(1, 10**6), replicas=st.integers(1, 64))
 def test_an_uneven_batch_is_refused_with_the_nearest_that_are_accepted(asked: int, replicas: int) -> None:
     if asked % replicas == 0:
-        assert global_batch(asked, None, "cpu", ALL, replicas) == asked
+        assert global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas) == asked
         return
     with pytest.raises(RequestError) as caught:
-        global_batch(asked, None, "cpu", ALL, replicas)
+        global_batch(asked, None, BUILT_IN.workload, "cpu", ALL, replicas)
     assert caught.value.option == "--global-batch"
     suggested = [int(number) for number in re.findall(r"\d+", caught.value.remedy)]
     assert suggested
     for batch in suggested:
         assert abs(batch - asked) < replicas
-        assert global_batch(batch, None, "cpu", ALL, replicas) == batch
+        assert global_batch(batch, None, BUILT_IN.workload, "cpu", ALL, replicas) == batch
 
 
 # Threads and devices
@@ -177,9 +177,9 @@ def test_a_job_survives_the_way_through_json() -> None:
 def test_steps_are_refused_beyond_a_quarter_of_the_free_memory_and_not_before() -> None:
     one_rank = named("single")
     free = 4 * BYTES_PER_STEP * 100
-    check_memory(request(warmup=2, iters=98, image_size=1), one_rank, free)
+    check_memory(request(warmup=2, iters=98), one_rank, free)
     with pytest.raises(RequestError) as caught:
-        check_memory(request(warmup=2, iters=99, image_size=1), one_rank, free)
+        check_memory(request(warmup=2, iters=99), one_rank, free)
     assert caught.value.option == "--iters"
     assert caught.value.remedy == "use at most 98"
 
@@ -187,9 +187,9 @@ def test_steps_are_refused_beyond_a_quarter_of_the_free_memory_and_not_before() 
 def test_ranks_and_launches_count_as_well() -> None:
     free = 4 * BYTES_PER_STEP * 100
     with pytest.raises(RequestError):
-        check_memory(request(warmup=2, iters=98, image_size=1), named("ddp"), free)
+        check_memory(request(warmup=2, iters=98), named("ddp"), free)
     with pytest.raises(RequestError):
-        check_memory(request(warmup=2, iters=98, launches=2, image_size=1), named("single"), free)
+        check_memory(request(warmup=2, iters=98, launches=2), named("single"), free)
 
 
 @pytest.mark.parametrize("replicas", [185, 3000, 100_000])
@@ -229,14 +229,38 @@ def test_the_number_that_is_suggested_is_accepted(
         ("--iters", {"iters": 10**11}),
         ("--warmup", {"warmup": 10**11}),
         ("--launches", {"launches": 10**11}),
-        ("--global-batch", {"global_batch": 10**9}),
-        ("--image-size", {"image_size": 10**6}),
     ],
 )
 def test_the_option_that_is_too_large_is_the_one_that_is_named(option: str, changes: dict[str, int]) -> None:
     with pytest.raises(RequestError) as caught:
         check_memory(request(**changes), ALL, 16 * GIB)
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "example_bytes", "changes"),
+    [
+        ("--global-batch", 50_000, {"global_batch": 10**9}),
+        ("--batch-per-rank", 50_000, {"global_batch": 10**9, "per_rank": True}),
+        ("--image-size", 12 * 10**12, {}),
+        ("--image-size", None, {}),
+    ],
+)
+def test_examples_are_refused_beyond_half_of_the_free_memory(
+    option: str, example_bytes: int | None, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        check_examples(request(**changes), example_bytes, 16 * GIB)
+    assert caught.value.option == option
+
+
+@given(example_bytes=st.integers(1, 10**8), per_rank=st.booleans())
+def test_the_batch_that_is_suggested_is_accepted(example_bytes: int, per_rank: bool) -> None:
+    asked = request(global_batch=10**12, per_rank=per_rank)
+    with pytest.raises(RequestError) as caught:
+        check_examples(asked, example_bytes, 16 * GIB)
+    batch = int(re.sub(r"\D", "", caught.value.remedy)) * (asked.replicas if per_rank else 1)
+    check_examples(replace(asked, global_batch=batch), example_bytes, 16 * GIB)
 
 
 def test_a_number_of_steps_beyond_all_floats_is_refused_too() -> None:
@@ -246,15 +270,19 @@ def test_a_number_of_steps_beyond_all_floats_is_refused_too() -> None:
 
 # Which runs are the same work
 
-OTHER: dict[str, Any] = {"device": "cuda", "half": "fp16", "model": "resnet50"}
+OTHER: dict[str, Any] = {"device": "cuda", "half": "fp16", "sha256": "0" * 64, "settings": {"model": "resnet50"}}
 """Other values of the fields whose value cannot just be doubled."""
+
+NAMES = ("file", "title", "unit_short")
+"""Fields that only say what to call it and where it is."""
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Workload)])
-def test_every_field_of_the_workload_changes_its_hash(field: str) -> None:
+def test_every_field_that_says_what_is_trained_changes_the_hash(field: str) -> None:
     workload = request().workload
     value = getattr(workload, field)
-    assert replace(workload, **{field: OTHER.get(field, value * 2 or 1)}).hash() != workload.hash()
+    changed = replace(workload, **{field: OTHER[field] if field in OTHER else value * 2 or 1})
+    assert (changed.hash() == workload.hash()) is (field in NAMES)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +312,7 @@ def test_what_is_asked_for_reaches_the_hash(changes: dict[str, Any]) -> None:
 
 def test_the_hash_is_the_one_that_stored_runs_have() -> None:
     """Runs on disk are compared by it: when it has to change, the schema version does too."""
-    assert request().workload.hash() == "5d4aab6627d1632239b9bc703f0a6fb39bc391a6421fea252948212f6fc2ebc7"
+    assert request().workload.hash() == "9ebb68791fc818b285e4aa34164b315051f92d104f9d76504dbd03b0ba48a301"
 
 
 def test_the_hash_does_not_depend_on_the_order_of_fields() -> None:

@@ -15,11 +15,12 @@ from unittest.mock import MagicMock
 
 import psutil
 import pytest
+from standin.workloads import workload
 
 import bench.sample
 import bench.sample.sources
 from bench.core.channel import Channel
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Placement, Workload
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, Job, Placement
 from bench.experiments import launch
 from bench.machine.rapl import Rapl
 from bench.sample import Sampler, read_spool
@@ -215,7 +216,7 @@ def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_t
         ranks=(Placement(role="replica", replicas=1),) * 2,
         group=True,
         impl="auto",
-        workload=Workload(image_size=32, global_batch=8, replicas=2, device="cpu", half="bf16", warmup=1),
+        workload=workload(),
         iters=1,
         threads=1,
     )

@@ -1,0 +1,116 @@
+"""What a workload declares: the training that every scenario of a run does.
+
+A workload is one file, ``workloads/NAME.py`` or your own: a declaration that needs the standard library alone, and
+functions that import torch inside.
+
+    from bench.seams import Workload
+
+    WORKLOAD = Workload(summary="...", unit="samples", global_batch={"cpu": 8, "cuda": 128}, settings={"width": 64})
+
+    def model(work): ...                  # a module on the CPU with random weights; bench seeds before
+    def example(work, index): ...         # tensors, by index alone: the same in every process
+    def loss(model, batch): ...           # the mean loss of a batch, a scalar tensor; calls the model itself
+    def optimizer(work, parameters): ...
+
+``work`` has the settings as attributes, and ``seed``, ``global_batch`` and ``device``. An example is a tensor or a
+tuple, list or dict of them. A file may also define ``collate(examples)`` (default: torch's), ``weight(batch)``, what a
+part of a batch counts in the mean (default: its examples), and ``check(work)``, which refuses settings with a
+``RequestError``.
+"""
+
+import math
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from bench.core import records
+from bench.core.records import Setting
+
+DEVICES = ("cpu", "cuda")
+FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
+MAY_DEFINE = ("collate(examples)", "weight(batch)", "check(work)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What every scenario of a run trains.
+
+    ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: its abbreviation in tables.
+    ``global_batch``: the default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE``
+    changes, with defaults, likewise; a value keeps the type of its default. ``title``: what to call it, with settings
+    in braces; default: its name. ``imports``: modules that its functions import, which are imported once for all ranks.
+    ``smaller``: options of ``bench run`` that make it quick.
+
+    Raises ``ValueError`` naming the field when a value is not one that it can have.
+    """
+
+    summary: str
+    unit: str
+    unit_short: str = ""
+    global_batch: int | Mapping[str, int]
+    settings: Mapping[str, Setting | Mapping[str, Setting]] = field(default_factory=dict)
+    title: str = ""
+    imports: tuple[str, ...] = ()
+    smaller: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("summary", "unit", "unit_short", "title", "smaller"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not (value.strip() or name not in ("summary", "unit")):
+                raise ValueError(f"{name}={value!r} is not a text; give one")
+        if not isinstance(self.imports, tuple) or not all(isinstance(name, str) for name in self.imports):
+            raise ValueError(f"imports={self.imports!r} is not a tuple of names")
+        if not isinstance(self.settings, Mapping):
+            raise ValueError(f"settings={self.settings!r} is not a dict of names and defaults")
+        taken = {known.name for known in fields(records.Workload)}
+        for name, default in {"global_batch": self.global_batch, **self.settings}.items():
+            for value in default.values() if isinstance(default, Mapping) else (default,):
+                if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+                    raise ValueError(f"{name}={value!r} is not a text, a finite number or a bool")
+            if isinstance(default, Mapping) and set(default) != set(DEVICES):
+                raise ValueError(f"{name}={default!r} does not have one value each for cpu and cuda")
+        for name in self.settings:
+            if not isinstance(name, str) or not name.isidentifier() or name in taken:
+                raise ValueError(f"settings: {name!r} is not a name that is free; choose another")
+        for device in DEVICES:
+            batch = self.batch_on(device)
+            if type(batch) is not int or batch < 1:
+                raise ValueError(f"global_batch={batch!r} is not a whole number of at least 1")
+            self.title_of(self.settings_on(device))
+
+    def batch_on(self, device: str) -> int:
+        """The default global batch on this kind of device."""
+        return self.global_batch if isinstance(self.global_batch, int) else self.global_batch[device]
+
+    def settings_on(self, device: str) -> dict[str, Setting]:
+        """The defaults on this kind of device."""
+        return {
+            name: default[device] if isinstance(default, Mapping) else default
+            for name, default in self.settings.items()
+        }
+
+    def title_of(self, settings: Mapping[str, Any]) -> str:
+        """What to call it with these settings, such as ``resnet101, 64 px``; empty for its name."""
+        for _, name, _, _ in string.Formatter().parse(self.title):
+            if name is not None and name not in settings:
+                raise ValueError(f"title={self.title!r} names {name!r}, which is not in settings")
+        return self.title.format_map(settings)
+
+
+def setting_from(text: str, default: Setting) -> Setting:
+    """``text`` as a value of the type of ``default``. Raises ``ValueError`` that says which type that is."""
+    if isinstance(default, str):
+        return text
+    kind, word = next(
+        (kind, word)
+        for kind, word in ((bool, "true or false"), (int, "a whole number"), (float, "a finite number"))
+        if isinstance(default, kind)
+    )
+    try:
+        value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not {word}")
+    return value

@@ -1,0 +1,29 @@
+"""The built-in workload with the settings of a test, as values."""
+
+from dataclasses import replace
+from typing import Any
+
+from bench.core.records import Task, Workload
+from bench.seams import discover
+
+BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
+
+
+def task(device: str = "cpu", **settings: Any) -> Task:
+    """resnet101 with some of its settings changed."""
+    return BUILT_IN.task(device, BUILT_IN.workload.settings_on(device) | settings)
+
+
+def workload(**changes: Any) -> Workload:
+    """ResNet-18 with eight images of 32 px on two ranks, changed: fields of the workload, and settings."""
+    fields = {"global_batch": 8, "replicas": 2, "device": "cpu", "half": "bf16", "warmup": 1}
+    settings = {"model": "resnet18", "image_size": 32}
+    for name, value in changes.items():
+        (fields if name in Workload.__dataclass_fields__ else settings)[name] = value
+    found = task(str(fields["device"]), **settings)
+    return Workload(**{name: getattr(found, name) for name in Task.__dataclass_fields__} | fields)  # type: ignore[arg-type]
+
+
+def with_settings(work: Workload, **settings: Any) -> Workload:
+    """The same work with other settings."""
+    return replace(work, settings=work.settings | settings)

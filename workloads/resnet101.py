@@ -1,0 +1,76 @@
+"""An image classification step of torchvision: ResNet-101 as in the published comparison, or any other by ``--model``.
+
+Images and labels are synthetic, each made from the seed and its index alone: fp32 standard normal noise and a class.
+SGD with momentum updates the weights. Its step is fused, which under ``GradScaler`` needs no synchronisation.
+
+Residual networks start with idle branches (the last batch norm of each at 0), as is usual for large batches (Goyal et
+al. 2017, section 5.1): otherwise a ResNet-101 with random weights amplifies one rounding to several percent of its
+gradient, and a comparison of numerics shows nothing.
+"""
+
+from bench.seams import RequestError, Workload
+
+WORKLOAD = Workload(
+    summary="image classification with ResNet-101 or any other model of torchvision, synthetic images",
+    unit="images",
+    unit_short="img",
+    title="{model}, {image_size} px",
+    imports=("torchvision",),
+    smaller="--model resnet18 --image-size 32",
+    global_batch={"cpu": 8, "cuda": 128},
+    settings={
+        "model": "resnet101",
+        "image_size": {"cpu": 64, "cuda": 224},
+        "classes": 1000,
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+    },
+)
+
+RESIDUAL = ("resnet", "resnext", "wide_resnet")
+"""What the names of the models begin with that can start with idle residual branches."""
+
+
+def model(work):
+    from torchvision import models
+
+    options = {"weights": None, "num_classes": work.classes}
+    if work.model.startswith(RESIDUAL):
+        options["zero_init_residual"] = True
+    if work.model in ("googlenet", "inception_v3"):  # without the auxiliary head
+        options |= {"aux_logits": False, "init_weights": True}
+    return models.get_model(work.model, **options)
+
+
+def example(work, index):
+    import torch
+
+    generator = torch.Generator().manual_seed(work.seed * 1_000_003 + index)
+    image = torch.randn(3, work.image_size, work.image_size, generator=generator)
+    label = torch.randint(work.classes, (), generator=generator)
+    return image, label
+
+
+def loss(model, batch):
+    from torch.nn.functional import cross_entropy
+
+    images, labels = batch
+    return cross_entropy(model(images), labels)
+
+
+def optimizer(work, parameters):
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay, fused=True)
+
+
+def check(work):
+    from difflib import get_close_matches
+
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if work.model not in known:
+        close = get_close_matches(work.model, known, n=3, cutoff=0.4) or known[:3]
+        raise RequestError("--model", f"torchvision has no model {work.model!r}", f"did you mean {' or '.join(close)}?")
