@@ -120,7 +120,8 @@ class Entry:
 def colour_of(launch: dict[str, Any]) -> str:
     """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
     strategy = launch["strategy"]
-    return strategy if strategy in ("single", "dp") else f"{strategy}-{launch['precision'].lower()}"
+    level = launch["precision"].lower()
+    return next(name for name in (strategy, f"{strategy}-{level}", f"custom-{level}") if name in THEME)
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
