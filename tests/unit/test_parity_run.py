@@ -30,7 +30,6 @@ SCENARIO = Scenario(summary="broken", strategy=Strategy(label="planted"))
 
 
 def build(parts):
-
     session = parts.build({strategy!r})
     forward, optimize, calls = session.forward, session.optimize, []
     {fault}
@@ -45,12 +44,19 @@ NAN_LATER = """def poisoned(batch):
         return loss * float("nan") if len(calls) == 4 else loss
     session.forward = poisoned"""
 
+TIMID = """def timid():
+        group = session.optimizer.param_groups[0]
+        group["lr"] /= 2
+        optimize()
+        group["lr"] *= 2
+    session.optimize = timid"""
+
 STRANGER = "[weights.data.mul_(1 + parts.rank / 100) for weights in session.model.parameters()]"
 
 BROKEN: dict[str, dict[str, str]] = {
     "forgetful": {"strategy": "single"},
     "stranger": {"fault": STRANGER},
-    "timid": {"fault": "session.optimizer.param_groups[0]['lr'] /= 2"},
+    "timid": {"fault": TIMID},
     "idle": {"fault": "session.optimize = lambda: None"},
     "poisoned": {"fault": NAN_LATER},
     "lazy": {"fault": "session.forward = lambda batch: forward([part[:2] for part in batch])"},
