@@ -121,11 +121,9 @@ def host(
 ) -> Iterator[WorkerHost]:
     """A worker host that is ready, with its log in the folder ``where``."""
     log = os.path.join(where, f"worker-host-{'launcher' if command else 'fresh' if fresh else 'forked'}.log")
-    workload = plan("single", device=device, model="resnet18", warmup=1, iters=1).workload
-    with WorkerHost(
-        python=None, fresh=fresh, apex_path=None, log=log, device=device, workload=workload, command=command
-    ) as started:
+    with WorkerHost(python=None, fresh=fresh, apex_path=None, log=log, device=device, command=command) as started:
         started.wait_until_ready()
+        started.prepare(plan("single", device=device, model="resnet18", warmup=1, iters=1).workload)
         yield started
 
 

@@ -124,9 +124,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
 def a_host(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     """A worker host for ranks on this device, as long as a fixture lasts."""
     log = tmp_path_factory.mktemp("host") / "host.log"
-    trained = workload(device=device)
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device, workload=trained) as running:
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device) as running:
         running.wait_until_ready()
+        running.prepare(workload(device=device))
         yield running
 
 

@@ -88,6 +88,7 @@ def opened(
     ):
         with console.waiting("importing torch, once for all launches"):
             host.wait_until_ready()
+            host.prepare(request.workload)
         if host.description["fresh"] and not request.fresh:
             why = f"importing torch started {host.description['threads'] - 1} threads that would not survive a fork"
             console.line(f"ranks are started as with --fresh: {why}")
@@ -134,7 +135,6 @@ def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
             apex_path=request.apex_path,
             log=log,
             device=request.device,
-            workload=request.workload,
             locks=locks,
         ) as host:
             yield host

@@ -55,8 +55,8 @@ class WorkerHost:
     ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.machine.lock``).
     ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; the worker
     host forks them itself without.
-    ``workload``: what its launches will train. ``description``: what the host reported about its interpreter and the
-    workload (versions, which apex, the size of an example; see ``bench.worker.host``).
+    ``description``: what the host reported about its interpreter (versions, which apex; see ``bench.worker.host``), and
+    after :meth:`prepare` about the workload.
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class WorkerHost:
         apex_path: str | None,
         log: str,
         device: str,
-        workload: Workload | None = None,
         locks: tuple[int, ...] = (),
         command: Callable[[Job, str], list[str]] | None = None,
     ) -> None:
@@ -76,13 +75,13 @@ class WorkerHost:
         self.description: dict[str, Any] = {}
         self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
-        self._workload = json.dumps(asdict(workload)) if workload else ""
+        self._workload: Workload | None = None
         self._start()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         mode, kept = "fresh" if self._fresh else "fork", ",".join(map(str, self._locks))
-        arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept, self._workload]
+        arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
         arguments += [self._apex_path] if self._apex_path else []
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if self._device == "cpu" else {})
         with open(self.log, "ab") as output:
@@ -112,8 +111,7 @@ class WorkerHost:
     def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> dict[str, Any]:
         """The host's description once torch is imported.
 
-        Raises :class:`RequestError` when this interpreter has no usable torch or the workload cannot be trained with
-        these settings, :class:`HostError` when the host dies.
+        Raises :class:`RequestError` when this interpreter has no usable torch, :class:`HostError` when the host dies.
         """
         started = time.monotonic()
         while time.monotonic() - started < START_TIMEOUT_S:
@@ -122,8 +120,6 @@ class WorkerHost:
                 if message["event"] == "ready":
                     self.description = message
                     return message
-                if message["event"] == "refused":
-                    raise RequestError(message["option"], message["problem"], message["remedy"])
                 if message["event"] == "failed":
                     raise RequestError(
                         "--python",
@@ -135,6 +131,22 @@ class WorkerHost:
                     "--python", f"{self.python} cannot host the workers: {self._last_words()}", "name another one"
                 )
         raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
+
+    def prepare(self, workload: Workload) -> None:
+        """Have what this workload imports imported once for all launches, and its settings tried.
+
+        Raises :class:`RequestError` where it cannot be trained like that, :class:`HostError` when the host dies of it.
+        """
+        self._workload = workload
+        self.channel.send(event="prepare", workload=asdict(workload))
+        while not self.channel.closed:
+            for message in self._messages(1.0):
+                if message["event"] == "prepared":
+                    if message["refused"]:
+                        raise RequestError(*message["refused"])
+                    self.description |= message
+                    return
+        raise HostError(f"{workload.file} ended the worker host: {self._last_words()}")
 
     def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
         """Execute ``job`` and return when all of its ranks are gone. ``on_event`` hears every message of every rank.
@@ -192,6 +204,8 @@ class WorkerHost:
         self._start()
         try:
             self.wait_until_ready()
+            if self._workload is not None:
+                self.prepare(self._workload)
         except RequestError as error:
             raise HostError(f"the worker host went away and did not come up again: {error.problem}") from error
 

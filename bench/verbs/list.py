@@ -1,16 +1,18 @@
-"""``python -m bench list``: every scenario, what it is in a line, and whether it can run here."""
+"""``python -m bench list``: every scenario and every workload in a line, and whether a scenario can run here."""
 
 import sys
+from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.seams import discover
 from bench.verbs.options import Parser, check_apex, print_json
 
-DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why."
+DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why; then every workload."
 EPILOG = """\
 Scenarios are small files: scenarios/*.py here, those of installed packages (entry point group bench.scenarios), and any
-file of your own: python -m bench run --scenario ./mine.py
+file of your own: python -m bench run --scenario ./mine.py. So are workloads: workloads/*.py, the group bench.workloads,
+and python -m bench run --workload ./mine.py
 """
 
 
@@ -48,8 +50,10 @@ def main(arguments: list[str]) -> int:
                 "doc": found.doc,
             }
         )
+    workloads = [_workload(name, file, device) for name, file in discover.names(discover.WORKLOAD).items()]
     if options.json:
-        print_json({"device": device, "gpus": [gpu.uuid for gpu in gpus], "scenarios": scenarios})
+        about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
+        print_json({**about, "scenarios": scenarios, "workloads": workloads})
         return 0
     width = max(len(str(row["name"])) for row in scenarios)
     where = (
@@ -60,6 +64,9 @@ def main(arguments: list[str]) -> int:
         lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
         if row["reason"]:
             lines.append(f"  {'':<{width}}       {row['reason']}")
+    lines += ["", "Workloads, which --workload chooses from:", ""]
+    for row in workloads:
+        lines.append(f"  {row['name']}  {row['summary'] or row['reason']}")
     lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
     if sys.stdout.isatty():
         from bench.console import tell
@@ -68,3 +75,20 @@ def main(arguments: list[str]) -> int:
     else:
         print("\n".join(lines))
     return 0
+
+
+def _workload(name: str, file: str, device: str) -> dict[str, Any]:
+    """What the list has of a workload; of one whose file is broken its reason."""
+    row: dict[str, Any] = {"name": name, "summary": "", "reason": None, "file": file}
+    try:
+        found = discover.load_workload(name, file)
+    except RequestError as error:
+        return row | dict.fromkeys(("unit", "global_batch", "settings", "doc")) | {"reason": error.problem}
+    declared = found.workload
+    return row | {
+        "summary": declared.summary,
+        "unit": declared.unit,
+        "global_batch": declared.batch_on(device),
+        "settings": declared.settings_on(device),
+        "doc": found.doc,
+    }

@@ -1,4 +1,4 @@
-"""The worker host: imports torch and torchvision once, then forks the ranks of each launch.
+"""The worker host: imports torch, and what the workload needs, once; then forks the ranks of each launch.
 
 It touches no device and starts no thread, so that every fork is pristine; where what it imports starts one all the
 same, it goes on as with ``--fresh``. It sleeps in ``select`` while ranks run, ends a launch whose first rank fails or
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -161,40 +163,30 @@ def _kill_group(group: int) -> None:
         return  # all of it is gone
 
 
-def serve(
-    channel: Channel,
-    *,
-    fresh: bool,
-    apex_path: str | None,
-    workload: Workload | None = None,
-    locks: tuple[int, ...] = (),
-) -> int:
-    """Answer ``launch`` messages until the channel closes. ``fresh``: new interpreters instead of forks.
+def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
+    """Answer ``prepare`` and ``launch`` messages until the channel closes.
 
-    ``workload``: what the launches will train; its imports are made here, once, and its settings are tried.
-    ``locks``: descriptors that the ranks inherit, so that a lock is held until the last of them is gone.
+    ``fresh``: new interpreters instead of forks. ``locks``: descriptors that the ranks inherit, so that a lock is held
+    until the last of them is gone.
     """
     started = time.monotonic()
-    for name in BLAS_THREADS:
-        os.environ[name] = "1"  # libraries read these on import; a pool of threads would not survive the fork
     try:
-        description = _describe(apex_path, workload)
-    except RequestError as error:
-        channel.send(event="refused", option=error.option, problem=error.problem, remedy=error.remedy)
-        return 1
+        with _no_pools():
+            description = _describe(apex_path)
     except Exception as error:  # noqa: BLE001  # whatever import raises is told to the parent, which turns it into a line
         traceback.print_exc()
         channel.send(event="failed", reason=f"{type(error).__name__}: {error}")
         return 1
-    for name in BLAS_THREADS:
-        del os.environ[name]
-    threads = len(os.listdir("/proc/self/task"))
-    fresh = fresh or threads != 1  # a library of this interpreter started some: every fork would be a gamble
     adopt_orphans()
-    about = {"pid": os.getpid(), "ready_s": time.monotonic() - started, "fresh": fresh, "threads": threads}
+    fresh = fresh or _threads() != 1  # a library of this interpreter started some: every fork would be a gamble
+    about = {"pid": os.getpid(), "ready_s": time.monotonic() - started, "fresh": fresh, "threads": _threads()}
     channel.send(event="ready", **about, **description)
     while not channel.closed:
         for message in channel.receive():
+            if message["event"] == "prepare":
+                prepared = _prepare(Workload(**message["workload"]))
+                fresh = fresh or _threads() != 1
+                channel.send(event="prepared", fresh=fresh, threads=_threads(), **prepared)
             if message["event"] == "launch":
                 job = job_from_json(message["job"])
                 how: dict[str, Any] = {"fresh": fresh, "locks": locks, "command": message["command"]}
@@ -202,31 +194,52 @@ def serve(
     return 0
 
 
-def _describe(apex_path: str | None, workload: Workload | None) -> dict[str, Any]:
+@contextmanager
+def _no_pools() -> Iterator[None]:
+    """Libraries that are imported in this context start no pool of threads, which would not survive a fork."""
+    os.environ |= dict.fromkeys(BLAS_THREADS, "1")
+    try:
+        yield
+    finally:
+        for name in BLAS_THREADS:
+            del os.environ[name]
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _prepare(workload: Workload) -> dict[str, Any]:
+    """Import, once, what the workload's functions import in every rank, and try its settings in a child.
+
+    ``refused``: option, problem and remedy, or None. ``example_bytes``: as :func:`bench.worker.workload.examine` says.
+    ``imports``: versions of what was imported.
+    """
+    from bench.worker.workload import examine, prepare, versions
+
+    try:
+        with _no_pools():
+            prepare(workload)
+    except RequestError as error:
+        return {"refused": [error.option, error.problem, error.remedy]}
+    return {**_in_child(lambda: examine(workload)), "imports": versions()}
+
+
+def _describe(apex_path: str | None) -> dict[str, Any]:
     """Import what the ranks will need, and say what is here. Apex is tried in a child (see ``bench.worker.apex``)."""
     import torch
 
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
     from bench.worker import apex, cpu
-    from bench.worker.workload import examine, prepare, versions
 
-    example_bytes = None
-    if workload is not None:
-        prepare(workload)
-        tried = _in_child(lambda: examine(workload))
-        if tried["refused"]:
-            raise RequestError(*tried["refused"])
-        example_bytes = tried["example_bytes"]
     return {
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "torch": torch.__version__,
-        "imports": versions(),
         "cuda_built": torch.version.cuda,
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
-        "example_bytes": example_bytes,
         "bf16_instructions": cpu.bf16_instructions(),
         "apex": _in_child(lambda: apex.probe(apex_path)),
     }

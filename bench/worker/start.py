@@ -1,24 +1,19 @@
 """What a new interpreter becomes: the worker host, or (with ``--fresh``) a rank. See ``bench.core.bootstrap``."""
 
-import json
-
 from bench.core.channel import Channel, die_with_parent
-from bench.core.records import Workload
 
 
 def main(arguments: list[str]) -> int:
-    """``host FD PARENT_PID MODE LOCKS WORKLOAD [APEX_PATH]`` or ``rank FD PARENT_PID``; LOCKS: descriptors."""
+    """``host FD PARENT_PID MODE LOCKS [APEX_PATH]`` or ``rank FD PARENT_PID``; LOCKS: descriptors."""
     role, fd, parent, *rest = arguments
     die_with_parent(int(parent))
     channel = Channel.from_fd(int(fd))
     if role == "host":
         from bench.worker.host import serve
 
-        mode, locks, trained, *apex = rest
-        workload = Workload(**json.loads(trained)) if trained else None
+        mode, locks, *apex = rest
         kept = tuple(int(lock) for lock in locks.split(",") if lock)
-        apex_path = apex[0] if apex else None
-        return serve(channel, fresh=mode == "fresh", apex_path=apex_path, workload=workload, locks=kept)
+        return serve(channel, fresh=mode == "fresh", apex_path=apex[0] if apex else None, locks=kept)
     from bench.worker.__main__ import run
 
     return run(channel)

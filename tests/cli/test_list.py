@@ -24,6 +24,7 @@ CONTRACT = {
             "--device",
             "--gpus",
             "--nproc",
+            "--workload",
             "--model",
             "--image-size",
             "--global-batch",

@@ -38,13 +38,14 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
     here = tmp_path / "checkout"
     here.mkdir()
     shutil.copy(repository / "pyproject.toml", here)
-    for name in ("bench", "scenarios", "strategies", "nightly"):
+    for name in ("bench", "scenarios", "strategies", "workloads", "nightly"):
         shutil.copytree(repository / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
     text = (repository / "CONTRIBUTING.md").read_text()
     shown = re.findall(r"^```(?:python|text)\n(\"\"\".*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    assert len(shown) >= 2
+    assert len(shown) >= 3
     for number, source in enumerate(shown):
-        (here / "scenarios" / f"shown_{number}.py").write_text(source)
+        folder = "workloads" if "WORKLOAD = " in source else "scenarios"
+        (here / folder / f"shown_{number}.py").write_text(source)
     assert check(here, command) == ""
 
 

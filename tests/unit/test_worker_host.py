@@ -128,7 +128,7 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     ours, theirs = (Channel(end) for end in socket.socketpair())
     (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
     started = []
-    monkeypatch.setattr(supervisor, "_describe", lambda apex_path, workload: {})
+    monkeypatch.setattr(supervisor, "_describe", lambda apex_path: {})
     monkeypatch.setattr(supervisor, "adopt_orphans", lambda: None)
     monkeypatch.setattr(supervisor.os, "listdir", lambda path: [str(number) for number in range(threads)])
     monkeypatch.setattr(supervisor, "start_launch", lambda job, control, **how: started.append(how["fresh"]))

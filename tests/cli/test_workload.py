@@ -1,0 +1,213 @@
+"""A workload is one file: one that is not images goes through every verb, and a wrong one is refused in a line."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench, CommandLine, in_this_process
+
+from bench.analyse.parity import SAME, WITHIN_HALF
+from bench.runs.store import read
+from bench.sites.local import WorkerHost
+
+ROOT = Path(__file__).resolve().parents[2]
+MLP = next(
+    block
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    if "WORKLOAD = " in block
+)
+"""The workload that CONTRIBUTING shows."""
+
+SMALL = ("--device", "cpu", "--scenario", "single", "--warmup", "1", "--iters", "2", "--launches", "1")
+
+
+@pytest.fixture(scope="module")
+def runs(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs of the MLP: in fp32 and O1, with diagnostic launches and the reference; and in fp32 alone."""
+    here = tmp_path_factory.mktemp("mlp")
+    (here / "mlp.py").write_text(MLP)
+    much = ("--warmup", "2", "--iters", "12", "--diagnose", "--setting", "width=32", "--out", str(here / "out"))
+    asked = ("run", "--workload", str(here / "mlp.py"), "--device", "cpu", *much, "--scenario")
+    with pytest.MonkeyPatch.context() as patch:
+        assert in_this_process(host, patch, (*asked, "single,dp,ddp,ddp_o1")) == 0
+        assert in_this_process(host, patch, (*asked, "single,ddp", "--no-parity", "--no-diagnose")) == 0
+    return sorted((here / "out").iterdir())
+
+
+@pytest.fixture
+def run(runs: list[Path]) -> Path:
+    """The first of them."""
+    return runs[0]
+
+
+def test_the_documented_workload_is_short() -> None:
+    assert len([line for line in MLP.splitlines() if line.strip()]) <= 25
+
+
+def test_every_launch_trains_the_same_model(run: Path) -> None:
+    document = json.loads((run / "run.json").read_text())
+    launches = [*document["launches"], *document["diagnostics"]]
+    assert {launch["status"] for launch in launches} == {"ok"} and len(launches) == 8
+    assert {row["scenario"]: row["verdict"] for row in document["parity"]} == {
+        "single": SAME,
+        "dp": SAME,
+        "ddp": SAME,
+        "ddp_o1": WITHIN_HALF,
+    }
+
+
+def test_its_identity_is_what_ran(run: Path) -> None:
+    document = json.loads((run / "run.json").read_text())
+    workload = document["workload"]
+    assert (workload["name"], workload["unit"], workload["settings"]) == ("mlp", "samples", {"width": 32})
+    assert len(workload["sha256"]) == 64 and workload["global_batch"] == 64
+    for launch in document["launches"]:
+        ran = launch["effective"]
+        assert ran["model"] == "torch.nn.modules.container.Sequential"
+        assert sum(ran["parameter_dtypes"].values()) == 32 * 32 + 32 + 32 * 10 + 10
+        assert (ran["optimizer"], ran["optimizer_settings"]["lr"]) == ("torch.optim.sgd.SGD", 0.01)
+
+
+# Wrong files
+
+
+def without(function: str) -> Callable[[str], str]:
+    return lambda source: re.sub(rf"def {function}\(", f"def _{function}(", source)
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    return lambda source: source.replace(old, new)
+
+
+WRONG: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
+    "no declaration": (replaced("WORKLOAD =", "WORKLAOD ="), ("declares no WORKLOAD", "add WORKLOAD = Workload(...)")),
+    "another type": (replaced("WORKLOAD = Workload(", "WORKLOAD = dict("), ("declares no WORKLOAD",)),
+    "a misspelt field": (replaced("unit=", "unitt="), ("mine.py:5", "'unitt'", "fix the file")),
+    "a field missing": (replaced('unit="samples", ', ""), ("mine.py:5", "'unit'", "fix the file")),
+    "a field of a wrong type": (replaced('unit="samples"', "unit=3"), ("mine.py:5", "unit=3", "fix the file")),
+    "a batch that is none": (replaced('"cpu": 64', '"cpu": 0'), ("global_batch=0", "at least 1")),
+    "a batch for half of the devices": (replaced('"cuda": 4096', '"tpu": 1'), ("global_batch=", "cpu and cuda")),
+    "a setting of a wrong type": (replaced('"width": 256', '"width": None'), ("width=None", "fix the file")),
+    "a setting that bench has": (replaced('"width": 256', '"seed": 1'), ("'seed'", "choose another")),
+    "a title of what is not set": (replaced('unit="s', 'title="{depth}", unit="s'), ("title=", "'depth'")),
+    "an exception at import": (lambda source: source + "\n1 / 0\n", ("ZeroDivisionError", "fix the file")),
+    "no Python": (lambda source: source + "\nx = = 1\n", ("SyntaxError", "fix the file")),
+    "an exit at import": (lambda source: source + "\nraise SystemExit(0)\n", ("SystemExit", "fix the file")),
+    **{f"no {name}": (without(name), (f"no function {name}", "define")) for name in ("model", "example", "optimizer")},
+    "a misspelt function": (replaced("def optimizer", "def optimiser"), ("no function optimizer", "rename optimiser")),
+    "a misspelt optional function": (
+        lambda source: source + "\ndef wieght(batch):\n    return 1\n",
+        ("no function weight", "rename wieght to weight"),
+    ),
+    "a function of other arguments": (replaced("def loss(model, batch)", "def loss(batch)"), ("loss", "define loss(")),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_refused(
+    change: Callable[[str], str], says: tuple[str, ...], bench: Bench, tmp_path: Path
+) -> None:
+    source = change(MLP)
+    assert source != MLP
+    (tmp_path / "mine.py").write_text(source)
+    code, _, line = bench("run", "--workload", "./mine.py", *SMALL, "--out", tmp_path / "out")
+    assert code == 2 and line.count("\n") == 1, line
+    assert line.startswith("bench: error: --workload: ") and "mine.py" in line
+    assert all(word in line for word in says), line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (("--workload", "resnet11"), ("--workload", "did you mean resnet101")),
+        (("--workload", "./absent.py"), ("--workload", "absent.py")),
+        (("--workload", "./resnet101.py"), ("--workload", "takes the name", "rename the file")),
+        (("--workload", "./mlp.py", "--model", "resnet18"), ("--model", "mlp has no setting 'model'", "width")),
+        (("--workload", "./mlp.py", "--image-size", "32"), ("--image-size", "'image_size'", "width")),
+        (("--setting", "width=5"), ("--setting", "resnet101 has no setting 'width'", "momentum")),
+        (("--setting", "momentum"), ("--setting", "'momentum'", "NAME=VALUE")),
+        (("--setting", "classes=many"), ("--setting", "classes", "a whole number")),
+        (("--setting", "momentum=nan"), ("--setting", "momentum", "a finite number")),
+    ],
+    ids=" ".join,
+)
+def test_what_a_workload_cannot_have_is_refused(
+    asked: tuple[str, ...], says: tuple[str, ...], bench: Bench, tmp_path: Path
+) -> None:
+    for name in ("mlp", "resnet101"):
+        (tmp_path / f"{name}.py").write_text(MLP)
+    code, _, line = bench("run", *asked, *SMALL, "--out", tmp_path / "out")
+    assert code == 2 and line.count("\n") == 1, line
+    assert all(word in line for word in says), line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_package_that_takes_the_name_of_a_workload_is_refused(bench: Bench, tmp_path: Path, monkeypatch: Any) -> None:
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[bench.workloads]\nresnet101 = their_module\n")
+    (tmp_path / "their_module.py").write_text(MLP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, line = bench("run", *SMALL)
+    assert code == 2 and "'resnet101' is defined twice" in line and "their_module.py" in line
+
+
+# Refused by the worker host, before anything is written
+
+TRIED: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
+    "a module that is missing": (replaced('unit="s', 'imports=("absent_module",), unit="s'), ("absent_module",)),
+    "an example that fails": (replaced("torch.randn(32, g", "torch.radn(32, g"), ("mine.py:20", "radn")),
+    "an example without a tensor": (replaced('return {"x"', 'return "x"\n    {"x"'), ("has no tensor", "return")),
+    "an example without end": (replaced("torch.randn(32", "torch.randn(10**13"), ("more than half of the memory",)),
+    "settings that it refuses": (
+        lambda source: (
+            source
+            + "\n\ndef check(work):\n    from bench.seams import RequestError\n\n"
+            + '    raise RequestError("--setting", "width is 256", "choose 128")\n'
+        ),
+        ("--setting: width is 256; choose 128",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), TRIED.values(), ids=TRIED)
+def test_what_cannot_be_trained_is_refused(
+    change: Callable[[str], str], says: tuple[str, ...], run_here: CommandLine, tmp_path: Path
+) -> None:
+    source = change(MLP)
+    assert source != MLP
+    (tmp_path / "mine.py").write_text(source)
+    done = run_here("run", "--workload", str(tmp_path / "mine.py"), *SMALL, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert all(word in done.stderr for word in says), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# Obeyed, or an error
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (replaced('"width": 256', '"width": 256, "depth": 3'), "uses the setting depth"),
+        (replaced('"width": 256', '"width": 256, "lr": 0.5'), "the setting lr is 0.5, but the optimizer has 0.01"),
+        (replaced("torch.randn(32, generator=random)", "torch.randn(index % 3 + 1)"), "define collate(examples)"),
+    ],
+    ids=["unused", "contradicted", "ragged"],
+)
+def test_a_setting_that_is_not_obeyed_fails_the_launch(
+    change: Callable[[str], str], says: str, run_here: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(change(MLP))
+    done = run_here(
+        "run", "--workload", str(tmp_path / "mine.py"), *SMALL, "--no-parity", "--out", str(tmp_path / "out")
+    )
+    assert done.returncode == 1
+    (path,) = (tmp_path / "out").iterdir()
+    (launch,) = read(str(path)).document["launches"]
+    assert launch["status"] == "error" and says in launch["reason"]
