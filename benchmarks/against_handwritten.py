@@ -93,12 +93,13 @@ class Handwritten:
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "handwritten.py")
         command = [sys.executable, script, "--turns", "--device", workload.device, "--model", str(settings["model"])]
         command += ["--image-size", str(settings["image_size"]), "--batch", str(workload.global_batch)]
-        command += ["--precision", job.precision, "--threads", str(job.threads), "--warmup", str(workload.warmup)]
+        command += ["--precision", job.precision, "--threads", str(job.ranks[0].threads)]
+        command += ["--warmup", str(workload.warmup)]
         command += ["--ddp"] * DDP[job.scenario]
         environment = os.environ | {
-            "OMP_NUM_THREADS": str(job.threads),
+            "OMP_NUM_THREADS": str(job.ranks[0].threads),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(job.devices),
+            "CUDA_VISIBLE_DEVICES": ",".join(job.ranks[0].devices),
             "GLOO_SOCKET_IFNAME": "lo",
             "NCCL_SOCKET_IFNAME": "lo",
         }

@@ -209,7 +209,10 @@ def sampler(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[
         rounds((" ",), lambda kind: block.seconds(block.reporting), block.device, parts.rank, 0)
         return {"rounds": both}
     process = Sampler.start(
-        device=block.device.type, gpus=parts.job.devices, spool=parts.job.logs, host=os.uname().nodename
+        device=block.device.type,
+        gpus=parts.job.devices_on(parts.job.ranks[0].host),
+        spool=parts.job.logs,
+        host=os.uname().nodename,
     )
     launch = 0
 

@@ -74,7 +74,7 @@ def plan(
         stall_timeout_s=120.0,
         label=None,
     )
-    return launches(request, (found,), machine.cores())[0].job
+    return launches(request, (found,), machine.here(devices))[0].job
 
 
 def gpu_options(parser: argparse.ArgumentParser) -> None:
@@ -295,7 +295,7 @@ class Turns:
         Of processes that take turns each is woken on the core where it ran last. On a virtual machine, where other
         guests are behind some cores and not behind others, this alone made their steps differ by up to 5 %.
         """
-        cores, threads = sorted(os.sched_getaffinity(0)), self.job.threads
+        cores, threads = sorted(os.sched_getaffinity(0)), self.job.ranks[0].threads
         for rank, pid in self.pids.items():
             mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
             for task in os.listdir(f"/proc/{pid}/task"):

@@ -16,6 +16,7 @@ from standin.workloads import BUILT_IN, task, workload
 from bench import machine
 from bench.cli import main
 from bench.console import Console
+from bench.core.records import Host
 from bench.experiments import lab, pipeline
 from bench.plan import Request, launches
 from bench.runs import store
@@ -66,6 +67,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     limit = os.environ.get(GPU_TESTS_LIMIT)
     if limit and item.get_closest_marker("gpu") and time.monotonic() - BEGAN_S > float(limit):
         pytest.skip(f"not reached within {limit} s")
+
+
+def one_host(cores: int, *devices: str) -> tuple[Host, ...]:
+    """The hosts of a site that has one."""
+    return (Host(name="node1", cores=cores, devices=devices),)
 
 
 def request_for(scenarios: tuple[discover.Found, ...], **changes: Any) -> Request:
@@ -148,7 +154,8 @@ def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
             file.write_text(textwrap.dedent(scenario))
             scenario = str(file)
         found = discover.load(*discover.resolve(scenario))
-        (planned,) = launches(request_for((found,), **changes), (found,), cores=2)
+        job_request = request_for((found,), **changes)
+        (planned,) = launches(job_request, (found,), one_host(2, *job_request.devices))
         job = replace(planned.job, logs=str(folder), rendezvous_timeout_s=60.0)
         events: list[dict[str, Any]] = []
         outcome = on.perform(job, events.append)
@@ -195,7 +202,7 @@ def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
 
 def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:
     """From now on runs in this process take ``host``, which is up: importing torch takes longer than a launch."""
-    patch.setattr(lab, "_host", lambda *about: nullcontext(host))
+    patch.setattr(lab, "_site", lambda *about: nullcontext(host))
     patch.setattr(host, "wait_until_ready", lambda: host.description)  # it says so once
 
 

@@ -166,15 +166,28 @@ class Workload(Task):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host of a site: its name, the cores that bench may use there, and the UUIDs of its GPUs that were chosen."""
+
+    name: str
+    cores: int
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """What one rank does and where.
 
     ``role``: as in :class:`bench.seams.Rank`. ``replicas``: how many of the equal parts of the global batch it trains.
-    ``devices``: UUIDs of its GPUs; empty on the CPU.
+    ``local_rank``: its number among the ranks on its host. ``threads``: its intra-op threads. ``devices``: UUIDs of its
+    GPUs; empty on the CPU.
     """
 
     role: str
     replicas: int
+    host: str
+    local_rank: int
+    threads: int
     devices: tuple[str, ...] = ()
 
 
@@ -182,11 +195,11 @@ class Placement:
 class Job:
     """What one launch executes; the same for all of its ranks.
 
-    ``strategy_file``: defines the strategy's ``build``. ``group``: whether the ranks form a process group. ``threads``:
-    the intra-op threads of each rank. ``apex_problems``: why a module of apex cannot be imported, or None where it can,
-    as the worker host found; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks print.
-    ``purpose``: one of :data:`PURPOSES`. ``replica_counts``: for the reference, the numbers of chunks that are asked
-    for. ``trace``: the file that the profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
+    ``strategy_file``: defines the strategy's ``build``. ``group``: whether the ranks form a process group.
+    ``apex_problems``: why a module of apex cannot be imported, or None where it can, as the worker host found; None as
+    a whole where nobody has looked yet. ``logs``: the folder for what ranks print. ``purpose``: one of
+    :data:`PURPOSES`. ``replica_counts``: for the reference, the numbers of chunks that are asked for. ``trace``: the
+    file that the profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
     """
 
     launch: int
@@ -201,7 +214,6 @@ class Job:
     impl: str
     workload: Workload
     iters: int
-    threads: int
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
     logs: str = ""
@@ -226,10 +238,13 @@ class Job:
         """Into how many equal parts the global batch is cut."""
         return sum(rank.replicas for rank in self.ranks)
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs that the ranks may see, in the order of ranks; empty on the CPU."""
-        return tuple(dict.fromkeys(uuid for rank in self.ranks for uuid in rank.devices))
+    def on_host(self, host: str) -> tuple[Placement, ...]:
+        """The ranks on a host, in the order of local ranks."""
+        return tuple(rank for rank in self.ranks if rank.host == host)
+
+    def devices_on(self, host: str) -> tuple[str, ...]:
+        """UUIDs of the GPUs that the ranks on a host may see, in the order of local ranks; empty on the CPU."""
+        return tuple(dict.fromkeys(uuid for rank in self.on_host(host) for uuid in rank.devices))
 
     def parts_of(self, rank: int) -> range:
         """Which of the equal parts of every batch a rank trains."""

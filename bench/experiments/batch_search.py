@@ -90,7 +90,7 @@ def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, lab: 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, Try]:
     """One launch with this global batch."""
     request = replace(lab.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
-    (planned,) = one_round(request, [found], 0, lab.next_launch(), machine.cores())
+    (planned,) = one_round(request, [found], 0, lab.next_launch(), lab.site.hosts)
     lab.progress.expect([found.name])
     lab.progress.global_batch, lab.progress.steps = batch, planned.job.steps
     tries: list[Try] = []

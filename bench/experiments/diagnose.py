@@ -3,7 +3,6 @@
 import os
 from dataclasses import asdict
 
-from bench import machine
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
@@ -27,7 +26,7 @@ def each_scenario(lab: Lab) -> None:
 def _diagnose(found: Found, lab: Lab) -> None:
     """One diagnostic launch."""
     trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
-    job = diagnostic(lab.request, found, lab.next_launch(), machine.cores(), trace).job
+    job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
         looks = [

@@ -12,7 +12,7 @@ from typing import Any
 import bench
 from bench import machine
 from bench.console import Console, RunProgress
-from bench.core.errors import BenchError, HostError, Interrupted
+from bench.core.errors import BenchError, HostError, Interrupted, RequestError
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
@@ -20,8 +20,9 @@ from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
 from bench.runs.store import Run, RunWriter, check_writable, next_launch, sha256
 from bench.sample import Sampler
+from bench.seams import discover
 from bench.seams.discover import Found
-from bench.sites.local import WorkerHost
+from bench.seams.site import Connected, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Lab:
     request: Request
     scenarios: tuple[Found, ...]
     obstacles: dict[str, str | None]
-    host: WorkerHost
+    site: Connected
     sampler: Sampler
     writer: RunWriter
     progress: RunProgress
@@ -83,29 +84,29 @@ def opened(
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, wait=wait, console=console) as (locks, here),
-        _host(request, locks.descriptors) as host,
+        _site(request, locks.descriptors) as site,
         interrupts.heeded(),
     ):
         with console.waiting("importing torch, once for all launches"):
-            host.wait_until_ready()
-            host.prepare(request.workload)
-        if host.description["fresh"] and not request.fresh:
-            why = f"importing torch started {host.description['threads'] - 1} threads that would not survive a fork"
+            site.wait_until_ready()
+            site.prepare(request.workload)
+        if site.description["fresh"] and not request.fresh:
+            why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
             console.line(f"ranks are started as with --fresh: {why}")
-        check_examples(request, host.description["example_bytes"], machine.available_memory_bytes())
-        found = obstacles.of_each(scenarios, request, host.description)
+        check_examples(request, site.description["example_bytes"], machine.available_memory_bytes())
+        found = obstacles.of_each(scenarios, request, site.description)
         obstacles.refuse_if_nothing_runs(found)
-        slow_half = obstacles.slow_half(request, scenarios, host.description)
+        slow_half = obstacles.slow_half(request, scenarios, site.description)
         if slow_half:
             console.line(slow_half)
-        about = _circumstances(request, scenarios, here, host)
+        about = _circumstances(request, scenarios, here, site)
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about)
-        with _sealed(writer, host), _sampler(request, writer) as sampler:
+        with _sealed(writer, site), _sampler(request, writer) as sampler:
             yield Lab(
                 request=request,
                 scenarios=scenarios,
                 obstacles=found,
-                host=host,
+                site=site,
                 sampler=sampler,
                 writer=writer,
                 progress=RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch),
@@ -124,26 +125,33 @@ def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[
 
 
 @contextmanager
-def _host(request: Request, locks: tuple[int, ...]) -> Iterator[WorkerHost]:
-    """The worker host with its log in a temporary file, since there is no run folder yet."""
-    descriptor, log = tempfile.mkstemp(prefix="bench-worker-host-", suffix=".log")
+def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
+    """The site with its log in a temporary file, since there is no run folder yet."""
+    name, file = discover.resolve(request.site, discover.SITE)
+    descriptor, log = tempfile.mkstemp(prefix="bench-site-", suffix=".log")
     os.close(descriptor)
+    options = Options(
+        device=request.device,
+        hosts=machine.here(request.devices),
+        python=request.python,
+        fresh=request.fresh,
+        apex_path=request.apex_path,
+        log=log,
+        locks=locks,
+    )
     try:
-        with WorkerHost(
-            python=request.python,
-            fresh=request.fresh,
-            apex_path=request.apex_path,
-            log=log,
-            device=request.device,
-            locks=locks,
-        ) as host:
-            yield host
+        connected = discover.load_file(name, file, discover.SITE).connect(options)
+        if not hasattr(connected, "perform"):
+            what = f"connect(options) of {file} returned {type(connected).__name__}"
+            raise RequestError("--site", what, "return what performs launches, such as WorkerHost.of(options)")
+        with connected as site:
+            yield site
     finally:
         os.unlink(log)
 
 
 def _circumstances(
-    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], host: WorkerHost
+    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], site: Connected
 ) -> dict[str, Any]:
     """What a run records about itself before its first launch."""
     return {
@@ -160,11 +168,11 @@ def _circumstances(
         },
         "machine": here,
         "versions": {
-            **{name: host.description[name] for name in ("python", "executable", "torch")},
-            **host.description["imports"],
+            **{name: site.description[name] for name in ("python", "executable", "torch")},
+            **site.description["imports"],
         },
-        "fresh": host.description["fresh"],
-        "apex": host.description["apex"],
+        "fresh": site.description["fresh"],
+        "apex": site.description["apex"],
         "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
         "start": machine.state(),
     }
@@ -187,17 +195,17 @@ def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
 
 
 @contextmanager
-def _sealed(writer: RunWriter, host: WorkerHost) -> Iterator[None]:
+def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
     """Seal the run folder on leaving: complete, or incomplete after an interruption or the end of the host."""
     try:
         yield
-        _keep_log(host, writer)
+        _keep_log(site, writer)
         judged = _judged(writer)
         digest = None if writer.document["batch_search"] else _digest(judged)
         writer.finish(complete=True, digest=digest, end=machine.state())
     except (KeyboardInterrupt, HostError) as error:
         with interrupts.held():
-            _keep_log(host, writer)
+            _keep_log(site, writer)
             _judged(writer)
             writer.finish(complete=False, end=machine.state())
         if isinstance(error, HostError):
@@ -208,9 +216,9 @@ def _sealed(writer: RunWriter, host: WorkerHost) -> Iterator[None]:
         raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
-def _keep_log(host: WorkerHost, writer: RunWriter) -> None:
+def _keep_log(site: Connected, writer: RunWriter) -> None:
     """Append what the worker host printed to its log in the run folder."""
-    with open(host.log, "rb") as log, open(os.path.join(writer.logs, "worker-host.log"), "ab") as kept:
+    with open(site.log, "rb") as log, open(os.path.join(writer.logs, "worker-site.log"), "ab") as kept:
         shutil.copyfileobj(log, kept)
 
 

@@ -13,7 +13,7 @@ from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
 from bench.runs.store import write_atomically
 from bench.sample.noticed import allocator_rows, checks
-from bench.sites.local import LaunchInterrupted, WorkerHost
+from bench.seams.site import Connected, Event, LaunchInterrupted
 
 LOG_LIMIT_BYTES = 16 << 20
 """How much of what one rank prints is kept."""
@@ -37,7 +37,7 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     """
     sampled = job.purpose == "measure"
 
-    def on_event(event: dict[str, Any]) -> None:
+    def on_event(event: Event) -> None:
         if sampled:
             lab.sampler.hear(job, event)
         lab.progress.hear(event)
@@ -45,7 +45,7 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     lab.progress.begin(job.scenario, doing)
     if sampled:
         lab.sampler.begin(job.launch)
-    done = execute(job, lab.host, lab.writer.logs, on_event)
+    done = execute(job, lab.site, lab.writer.logs, on_event)
     memory, device = lab.sampler.finish(job.launch) if sampled else ([], [])
     tables = rows.of(job, done.outcome.results, done.outcome.partial)
     noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
@@ -63,13 +63,13 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     return performed
 
 
-def execute(job: Job, host: WorkerHost, logs: str, on_event: Callable[[dict[str, Any]], None]) -> Executed:
+def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], None]) -> Executed:
     """Run ``job`` and time it. ``logs``: the folder for what its ranks print."""
-    job = replace(job, logs=logs, apex_problems=host.description["apex"]["problems"])
+    job = replace(job, logs=logs, apex_problems=site.description["apex"]["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
     interrupted = False
     try:
-        outcome = host.perform(job, on_event)
+        outcome = site.perform(job, on_event)
     except LaunchInterrupted as error:
         outcome, interrupted = error.outcome, True
     wall_s = time.monotonic() - started

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from bench import machine
 from bench.core.records import Job
 from bench.experiments import record, resume
 from bench.experiments.lab import Lab
@@ -29,7 +28,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
 
     Where a budget is stated, what would exceed it is left out, except the first launch of each scenario.
     """
-    request, cores, done = lab.request, machine.cores(), resume.done(lab.writer.document).launches
+    request, hosts, done = lab.request, lab.site.hosts, resume.done(lab.writer.document).launches
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
         if repeat >= request.launches:
@@ -37,7 +36,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
             lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
         if not lacking:
             return
-        for planned in one_round(request, lacking, repeat, 0, cores):
+        for planned in one_round(request, lacking, repeat, 0, hosts):
             if (planned.found.name, repeat) in done:
                 continue
             if repeat and target and not target.affords(planned.found.name):

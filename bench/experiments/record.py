@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.core.records import Job, LaunchRecord
-from bench.sites.local import Outcome
+from bench.seams.site import Outcome
 
 CONSERVATION_LIMIT = 0.005
 """By how much the steps of a window may differ from the host's wall time for it."""
@@ -119,6 +119,8 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> list[di
         ranks.append(
             {
                 **rank,
+                "host": job.ranks[rank["rank"]].host,
+                "threads": job.ranks[rank["rank"]].threads,
                 "log": f"logs/{job.log_name(rank['rank'])}",
                 "device": result["effective"]["device"] if "effective" in result else None,
                 **{name: result.get(name) for name in ("allocator", "initial_sha256", "final_sha256")},

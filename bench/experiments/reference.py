@@ -1,6 +1,5 @@
 """The fp32 training that the numerics of every scenario are held against."""
 
-from bench import machine
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
@@ -15,7 +14,7 @@ def train(lab: Lab) -> None:
     counts = tuple(sorted({launch["effective"]["replicas"] for launch in good}))
     if not counts:
         return
-    job = reference(lab.request, counts, lab.next_launch(), machine.cores())
+    job = reference(lab.request, counts, lab.next_launch(), lab.site.hosts)
 
     def keep(done: Performed) -> str:
         about = {

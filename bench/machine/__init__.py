@@ -1,6 +1,7 @@
 """What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
 
 import os
+import socket
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ from typing import Any
 
 from bench.core.apex_files import classify
 from bench.core.errors import RequestError
+from bench.core.records import Host
 from bench.machine import nvml, redact
 from bench.seams.discover import Found
 
@@ -17,6 +19,11 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OR_CPU = ", or use --device cpu"
+
+
+def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
+    """This host, as the only one of a site. ``devices``: the UUIDs of the chosen GPUs."""
+    return (Host(name=socket.gethostname(), cores=cores(), devices=devices),)
 
 
 def cores() -> int:
@@ -131,7 +138,6 @@ def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any
     ``left_out``: which GPU cannot be used, and why.
     """
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
-    import socket
 
     memory = _meminfo()
     return {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from bench.core.errors import RequestError
-from bench.core.records import Job, Placement, Task, Workload
+from bench.core.records import Host, Job, Placement, Task, Workload
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.workload import Workload as Declared
 
@@ -49,7 +49,7 @@ class Request:
     for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
     ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
     ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
-    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``.
+    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: the name or the file of the site.
     """
 
     scenarios: tuple[str, ...]
@@ -77,6 +77,7 @@ class Request:
     sample_interval_s: float | None = None
     force: bool = False
     per_rank: bool = False
+    site: str = "local"
 
     @property
     def workload(self) -> Workload:
@@ -186,38 +187,42 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
     )
 
 
-def launches(request: Request, scenarios: Sequence[Found], cores: int) -> tuple[Planned, ...]:
+def launches(request: Request, scenarios: Sequence[Found], hosts: Sequence[Host]) -> tuple[Planned, ...]:
     """The launches in the order in which they run: one round over the scenarios for each repetition.
 
-    Every other round goes backwards, so that drift of the machine hits all scenarios alike. ``cores``: how many this
-    process may use; every launch gets the same budget of threads, shared by its ranks.
+    Every other round goes backwards, so that drift of the machine hits all scenarios alike. On each of the ``hosts``
+    every launch gets the same budget of threads, shared by its ranks there.
     """
     planned: list[Planned] = []
     for repeat in range(request.launches):
-        planned += one_round(request, scenarios, repeat, len(planned), cores)
+        planned += one_round(request, scenarios, repeat, len(planned), hosts)
     return tuple(planned)
 
 
-def one_round(request: Request, scenarios: Sequence[Found], repeat: int, first: int, cores: int) -> tuple[Planned, ...]:
+def one_round(
+    request: Request, scenarios: Sequence[Found], repeat: int, first: int, hosts: Sequence[Host]
+) -> tuple[Planned, ...]:
     """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
     order = list(reversed(scenarios)) if repeat % 2 else list(scenarios)
     return tuple(
-        Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, cores))
+        Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, hosts))
         for launch, found in enumerate(order, start=first)
     )
 
 
-def diagnostic(request: Request, found: Found, launch: int, cores: int, trace: str) -> Planned:
+def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host], trace: str) -> Planned:
     """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
-    job = replace(_job(request, found, launch, 0, cores), purpose="diagnose", trace=trace)
+    job = replace(_job(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
     return Planned(launch=launch, repeat=0, found=found, job=job)
 
 
-def reference(request: Request, replica_counts: tuple[int, ...], launch: int, cores: int) -> Job:
+def reference(request: Request, replica_counts: tuple[int, ...], launch: int, hosts: Sequence[Host]) -> Job:
     """The launch that computes what all scenarios are held against, on the first chosen device.
 
     On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
     """
+    host_of = _host_of_each(request, hosts)
+    first = host_of[0]
     return Job(
         launch=launch,
         scenario=REFERENCE,
@@ -226,12 +231,20 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, co
         strategy_file=names(STRATEGY)["single"],
         precision="O0",
         half=HALF[request.device],
-        ranks=(Placement(role="replica", replicas=1, devices=request.devices[:1]),),
+        ranks=(
+            Placement(
+                role="replica",
+                replicas=1,
+                host=first.name,
+                local_rank=0,
+                threads=max(1, first.cores // host_of.count(first)),
+                devices=request.devices[:1],
+            ),
+        ),
         group=False,
         impl="native",
         workload=request.workload,
         iters=request.iters,
-        threads=max(1, cores // request.replicas),
         stall_timeout_s=request.stall_timeout_s,
         purpose="reference",
         replica_counts=replica_counts,
@@ -243,15 +256,7 @@ def group_timeout_s(stall_timeout_s: float) -> float:
     return max(300.0, 10.0 * stall_timeout_s)
 
 
-def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -> Job:
-    ranks = tuple(
-        Placement(
-            role=rank.role,
-            replicas=rank.replicas,
-            devices=tuple(request.devices[device] for device in rank.devices) if request.devices else (),
-        )
-        for rank in found.strategy.ranks(request.replicas)
-    )
+def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host]) -> Job:
     return Job(
         launch=launch,
         scenario=found.name,
@@ -260,13 +265,40 @@ def _job(request: Request, found: Found, launch: int, repeat: int, cores: int) -
         strategy_file=found.strategy_file,
         precision=found.scenario.precision,
         half=found.scenario.half or HALF[request.device],
-        ranks=ranks,
+        ranks=_placements(request, found, hosts),
         group=found.strategy.group,
         impl=request.impl,
         workload=request.workload,
         iters=request.iters,
-        threads=max(1, cores // len(ranks)),
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
         rendezvous_timeout_s=group_timeout_s(request.stall_timeout_s),
     )
+
+
+def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[Placement, ...]:
+    """Where each rank of a scenario runs. Raises :class:`RequestError` for one that would drive two hosts' devices."""
+    host_of, ranks = _host_of_each(request, hosts), found.strategy.ranks(request.replicas)
+    mine = [host_of[rank.devices[0]] for rank in ranks]
+    for rank in ranks:
+        if len({host_of[device].name for device in rank.devices}) > 1:
+            what = f"one process of {found.name} would drive the devices of several hosts"
+            raise RequestError("--scenario", what, "leave it out, or use one host")
+    return tuple(
+        Placement(
+            role=rank.role,
+            replicas=rank.replicas,
+            host=host.name,
+            local_rank=mine[:number].count(host),
+            threads=max(1, host.cores // mine.count(host)),
+            devices=tuple(request.devices[device] for device in rank.devices) if request.devices else (),
+        )
+        for number, (rank, host) in enumerate(zip(ranks, mine, strict=True))
+    )
+
+
+def _host_of_each(request: Request, hosts: Sequence[Host]) -> list[Host]:
+    """The host of each chosen GPU; on the CPU the ranks are shared evenly, neighbours on the same host."""
+    if request.devices:
+        return [next(host for host in hosts if uuid in host.devices) for uuid in request.devices]
+    return [hosts[position * len(hosts) // request.replicas] for position in range(request.replicas)]

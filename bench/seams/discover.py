@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from bench.core.errors import RequestError
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
+from bench.seams.site import Site
 from bench.seams.strategy import Strategy
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
@@ -62,8 +63,10 @@ class Kind:
 
     @property
     def folder(self) -> str:
-        """Where the built-in files are: beside the package in a checkout, inside it in a wheel."""
+        """Where the built-in files are: beside the package in a checkout, inside it in a wheel (sites: always)."""
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        if self.word == "site":
+            return os.path.join(package, "sites")
         beside = os.path.join(os.path.dirname(package), self.plural)
         return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
 
@@ -84,6 +87,7 @@ WORKLOAD = Kind(
     may_define=MAY_DEFINE,
     first=(DEFAULT_WORKLOAD,),
 )
+SITE = Kind(word="site", option="--site", declares="SITE", declaration=Site, functions=("connect(options)",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command line's end of the worker host: start it, hand it launches, hear what happens."""
+"""This host: ranks are forked from a worker host. The command line's end of it, which starts it and hands it jobs."""
 
 import json
 import os
@@ -9,44 +9,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
+from bench import machine
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.errors import HostError, RequestError
-from bench.core.records import Job, Workload, job_to_json
+from bench.core.records import Host, Job, Workload, job_to_json
+from bench.seams.site import Connected, LaunchInterrupted, Options, Outcome, Site
 
 START_TIMEOUT_S = 300.0
+Command = Callable[[Job, str], list[str]]
 ABORT_PATIENCE_S = 5.0
 HOST_SILENCE_S = 30.0
 """By how much longer than a rank the host may be silent, who says every few seconds that it is there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
-
-    ``results``: of each rank that came to its end, in the order of ranks. ``partial``: the steps of those that did not.
-    ``failure``: of one that did not end well, where its first failed rank was and the end of its log.
-    """
-
-    status: str
-    reason: str | None
-    first_failed_rank: int | None
-    ranks: list[dict[str, Any]]
-    cpu_s: float = 0.0
-    failure: dict[str, Any] | None = None
-    results: list[dict[str, Any]] = field(default_factory=list)
-    partial: list[dict[str, Any]] = field(default_factory=list)
+SITE = Site(summary="this host, with ranks forked from a worker host that has torch imported")
 
 
-class LaunchInterrupted(KeyboardInterrupt):
-    """A launch was ended by Ctrl-C or its like. ``outcome``: how far it had come."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self.outcome = outcome
+def connect(options: Options) -> Connected:
+    """Start a worker host."""
+    return WorkerHost.of(options)
 
 
 class WorkerHost:
@@ -68,15 +53,31 @@ class WorkerHost:
         log: str,
         device: str,
         locks: tuple[int, ...] = (),
-        command: Callable[[Job, str], list[str]] | None = None,
+        command: Command | None = None,
+        hosts: tuple[Host, ...] | None = None,
     ) -> None:
         self.python = python or sys.executable
         self.log = log
         self.description: dict[str, Any] = {}
+        self.hosts = hosts or machine.here(())
         self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
         self._workload: Workload | None = None
         self._start()
+
+    @classmethod
+    def of(cls, options: Options, command: Command | None = None) -> "WorkerHost":
+        """One as a site needs it."""
+        return cls(
+            python=options.python,
+            fresh=options.fresh,
+            apex_path=options.apex_path,
+            log=options.log,
+            device=options.device,
+            locks=options.locks,
+            command=command,
+            hosts=options.hosts,
+        )
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

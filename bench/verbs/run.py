@@ -179,6 +179,9 @@ def _parser() -> Parser:
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     where.add_argument("--nproc", type=whole_number, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument(
+        "--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local, by forks)"
+    )
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="stand in line while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
@@ -267,6 +270,13 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
     return tuple(found)
 
 
+def _site(asked: str) -> str:
+    """The name of a site, or the whole path of its file, once it is seen that the file is one."""
+    name, file = discover.resolve(asked, discover.SITE)
+    discover.load_file(name, file, discover.SITE)
+    return asked if asked == name else file
+
+
 def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
     """Every default filled in, and every option checked that can be checked without torch."""
     device, gpus, _ = machine.choose_device(options.device)
@@ -315,6 +325,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         sample_interval_s=options.sample_interval,
         force=options.force,
         per_rank=options.batch_per_rank is not None,
+        site=_site(options.site),
     )
 
 

@@ -313,7 +313,13 @@ def _start_rank(
     job, ranks = launch.job, launch.ranks
     log = os.path.join(job.logs, job.log_name(number))
     ours, theirs = socket.socketpair()
-    environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
+    mine = job.ranks[number]
+    environment = common | {
+        "RANK": str(number),
+        "LOCAL_RANK": str(mine.local_rank),
+        "LOCAL_WORLD_SIZE": str(len(job.on_host(mine.host))),
+        "OMP_NUM_THREADS": str(mine.threads),
+    }
     group = ranks[0].pid if ranks else 0
     try:
         if fresh:
@@ -360,9 +366,9 @@ def _environment(job: Job) -> dict[str, str]:
     """What all ranks of a launch find in their environment beside what was there."""
     environment = {
         "BENCH_BORN_NS": str(time.perf_counter_ns()),
-        "OMP_NUM_THREADS": str(job.threads),
+        "OMP_NUM_THREADS": str(job.ranks[0].threads),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(job.devices),
+        "CUDA_VISIBLE_DEVICES": ",".join(job.devices_on(job.ranks[0].host)),
     }
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         environment[name] = os.environ.get(name, "lo")
@@ -373,7 +379,6 @@ def _rendezvous(job: Job, listener: socket.socket, beats: Beats | None) -> dict[
     """What those that the host starts itself find there for meeting each other."""
     return {
         "WORLD_SIZE": str(job.processes),
-        "LOCAL_WORLD_SIZE": str(job.processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(listener.getsockname()[1]),
         "BENCH_STORE_FD": str(listener.fileno()),

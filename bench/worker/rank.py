@@ -102,7 +102,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     """Join, and do what the launch is for. Returns the rank's result as JSON values."""
-    torch.set_num_threads(job.threads)
+    torch.set_num_threads(job.ranks[me.rank].threads)
     device = _device(job, me)
     tell("phase", phase="rendezvous")
     if job.group:
@@ -276,9 +276,10 @@ def _device(job: Job, me: Identity) -> torch.device:
     """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
     if job.workload.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", job.devices.index(job.ranks[me.rank].devices[0]))
+    visible, expected = job.devices_on(job.ranks[me.rank].host), job.ranks[me.rank].devices[0]
+    device = torch.device("cuda", visible.index(expected))
     torch.cuda.set_device(device)
-    expected, actual = job.devices[device.index], effective.device_uuid(device)
+    actual = effective.device_uuid(device)
     if actual != expected:
         why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
         raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")

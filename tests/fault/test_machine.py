@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed, request_for
+from conftest import Executed, one_host, request_for
 
 from bench.experiments import launch
 from bench.plan import launches
@@ -43,7 +43,7 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     file = tmp_path / "loud.py"
     file.write_text(LOUD)
     found = discover.load(*discover.resolve(str(file)))
-    (planned,) = launches(request_for((found,), replicas=1), (found,), cores=2)
+    (planned,) = launches(request_for((found,), replicas=1), (found,), one_host(2))
     (tmp_path / "logs").mkdir()
     done = launch.execute(planned.job, host, str(tmp_path / "logs"), lambda event: None)
     assert done.outcome.status == "ok", done.outcome.reason
@@ -69,7 +69,7 @@ def test_without_memory_to_share_a_launch_has_no_beats_and_is_none_the_worse(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     found = discover.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,)), (found,), cores=2)
+    (planned,) = launches(request_for((found,)), (found,), one_host(2))
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert worker_host._make_beats(planned.job) is None
 
@@ -154,7 +154,7 @@ def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Exec
 def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp_path: Path) -> None:
     """Of the worker host and of this process, which do for a launch what they do in a run, over 30 s of steps."""
     found = discover.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,), iters=1_000_000), (found,), cores=2)
+    (planned,) = launches(request_for((found,), iters=1_000_000), (found,), one_host(2))
     job = replace(planned.job, logs=str(tmp_path))
     began: list[float] = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed, request_for
+from conftest import Executed, one_host, request_for
 from standin.processes import alive, nobody_left
 
 from bench.plan import launches
@@ -255,7 +255,7 @@ def test_ranks_die_with_the_host(planted: tuple[WorkerHost, Path], tmp_path: Pat
     """SIGKILL of the host leaves no rank (the tie of the host to the command line is in tests/cli/test_run.py)."""
     host, _ = planted  # which comes up again for whoever needs it after this
     found = discover.load(*discover.resolve("ddp"))
-    (planned,) = launches(request_for((found,), iters=100000), (found,), cores=2)
+    (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))
     pids: list[int] = []
 
     def kill_when_both_are_up(event: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ON_GPU, Executed, executor, request_for
+from conftest import ON_GPU, Executed, executor, one_host, request_for
 
 from bench.core.channel import Channel
 from bench.core.records import job_to_json
@@ -67,7 +67,7 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
 
     found = discover.load(*discover.resolve(scenario))
     options = ON_GPU | {"device": device, "devices": devices, "replicas": 2, "impl": "native", "iters": 3}
-    (planned,) = launches(request_for((found,), **options), (found,), cores=2)
+    (planned,) = launches(request_for((found,), **options), (found,), one_host(2, *devices))
     job = json.dumps(job_to_json(replace(planned.job, logs=str(folder))))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -44,7 +44,8 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
     shown = re.findall(r"^```(?:python|text)\n(\"\"\".*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     assert len(shown) >= 3
     for number, source in enumerate(shown):
-        folder = "workloads" if "WORKLOAD = " in source else "scenarios"
+        kinds = {"WORKLOAD = ": "workloads", "SITE = ": "bench/sites"}
+        folder = next((folder for word, folder in kinds.items() if word in source), "scenarios")
         (here / folder / f"shown_{number}.py").write_text(source)
     assert check(here, command) == ""
 

@@ -164,7 +164,7 @@ class Device:
             return SimpleNamespace(status="ok", reason=None), one
 
         patch.setattr(batch_search, "_try_batch", attempt)
-        found = [SimpleNamespace(name=name, scenario=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
+        found = [SimpleNamespace(name=name, strategy=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
         self.run: Any = SimpleNamespace(
             request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
             writer=SimpleNamespace(

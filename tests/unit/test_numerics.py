@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import Executed, request_for
+from conftest import Executed, one_host, request_for
 
 from bench.plan import launches
 from bench.seams import discover
@@ -63,7 +63,7 @@ HALF_BOUND = half_bound(relus=17, u=U_BF16)
 @cache
 def reference(replicas: int = 2) -> dict[str, torch.Tensor]:
     """fp32 gradients of one process that accumulates the chunks of the first batch; batch norm sees each chunk."""
-    (planned,) = launches(request_for((FOUND,), **WELL_CONDITIONED), (FOUND,), cores=1)
+    (planned,) = launches(request_for((FOUND,), **WELL_CONDITIONED), (FOUND,), one_host(1))
     workload = planned.job.workload
     torch.manual_seed(workload.seed)
     model = build_model(workload)

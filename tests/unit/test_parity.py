@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Executed, request_for
+from conftest import Executed, one_host, request_for
 from standin.workloads import with_settings
 
 from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
@@ -314,7 +314,7 @@ def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4
     ddp = discover.load(*discover.resolve("ddp"))
     request = request_for((ddp,), iters=iters, global_batch=global_batch)
     return Parts(
-        job=reference(request, counts, 0, 1),
+        job=reference(request, counts, 0, one_host(1)),
         rank=0,
         local_rank=0,
         world_size=1,

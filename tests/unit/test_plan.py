@@ -6,12 +6,13 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
+from conftest import one_host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin.workloads import BUILT_IN, task
 
 from bench.core.errors import RequestError
-from bench.core.records import Workload, job_from_json, job_to_json
+from bench.core.records import Host, Workload, job_from_json, job_to_json
 from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -55,7 +56,7 @@ def named(*names: str) -> list[Found]:
 
 
 def test_rounds_are_interleaved_and_every_other_one_goes_backwards() -> None:
-    plan = launches(request(launches=3), named("single", "ddp", "ddp_o2"), cores=2)
+    plan = launches(request(launches=3), named("single", "ddp", "ddp_o2"), one_host(2))
     assert [(planned.launch, planned.found.name, planned.repeat) for planned in plan] == [
         (0, "single", 0),
         (1, "ddp", 0),
@@ -73,7 +74,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards() -> None:
 def test_every_repetition_of_every_scenario_is_done_once_and_says_the_same_in_its_job(
     scenarios: list[Found], rounds: int
 ) -> None:
-    plan = launches(request(launches=rounds), scenarios, cores=4)
+    plan = launches(request(launches=rounds), scenarios, one_host(4))
     done = [(planned.found.name, planned.repeat) for planned in plan]
     assert sorted(done) == sorted((found.name, repeat) for found in scenarios for repeat in range(rounds))
     assert [planned.launch for planned in plan] == list(range(len(plan)))
@@ -96,7 +97,7 @@ def test_every_scenario_trains_the_whole_global_batch_in_equal_parts(
     scenarios: list[Found], replicas: int, device: str, per_rank: int | None
 ) -> None:
     batch = global_batch(None, per_rank, BUILT_IN.workload, device, scenarios, replicas)
-    for planned in launches(request(replicas=replicas, global_batch=batch), scenarios, cores=8):
+    for planned in launches(request(replicas=replicas, global_batch=batch), scenarios, one_host(8)):
         assert planned.job.workload.global_batch == batch
         assert planned.job.replicas * planned.job.batch_per_replica == batch
 
@@ -144,30 +145,44 @@ def test_an_uneven_batch_is_refused_with_the_nearest_that_are_accepted(asked: in
 
 @given(cores=st.integers(1, 256), replicas=st.integers(1, 64))
 def test_every_launch_shares_the_same_cores_among_its_processes(cores: int, replicas: int) -> None:
-    for planned in launches(request(replicas=replicas), ALL, cores=cores):
+    for planned in launches(request(replicas=replicas), ALL, one_host(cores)):
         processes = 1 if planned.found.name in ("single", "dp") else replicas
         assert planned.job.processes == processes
-        assert planned.job.threads == max(1, cores // processes)
-        assert planned.job.threads * processes <= max(cores, processes)
+        for rank in planned.job.ranks:
+            assert rank.threads == max(1, cores // processes)
+            assert rank.threads * processes <= max(cores, processes)
 
 
 def test_single_has_the_first_device_and_the_others_have_all_in_the_order_given() -> None:
     gpus = ("GPU-c", "GPU-a", "GPU-b")
-    plan = launches(request(device="cuda", devices=gpus, replicas=3, global_batch=126), ALL, cores=16)
+    plan = launches(request(device="cuda", devices=gpus, replicas=3, global_batch=126), ALL, one_host(16, *gpus))
     for planned in plan:
-        assert planned.job.devices == (("GPU-c",) if planned.found.name == "single" else gpus)
+        assert planned.job.devices_on("node1") == (("GPU-c",) if planned.found.name == "single" else gpus)
+
+
+def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
+    hosts = (Host(name="a", cores=8, devices=("GPU-0", "GPU-1")), Host(name="b", cores=2, devices=("GPU-2",)))
+    named_ddp = named("ddp")
+    gpus = launches(request(device="cuda", devices=("GPU-2", "GPU-0", "GPU-1"), replicas=3), named_ddp, hosts)
+    cpu = launches(request(replicas=3), named_ddp, hosts)
+    placed = [[(rank.host, rank.local_rank, rank.threads) for rank in plan[0].job.ranks] for plan in (gpus, cpu)]
+    assert placed[0] == [("b", 0, 2), ("a", 0, 4), ("a", 1, 4)]
+    assert placed[1] == [("a", 0, 4), ("a", 1, 4), ("b", 0, 2)]
+    assert gpus[0].job.devices_on("a") == ("GPU-0", "GPU-1") and gpus[0].job.devices_on("b") == ("GPU-2",)
+    with pytest.raises(RequestError, match="one process of dp would drive the devices of several hosts"):
+        launches(request(replicas=3), named("dp"), hosts)
 
 
 def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None:
     o2 = BY_NAME["ddp_o2"]
     bf16 = replace(o2, scenario=replace(o2.scenario, half="bf16"))
     gpu = request(device="cuda", devices=("GPU-a",), replicas=1)
-    assert [launches(gpu, [found], cores=1)[0].job.half for found in (o2, bf16)] == ["fp16", "bf16"]
-    assert launches(request(), [o2], cores=1)[0].job.half == "bf16"
+    assert [launches(gpu, [found], one_host(1, "GPU-a"))[0].job.half for found in (o2, bf16)] == ["fp16", "bf16"]
+    assert launches(request(), [o2], one_host(1))[0].job.half == "bf16"
 
 
 def test_a_job_survives_the_way_through_json() -> None:
-    for planned in launches(request(device="cuda", devices=("GPU-a", "GPU-b")), ALL, cores=4):
+    for planned in launches(request(device="cuda", devices=("GPU-a", "GPU-b")), ALL, one_host(4, "GPU-a", "GPU-b")):
         assert job_from_json(json.loads(json.dumps(job_to_json(planned.job)))) == planned.job
 
 

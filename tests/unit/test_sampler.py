@@ -213,12 +213,11 @@ def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_t
         strategy_file="",
         precision="O0",
         half="bf16",
-        ranks=(Placement(role="replica", replicas=1),) * 2,
+        ranks=(Placement(role="replica", replicas=1, host="node1", local_rank=0, threads=1),) * 2,
         group=True,
         impl="auto",
         workload=workload(),
         iters=1,
-        threads=1,
     )
     for rank, child in enumerate(children):
         sampler.hear(job, {"event": "up", "rank": rank, "pid": child.pid})

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import request_for
+from conftest import one_host, request_for
 from torch import nn
 
 from bench.experiments import record
@@ -31,7 +31,7 @@ SINGLE = discover.load(*discover.resolve("single"))
 
 def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
     """With two images where they do not matter: a CPU without instructions for half takes half a second for each."""
-    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch), (SINGLE,), cores=1)
+    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch), (SINGLE,), one_host(1))
     return Parts(
         job=replace(planned.job, precision=precision, half=half),
         rank=0,
@@ -153,7 +153,7 @@ def test_cudnn_searches_where_a_process_has_one_gpu(
     """What it finds is kept by thread, and DataParallel on several GPUs starts new ones in every step."""
     found = discover.load(*discover.resolve(scenario))
     request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")
-    (planned,) = launches(request, (found,), cores=1)
+    (planned,) = launches(request, (found,), one_host(1, *request.devices))
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
     monkeypatch.setattr(rank, "_device", lambda job, me: torch.device("cpu"))
     monkeypatch.setattr(rank, "_join", lambda job, me, device: None)

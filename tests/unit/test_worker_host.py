@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Executed, request_for
+from conftest import Executed, one_host, request_for
 
 from bench.core.channel import Channel
 from bench.core.records import job_to_json
@@ -85,7 +85,7 @@ def test_want_of_memory_is_known_in_all_its_forms(
     error: Exception, free_gib: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_gib << 30, 80 << 30))
     told = one_rank._about(error, planned.job, one_rank.Identity(rank=0, local_rank=0, world_size=2))
@@ -126,7 +126,7 @@ def test_the_host_serves_on_after_a_failure(execute: Callable[..., Executed], ho
 def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that starts some when it is imported costs seconds a launch, and not the run."""
     ours, theirs = (Channel(end) for end in socket.socketpair())
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     started = []
     monkeypatch.setattr(supervisor, "_describe", lambda apex_path: {})
     monkeypatch.setattr(supervisor, "adopt_orphans", lambda: None)
@@ -154,7 +154,7 @@ def test_a_rank_that_ends_right_after_its_last_word_is_heard_first(says: bool) -
     theirs.close()
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     rank = supervisor.Rank(number=0, pid=pid, channel=ours, log="", heard_s=0.0)
-    (planned,) = launches(request_for((FOUND,)), (FOUND,), cores=2)
+    (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     launch = supervisor.Launch(job=planned.job, beats=None, ranks=[rank])
     supervisor._reap(launch, control)
     os.waitpid(pid, 0)

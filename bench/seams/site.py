@@ -1,0 +1,113 @@
+"""What a site is: where launches run, and the engine that brings their ranks to life.
+
+A site is one file, ``bench/sites/NAME.py`` or ``--site ./mine.py``: a declaration, and ``connect(options)``, which
+returns what performs launches there:
+
+    from bench.seams import Connected, Options, Site
+
+    SITE = Site(summary="...")
+
+    def connect(options: Options) -> Connected: ...
+
+``CONTRIBUTING.md`` has one whose ranks are started by torchrun.
+
+Results are values: nothing is read from a folder that only one host has.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
+
+from bench.core.records import Host, Job, Workload
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a site's file declares. Raises ``ValueError`` when ``summary`` (one line) is empty."""
+
+    summary: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.summary, str) or not self.summary.strip():
+            raise ValueError("summary is empty: say in one line what this site is")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a site is connected with.
+
+    ``device``: ``cpu`` or ``cuda``. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
+    None for this one. ``fresh``: new interpreters for all ranks. ``apex_path``: of ``--apex``. ``log``: the file for
+    what the site itself prints. ``locks``: descriptors that its processes inherit, so that nobody else uses the devices
+    until the last of them has ended.
+    """
+
+    device: str
+    hosts: tuple[Host, ...]
+    python: str | None
+    fresh: bool
+    apex_path: str | None
+    log: str
+    locks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
+
+    ``results``: of each rank that came to its end, in the order of ranks. ``partial``: the steps of those that did not.
+    ``failure``: of one that did not end well, where its first failed rank was and the end of its log.
+    """
+
+    status: str
+    reason: str | None
+    first_failed_rank: int | None
+    ranks: list[dict[str, Any]]
+    cpu_s: float = 0.0
+    failure: dict[str, Any] | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    partial: list[dict[str, Any]] = field(default_factory=list)
+
+
+class LaunchInterrupted(KeyboardInterrupt):
+    """A launch was ended by Ctrl-C or its like. ``outcome``: how far it had come."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class Connected(Protocol):
+    """A site in use; leaving the context ends everything that it has started.
+
+    ``hosts``: where ranks are placed. ``log``: as in :class:`Options`. ``description``: of the interpreter, once it is
+    ready (see ``bench.worker.host``).
+    """
+
+    hosts: tuple[Host, ...]
+    log: str
+    description: dict[str, Any]
+
+    def __enter__(self) -> "Connected": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """The description. Raises :class:`RequestError` when the interpreter has no usable torch."""
+        ...
+
+    def prepare(self, workload: Workload) -> None:
+        """Add what the workload needs to the description. Raises :class:`RequestError` if it cannot be trained."""
+        ...
+
+    def perform(self, job: Job, on_event: Callable[[Event], None]) -> Outcome:
+        """Execute ``job`` and return when all of its ranks are gone. ``on_event`` hears what they report.
+
+        Raises :class:`LaunchInterrupted` on ``KeyboardInterrupt``, once the launch has ended.
+        """
+        ...

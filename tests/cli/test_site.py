@@ -1,0 +1,151 @@
+"""A site of one's own: one file, and every verb works on its runs."""
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench, CommandLine, one_host, request_for
+from standin.processes import nobody_left
+
+from bench.core.channel import Channel
+from bench.plan import launches
+from bench.seams import discover
+from bench.seams.site import Outcome
+from bench.sites.local import WorkerHost
+from bench.worker.door import Door
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file that CONTRIBUTING shows."""
+    monkeypatch.setenv("PYTHONPATH", str(repository))  # where its ranks find bench
+    file = tmp_path / "torchrun_site.py"
+    shown = re.findall(r"^```python\n(.*?)^```", (repository / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    (source,) = (source for source in shown if "SITE =" in source)
+    file.write_text(source)
+    return str(file)
+
+
+def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, bench: Bench, run_here: CommandLine) -> None:
+    options = ("--device", "cpu", "--scenario", "ddp", *("--model", "resnet18", "--image-size", "32"), "--json")
+    options += ("--warmup", "1", "--iters", "3")
+    code, out, said = bench("run", *options, "--site", "./torchrun_site.py")
+    assert code == 0, said
+    foreign = json.loads(out)
+    (launch,) = foreign["launches"]
+    assert foreign["request"]["site"] == torchrun
+    assert (launch["status"], launch["effective"]["world_size"], launch["effective"]["backend"]) == ("ok", 2, "gloo")
+    assert [(rank["host"], rank["threads"]) for rank in launch["ranks"]] == [
+        (foreign["machine"]["host"], max(1, foreign["machine"]["cores_usable"] // 2))
+    ] * 2
+    assert foreign["reference"]["status"] == "ok" and foreign["parity"], "the reference came by torchrun, too"
+    local = json.loads(run_here("run", *options).stdout)
+    weights = [{rank["final_sha256"] for rank in run["launches"][0]["ranks"]} for run in (foreign, local)]
+    assert weights[0] == weights[1], "both sites train the same"
+    assert bench("report", foreign["path"])[0] == 0
+    code, out, said = bench("compare", local["path"], foreign["path"], "--json")
+    assert code == 0, said
+    assert {row["scenario"] for row in json.loads(out)["comparisons"]} == {"ddp"}
+
+
+@pytest.fixture
+def until(torchrun: str, tmp_path: Path) -> Callable[..., tuple[Outcome, list[int]]]:
+    """A launch by torchrun in which something is done to the host or rank 1 after its first step."""
+
+    def run(fault: Callable[[WorkerHost, int], None], stall_s: float) -> tuple[Outcome, list[int]]:
+        command = discover.load_file("torchrun_site", torchrun, discover.SITE).command
+        found = discover.load(*discover.resolve("ddp"))
+        (planned,) = launches(request_for((found,), iters=100000, stall_timeout_s=stall_s), (found,), one_host(2))
+        pids: dict[int, int] = {}
+
+        def hear(event: dict[str, Any]) -> None:
+            if event["event"] == "up":
+                pids[event["rank"]] = event["pid"]
+            if event["event"] == "step" and event["rank"] == 1:
+                fault(host, pids[1])
+
+        log = str(tmp_path / "log")
+        with WorkerHost(python=None, fresh=False, apex_path=None, log=log, device="cpu", command=command) as host:
+            host.wait_until_ready()
+            return host.perform(replace(planned.job, logs=str(tmp_path)), hear), list(pids.values())
+
+    return run
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("fault", "status", "first"),
+    [
+        ("SIGKILL", "killed", 1),
+        pytest.param("SIGSTOP", "timeout", 1, marks=pytest.mark.slow),
+        pytest.param("host", "killed", None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_launch_by_torchrun_that_breaks_leaves_nobody(
+    until: Callable[..., Any], fault: str, status: str, first: int | None
+) -> None:
+    def break_it(host: WorkerHost, pid: int) -> None:
+        if fault == "host":
+            host.process.kill()
+        else:
+            os.kill(pid, signal.Signals[fault])
+
+    outcome, pids = until(break_it, 10.0 if fault == "SIGSTOP" else 60.0)
+    assert (outcome.status, outcome.first_failed_rank) == (status, first), outcome.reason
+    assert len(pids) == 2 and nobody_left(pids)
+
+
+def test_nobody_comes_in_without_the_token() -> None:
+    door = Door(2)
+    host, _, port = door.environment["BENCH_SUPERVISOR"].rpartition(":")
+    assert host == "127.0.0.1"
+
+    def knock(**said: Any) -> list[Any]:
+        caller = Channel(socket.create_connection((host, int(port))))
+        caller.socket.sendall(said["raw"]) if "raw" in said else caller.send(**said)
+        admitted: list[Any] = []
+        while not admitted and (door.callers or select.select([door.listener], [], [], 0)[0]):
+            admitted += door.admit(select.select([door.listener, *door.callers], [], [])[0])
+        return [(rank, pid) for rank, pid, _ in admitted]
+
+    hello = {"event": "hello", "rank": 1, "pid": 7, "token": door.token}
+    assert knock(**hello) == [(1, 7)]
+    assert knock(**{**hello, "token": "guess"}) == []
+    assert knock(**{**hello, "rank": 2}) == []
+    assert knock(raw=b"GET / HTTP/1.1\r\n\r\n") == []
+    door.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def connect(options): ...", "declares no SITE; add SITE = Site(...)"),
+        ("SITE = 1\ndef connect(options): ...", "declares no SITE"),
+        ("from bench.seams import Site\nSITE = Site(sumary='x')", "site.py:2 cannot be executed: TypeError"),
+        ("from bench.seams import Site\nSITE = Site(summary=3)", "summary is empty: say in one line what this site is"),
+        ("from bench.seams import Site\nSITE = Site(summary='x')", "has no function connect; define connect(...)"),
+        ("1 / 0", "site.py:1 cannot be executed: ZeroDivisionError"),
+        (
+            "from bench.seams import Site\nSITE = Site(summary='x')\ndef connect(options): ...",
+            "returned NoneType; return what performs launches, such as WorkerHost.of(options)",
+        ),
+    ],
+)
+def test_a_file_that_is_no_site_is_refused_in_one_line(bench: Bench, tmp_path: Path, source: str, problem: str) -> None:
+    (tmp_path / "my_site.py").write_text(source)
+    code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
+    assert (code, said.count("\n")) == (2, 1) and "--site" in said and problem in said, said
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_misspelt_site_is_refused_with_the_closest_name(bench: Bench) -> None:
+    code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "locla")
+    assert code == 2 and "--site: there is no site 'locla'; did you mean local?" in said
