@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import Driver, compile_driver
+from standin import Driver
 
 from bench.cli import main
 from bench.runs.store import RunWriter
@@ -298,11 +295,6 @@ def test_a_gpu_is_refused_where_there_is_none(
     assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     assert_refused((arguments, says))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import NOT_AVAILABLE, Driver, compile_driver
+from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
@@ -22,22 +18,13 @@ from bench.machine.nvml import SCRAMBLED
 from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 
-MIB = 2**20
-A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
-TWO_GPUS = (f"device {A} 0 65 0 A {81920 * MIB}", f"device {B} 0 1 0 B {40960 * MIB}")
 BUSY = 4242
 """Somebody else's PID."""
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
-
 @pytest.fixture
-def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver(library, tmp_path / "driver.txt")
+def driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """It has both GPUs, and every process that is started has it."""
     for name, value in driver.environment().items():
         monkeypatch.setenv(name, value)
     driver.write(*TWO_GPUS)
