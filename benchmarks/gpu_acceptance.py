@@ -46,7 +46,8 @@ from bench.core.channel import die_with_parent
 from bench.core.errors import INTERRUPTED, OK, BenchError, RequestError
 from bench.machine import foreign, nvml, redact
 from bench.machine.lock import acquire
-from bench.runs.store import check_writable, find
+from bench.runs.files import check_writable
+from bench.runs.names import find
 from bench.seams.discover import DEFAULT
 from bench.verbs.options import WrongOption, check_apex, span, whole_number
 
@@ -655,7 +656,7 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
-    from bench.runs.store import read
+    from bench.runs.reader import read
 
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         run = Analysed.of(read(os.path.join(folder, name), allow_incomplete=True))

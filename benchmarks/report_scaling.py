@@ -35,7 +35,8 @@ sys.path.insert(0, os.path.join(paired.ROOT, "tests"))  # where runs are written
 from standin.gpu_runs import OnGpus
 from standin.runs import write_run
 
-from bench.runs.store import COLUMNS, RunWriter
+from bench.runs.tables import COLUMNS
+from bench.runs.writer import RunWriter
 from bench.seams.discover import DEFAULT
 
 SECONDS, MIB = 20.0, 2048.0

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import RequestError
-from bench.runs.store import verified
+from bench.runs.digests import stored
+from bench.runs.reader import verified
 
 SPOILED = 3
 """The exit code of nightly.sh where the doctor's findings end the night."""
@@ -110,7 +111,7 @@ def of_interest(report: dict[str, Any], gpus: str) -> list[dict[str, str]]:
 
 def summary(out: Path, code: int, gate: str, history: Path, *, kept: bool) -> str:
     """The Markdown of a night: how it ended and why, the gate's own words, figures, findings, and what lies where."""
-    tonight = next((_json(file) for file in (out / "results").glob("*/digest.json")), None)
+    tonight = next((stored(str(file.parent)) for file in (out / "results").glob("*/digest.json")), None)
     parts = [f"# Nightly benchmark: {_headline(code, gate)}", _about(tonight, kept), _errors(out)]
     if (out / "gate.md").is_file():
         parts.append((out / "gate.md").read_text(encoding="utf-8"))
@@ -150,7 +151,7 @@ def earlier(history: Path, tonight: dict[str, Any]) -> list[dict[str, Any]]:
     """The digests of the nights before ``tonight`` that measured the same work on the same hardware, oldest first."""
     found: list[dict[str, Any]] = []
     for folder in sorted((path for path in history.iterdir() if path.name < tonight["run"]), reverse=True):
-        digest = _json(folder / "digest.json")
+        digest = stored(str(folder)) if folder.is_dir() else None
         if digest and all(digest[key] == tonight[key] for key in ("workload", "hardware")):
             found.append(digest)
         if len(found) == NIGHTS - 1:

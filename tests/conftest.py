@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import Driver, compile_driver
 from standin.workloads import BUILT_IN, task, workload
 
 from bench import machine
@@ -20,8 +19,8 @@ from bench.console import Console
 from bench.core.records import Host
 from bench.experiments import lab, pipeline
 from bench.plan import Request, launches
-from bench.runs import store
-from bench.runs.store import Run
+from bench.runs.reader import Run
+from bench.runs.reader import read as read_run
 from bench.seams import discover
 from bench.sites.local import Outcome, WorkerHost
 
@@ -222,8 +221,8 @@ def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: An
         finished = pipeline.run(
             request_for(found, **changes), found, out=str(folder / "out"), console=Console(quiet=True)
         )
-    assert finished.failed == 0, finished.document["launches"]
-    return store.read(finished.path)
+    assert finished.failed == 0, finished.document.launches
+    return read_run(finished.path)
 
 
 @pytest.fixture
@@ -255,14 +254,3 @@ def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 def repository() -> Path:
     """The folder that holds pyproject.toml."""
     return Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in driver of NVIDIA, compiled."""
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path) -> Driver:
-    return Driver(library, tmp_path / "driver.txt")

@@ -1,5 +1,7 @@
 """The recommendation of a run in words, with the figures that it rests on."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,7 +12,8 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
-from bench.runs.store import Run
+from bench.runs.document import Recommendation, RunDocument
+from bench.runs.reader import Run
 
 Row = dict[Any, Any]
 
@@ -18,31 +21,31 @@ Advice = tuple[str, str]
 """What is advised about, and the advice."""
 
 
-def recommendations(document: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
     """:func:`bench.analyse.overview.recommendation`, and the same of those that train on several replicas.
 
     ``parallel``: null where that says nothing new: the fastest of all is one of them, or there is none.
     """
     found = recommendation(table)
     several = of_several_replicas(document, table)
-    if found["fastest"] is None or found["fastest"] in set(several["scenario"]):
-        return {**found, "parallel": None}
+    if found.fastest is None or found.fastest in set(several["scenario"]):
+        return found
     parallel = recommendation(several, "against_fastest_parallel")
-    return {**found, "parallel": parallel if parallel["fastest"] else None}
+    return replace(found, parallel=parallel if parallel.fastest else None)
 
 
-def advice(document: dict[str, Any], table: pd.DataFrame) -> list[Advice]:
+def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     """What to train with, from an overview: pairs of a few words and a sentence. Never empty."""
     found = recommendations(document, table)
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     lines = _choice(found, rows, "")
-    if found["fastest"] is None:
+    if found.fastest is None:
         lines.append(("Fastest", "None: no scenario of this run has figures that can be believed."))
-    if found["parallel"] is not None:
+    if found.parallel is not None:
         several = {name: rows[name] for name in of_several_replicas(document, table)["scenario"]}
-        lines += _choice(found["parallel"], several, f" on {document['workload']['replicas']} replicas")
-    if found["left_out"]:
-        lines.append(("Left out", _left_out(found["left_out"])))
+        lines += _choice(found.parallel, several, f" on {document.workload.replicas} replicas")
+    if found.left_out:
+        lines.append(("Left out", _left_out(found.left_out)))
     return lines
 
 
@@ -56,12 +59,13 @@ def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     ]
 
 
-def recommended(document: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
+def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
     """What each recommended scenario is recommended as: ``fastest``, ``leanest`` or both; for marks in a plot."""
     found = recommendations(document, table)
     marks: dict[str, str] = {}
-    for choice, where in ((found, ""), (found["parallel"] or {}, f" on {document['workload']['replicas']} replicas")):
-        fastest, leanest = choice.get("fastest"), choice.get("leanest")
+    several = f" on {document.workload.replicas} replicas"
+    for choice, where in ((found, ""), (found.parallel or Recommendation(), several)):
+        fastest, leanest = choice.fastest, choice.leanest
         if fastest is not None:
             marks[fastest] = f"fastest{' and leanest' if leanest == fastest else ''}{where}"
         if leanest is not None and leanest != fastest:
@@ -69,27 +73,27 @@ def recommended(document: dict[str, Any], table: pd.DataFrame) -> dict[str, str]
     return marks
 
 
-def _choice(found: dict[str, Any], rows: dict[Any, Row], where: str) -> list[Advice]:
+def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Advice]:
     """A choice among these rows, and which of them cannot be told from it."""
-    if found["fastest"] is None:
+    if found.fastest is None:
         return []
-    best = rows[found["fastest"]]
+    best = rows[found.fastest]
     lines = [(f"Fastest{where}", f"{_figures(best)}.{_reserve(best)}")]
     title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed"
-    if found["leanest"] is None:
+    if found.leanest is None:
         lines.append((title, "Unknown: no peak of memory is known of those that are as fast."))
-    elif found["leanest"] == found["fastest"]:
+    elif found.leanest == found.fastest:
         lines.append((title, f"{best['scenario']} itself: none that is as fast is known to need less."))
     else:
-        lean = rows[found["leanest"]]
+        lean = rows[found.leanest]
         slower = 1 - lean["throughput_img_s"] / best["throughput_img_s"]
         text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
         if not _unknown(best["peak_total_mib"]):
             text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
         lines.append((title, f"{text}.{_reserve(lean)}"))
-    if found["not_told_apart"]:
-        every = len(found["not_told_apart"]) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
-        names = "any other" if every else listed(found["not_told_apart"])
+    if found.not_told_apart:
+        every = len(found.not_told_apart) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
+        names = "any other" if every else listed(found.not_told_apart)
         lines.append((f"Perhaps as fast{where}", f"{names}, for all that these launches can tell."))
     return lines
 
@@ -116,7 +120,7 @@ def _reserve(row: Row) -> str:
     return f" {text[0].upper()}{text[1:]}."
 
 
-def _left_out(why: dict[str, str]) -> str:
+def _left_out(why: Mapping[str, str]) -> str:
     """Scenarios by the reason why not."""
     names: dict[str, list[str]] = {}
     for scenario, reason in why.items():

@@ -19,7 +19,7 @@ from bench.analyse.memory import peaks
 from bench.analyse.parity import parity
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.analyse.validity import findings
-from bench.runs.store import Run, read
+from bench.runs.reader import Run, read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,6 +90,6 @@ class Analysed(Run):
     @cached_property
     def energy(self) -> pd.DataFrame:
         """:func:`bench.analyse.devices.per_scenario`, over the launches that are ``ok``."""
-        batch = self.document["workload"]["global_batch"]
+        batch = self.document.workload.global_batch
         samples, good = ok_rows(self.document, self.device), ok_rows(self.document, self.devices)
         return devices.per_scenario(samples, self.good_iterations, batch, good)

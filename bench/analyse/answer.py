@@ -1,12 +1,14 @@
 """The answer of a run in a sentence, and what has to be said beside it; from the figures and run.json alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.bars import plus_minus
-from bench.analyse.steps import BASE, NOT_RUN, scenarios
+from bench.analyse.launches import NOT_RUN
+from bench.analyse.steps import BASE, scenarios
+from bench.runs.document import Checks, RunDocument
 
 REPLICATES_WANTED = 3
 """With fewer launches of a scenario nothing is said about chance."""
@@ -19,7 +21,7 @@ def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
     return max(rows, key=lambda row: row["throughput_img_s"], default=None)
 
 
-def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
+def answer(document: RunDocument, summary: pd.DataFrame) -> str:
     """Which scenario is fastest, by how much, and what it takes in memory; a second sentence where one replica won."""
     best = fastest(summary)
     if best is None:
@@ -29,7 +31,7 @@ def answer(document: dict[str, Any], summary: pd.DataFrame) -> str:
     if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
         best_parallel = fastest(parallel)
         if best_parallel is not None:
-            replicas = document["workload"]["replicas"]
+            replicas = document.workload.replicas
             opening = f"Of those that train on {replicas} replicas it is"
             sentences.append(_sentence(opening, best_parallel, summary))
     return " ".join(sentences)
@@ -56,20 +58,20 @@ def _peak(row: dict[str, Any]) -> str:
     return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
 
 
-def of_several_replicas(document: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
+def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
     """The rows of the scenarios that share a step among several copies of the model."""
     return summary[summary["scenario"].map(replicas_of(document)) > 1]
 
 
-def replicas_of(document: dict[str, Any]) -> dict[str, int]:
+def replicas_of(document: RunDocument) -> dict[str, int]:
     """Copies of the model that shared a step, by scenario: as they were, or as planned where no rank came that far."""
     return {
-        launch["scenario"]: launch["effective"]["replicas"] if launch["effective"] else launch["replicas"]
-        for launch in document["launches"]
+        launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
+        for launch in document.launches
     }
 
 
-def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
+def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     """What the figures cannot tell, a sentence or two each; the gravest first."""
     return [
         *_about_completeness(document, summary),
@@ -81,9 +83,9 @@ def caveats(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
     ]
 
 
-def _about_completeness(document: dict[str, Any], summary: pd.DataFrame) -> list[str]:
+def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     found = []
-    if not document["complete"]:
+    if not document.complete:
         found.append(
             "This run is incomplete: it was interrupted, or is still being written. Its checksums do not count."
         )
@@ -106,26 +108,31 @@ def _about_left_out(summary: pd.DataFrame) -> list[str]:
     ]
 
 
-def _about_checks(document: dict[str, Any]) -> list[str]:
+def _about_checks(document: RunDocument) -> list[str]:
     """Launches that ended well and whose own checks object."""
-    sayings: tuple[tuple[str, object, str], ...] = (
-        ("finite_loss", True, "The loss of {} was not finite: as measured it does not train, whatever its speed."),
+    objections: tuple[tuple[Callable[[Checks], bool], str], ...] = (
         (
-            "skipped_steps",
-            0,
+            lambda checks: checks.finite_loss is False,
+            "The loss of {} was not finite: as measured it does not train, whatever its speed.",
+        ),
+        (
+            lambda checks: bool(checks.skipped_steps),
             "The loss scaler of {} skipped optimizer steps in the measured window; those were cheaper.",
         ),
-        ("conservation_ok", True, "The steps of {} do not add up to the wall time of their window: do not trust them."),
-        ("ranks_differ", [], "What ran was not the same on all ranks of {}: see the launches."),
+        (
+            lambda checks: checks.conservation_ok is False,
+            "The steps of {} do not add up to the wall time of their window: do not trust them.",
+        ),
+        (
+            lambda checks: bool(checks.ranks_differ),
+            "What ran was not the same on all ranks of {}: see the launches.",
+        ),
     )
-    objections = [(saying, _objecting(document, key, good)) for key, good, saying in sayings]
-    return [saying.format(listed(named)) for saying, named in objections if named]
-
-
-def _objecting(document: dict[str, Any], key: str, good: object) -> list[str]:
-    """The scenarios with an ``ok`` launch whose check ``key`` is not ``good``."""
-    launches = [launch for launch in document["launches"] if launch["status"] == "ok"]
-    return list(dict.fromkeys(launch["scenario"] for launch in launches if launch["checks"].get(key, good) != good))
+    found = []
+    for objects, text in objections:
+        named = list(dict.fromkeys(launch.scenario for launch in document.good if objects(launch.checks)))
+        found += [text.format(listed(named))] if named else []
+    return found
 
 
 def _about_chance(summary: pd.DataFrame) -> list[str]:
@@ -138,20 +145,20 @@ def _about_chance(summary: pd.DataFrame) -> list[str]:
     return [f"{few.capitalize()} {which}: no significance claimed; {again}."]
 
 
-def _about_device(document: dict[str, Any]) -> list[str]:
+def _about_device(document: RunDocument) -> list[str]:
     found = []
-    workload = document["workload"]
-    if workload["device"] == "cpu":
+    workload = document.workload
+    if workload.device == "cpu":
         found.append(
             "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
-            f"{workload['half']}, so these ratios do not carry to GPUs."
+            f"{workload.half}, so these ratios do not carry to GPUs."
         )
         if "dp" in _ran(document):
             found.append(
                 "On the CPU torch makes DataParallel a pass-through: one process calls the model as it is, so dp here "
                 "tells nothing about DataParallel on GPUs."
             )
-    if workload["replicas"] == 1:
+    if workload.replicas == 1:
         found.append(
             "One replica: no gradient is exchanged, so this run tells what the wrappers and the precision cost, and "
             "nothing about how they scale."
@@ -159,11 +166,11 @@ def _about_device(document: dict[str, Any]) -> list[str]:
     return found
 
 
-def _about_implementations(document: dict[str, Any]) -> list[str]:
+def _about_implementations(document: RunDocument) -> list[str]:
     native = [
-        launch["scenario"]
-        for launch in document["launches"]
-        if launch["strategy"] == "apex_ddp" and launch["effective"] and launch["effective"]["parallel_impl"] == "native"
+        launch.scenario
+        for launch in document.launches
+        if launch.strategy == "apex_ddp" and launch.effective and launch.effective.parallel_impl == "native"
     ]
     if not native:
         return []
@@ -173,17 +180,17 @@ def _about_implementations(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _ran(document: dict[str, Any]) -> set[str]:
-    return {launch["strategy"] for launch in document["launches"] if launch["status"] == "ok"}
+def _ran(document: RunDocument) -> set[str | None]:
+    return {launch.strategy for launch in document.good}
 
 
 def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def failures(document: dict[str, Any], names: Sequence[str]) -> str:
+def failures(document: RunDocument, names: Sequence[str]) -> str:
     """Which of the run's scenarios are not among ``names`` and why: for the caption of a plot. May be empty."""
-    states = {launch["scenario"]: launch["status"] for launch in reversed(document["launches"])}
+    states = {launch.scenario: launch.status for launch in reversed(document.launches)}
     states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
     missing = [scenario for scenario in scenarios(document) if scenario not in names]
-    return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN['status'])})" for scenario in missing)
+    return ", ".join(f"{scenario} ({states.get(scenario, NOT_RUN)})" for scenario in missing)

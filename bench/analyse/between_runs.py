@@ -13,23 +13,19 @@ is in no launch of either, and may be the difference that is found; only a histo
 (``bench gate --history``). Scenarios of one run are interleaved and share it.
 """
 
-import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from bench.analyse import comparison, digest, verdicts
+from bench.analyse import comparison
 from bench.analyse.comparable import Digest, differences, other_source, scenario_obstacle, source_of, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
-from bench.core.errors import RequestError
-from bench.runs.store import DIGEST, read, verified
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
@@ -134,24 +130,6 @@ class Compared:
     def comparable(self) -> bool:
         """Whether anything could be compared."""
         return any(row.verdict != NOT_COMPARABLE for row in self.rows)
-
-
-def load(path: str, *, allow_incomplete: bool = False) -> Digest:
-    """The digest and the findings of the run in a folder, verified: as they lie there, or made again where not.
-
-    Raises :class:`RequestError` that names the run where it is damaged, incomplete, or has measured nothing.
-    """
-    document = verified(path, allow_incomplete=allow_incomplete)
-    if document["batch_search"]:
-        raise RequestError("RUN", f"{path} looked for the largest batch and measured nothing", "choose another")
-    if document["complete"] and DIGEST in document["files"]:
-        with open(os.path.join(path, DIGEST), encoding="utf-8") as file:
-            stored = json.load(file)
-        if stored.get("digest_version") == digest.VERSION:
-            return {**stored, "run": os.path.basename(os.path.abspath(path)), "findings": document["validity"]}
-    run = read(path, allow_incomplete=allow_incomplete)
-    run.document.update(verdicts.of(run))
-    return {**digest.of_run(run), "findings": run.document["validity"]}
 
 
 def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:

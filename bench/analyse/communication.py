@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.intervals import mean_interval
+from bench.runs.document import RunDocument
 
 PARTS = ("scatter", "replicate", "parallel_apply", "gather")
 
@@ -22,7 +23,7 @@ COLUMNS = (
 )
 
 
-def communication(document: dict[str, Any], diagnostics: pd.DataFrame) -> pd.DataFrame:
+def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFrame:
     """One row per diagnosed scenario. Means over the steps of one launch, with 95 % intervals of these (Student's t).
 
     ``cost_ms``: the paired difference; ``without_ms``: the backward pass without synchronisation. ``exposed_ms``: by
@@ -33,16 +34,16 @@ def communication(document: dict[str, Any], diagnostics: pd.DataFrame) -> pd.Dat
     method alone.
     """
     rows = []
-    for launch in document["diagnostics"]:
-        mine = diagnostics[diagnostics["scenario"] == launch["scenario"]]
-        row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch["scenario"]}
-        if launch["status"] != "ok":
-            row["reason"] = f"{launch['status']}: {launch['reason']}"
+    for launch in document.diagnostics:
+        mine = diagnostics[diagnostics["scenario"] == launch.scenario]
+        row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
+        if launch.status != "ok":
+            row["reason"] = f"{launch.status}: {launch.reason}"
         else:
             row |= _paired(mine[mine["look"] == "pairs"])
             row |= _logged(mine[mine["look"] == "logger"], row)
             if row["method"] is None:
-                row["reason"] = launch["looks"][0]["pairs_reason"]
+                row["reason"] = launch.looks[0].reasons.get("pairs")
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -98,15 +99,15 @@ def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby("scenario", sort=False)[columns].median().reset_index()
 
 
-def spent(document: dict[str, Any]) -> pd.DataFrame:
+def spent(document: RunDocument) -> pd.DataFrame:
     """What the profiled steps are spent on: ``scenario``, a column per category and ``step_ms`` (ms a step, rank 0).
 
     Self times of operators under the profiler, which makes every operator longer: for shares, not for speeds.
     """
     rows = [
-        {"scenario": launch["scenario"], **profile["categories"], "step_ms": profile["step_ms"]}
-        for launch in document["diagnostics"]
-        if launch["looks"]
-        for profile in (launch["looks"][0]["profile"],)
+        {"scenario": launch.scenario, **profile.categories, "step_ms": profile.step_ms}
+        for launch in document.diagnostics
+        if launch.looks
+        for profile in (launch.looks[0].profile,)
     ]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["scenario", "step_ms"])

@@ -79,7 +79,7 @@ def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterato
 
 
 def per_launch(
-    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
@@ -110,7 +110,7 @@ def per_launch(
                 "energy_source": "+".join(sorted(set(mine["energy_source"].dropna()))) or None,
                 "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
                 "energy_per_1000_images_j": None
-                if energy_j is None
+                if energy_j is None or global_batch is None
                 else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
                 "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
                 "peak_power_w": peaks_w[launch],
@@ -128,7 +128,7 @@ def per_launch(
 
 
 def per_scenario(
-    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 

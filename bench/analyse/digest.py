@@ -20,13 +20,13 @@ import pandas as pd
 from bench.analyse import devices, validity
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ok_rows
+from bench.analyse.launches import ended, ok_rows
 from bench.analyse.parity import by_scenario
-from bench.analyse.steps import NOT_RUN
-from bench.runs.store import Run
-
-VERSION = 1
-"""Of this form. One of another version is made again from the run."""
+from bench.machine.nvml import Gpu
+from bench.runs.codec import encode
+from bench.runs.digests import VERSION
+from bench.runs.document import RunDocument
+from bench.runs.reader import Run
 
 METRICS = {
     "step_ms": "median step time",
@@ -41,7 +41,7 @@ METRICS = {
 def of_run(run: Run) -> dict[str, Any]:
     """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
     analysed = Analysed.of(run)
-    document, batch = run.document, run.document["workload"]["global_batch"]
+    document, batch = run.document, run.document.workload.global_batch
     memory, devices_ok = analysed.peaks.set_index("launch"), ok_rows(document, analysed.devices)
     energy = devices.per_launch(run.device, analysed.good_iterations, batch, devices_ok).set_index("launch")
     figures = _figures(analysed, memory, energy)
@@ -49,25 +49,25 @@ def of_run(run: Run) -> dict[str, Any]:
     return {
         "digest_version": VERSION,
         "run": run.id,
-        "utc": document["start"]["utc"],
-        "label": document["request"]["label"],
-        "profile": document["request"]["profile"],
-        "git": document["machine"].get("git"),
-        "imported": document.get("imported"),
-        "workload": document["workload"],
-        "device": document["workload"]["device"],
+        "utc": document.start.utc,
+        "label": document.request.label,
+        "profile": document.request.profile,
+        "git": encode(document.machine.git),
+        "imported": encode(document.imported),
+        "workload": encode(document.workload),
+        "device": document.workload.device,
         "hardware": _hardware(document),
-        "replicas": document["workload"]["replicas"],
+        "replicas": document.workload.replicas,
         "conditions": _conditions(document),
         "scenarios": [
-            _scenario(name, document, figures, sources) for name in dict.fromkeys(document["request"]["scenarios"])
+            _scenario(name, document, figures, sources) for name in dict.fromkeys(document.request.scenarios)
         ],
     }
 
 
 def _figures(run: Analysed, memory: pd.DataFrame, energy: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
-    batch = run.document["workload"]["global_batch"]
+    batch = run.document.workload.global_batch
     times = run.good_figures.set_index("launch")["median_ms"]
     clocks = ok_rows(run.document, run.devices).groupby("launch")["sm_clock_mhz"].min()
     known = {
@@ -88,62 +88,62 @@ def _known(value: Any) -> float | None:
     return None if value is None or pd.isna(value) else float(value)
 
 
-def _hardware(document: dict[str, Any]) -> list[str]:
+def _hardware(document: RunDocument) -> list[str]:
     """What computed: the chosen GPUs by name, or the CPU; of an imported run what was said of it."""
-    if document.get("imported"):
-        return list(document["imported"]["hardware"])
-    if document["workload"]["device"] == "cpu":
-        return [str(document["machine"]["cpu"])]
-    return [str(gpu["name"]) for gpu in _gpus(document)]
+    if document.imported:
+        return list(document.imported.hardware)
+    if document.workload.device == "cpu":
+        return [str(document.machine.cpu)]
+    return [gpu.name for gpu in _gpus(document)]
 
 
-def _gpus(document: dict[str, Any]) -> list[dict[str, Any]]:
-    chosen = document["request"]["devices"]
-    return [gpu for gpu in document["machine"]["gpus"] if gpu["uuid"] in chosen]
+def _gpus(document: RunDocument) -> list[Gpu]:
+    chosen = document.request.devices
+    return [gpu for gpu in document.machine.gpus if gpu.uuid in chosen]
 
 
-def _conditions(document: dict[str, Any]) -> dict[str, Any]:
+def _conditions(document: RunDocument) -> dict[str, Any]:
     """What may differ between two runs of the same work, and then be the cause of another figure."""
-    machine, gpus = document["machine"], _gpus(document)
-    effective = next((one["effective"] for one in document["launches"] if one.get("effective")), None) or {}
+    machine, gpus = document.machine, _gpus(document)
+    ran = next((launch.effective for launch in document.launches if launch.effective), None)
     return {
-        "host": machine.get("host"),
-        "os": machine.get("os"),
-        "cpu": machine.get("cpu"),
-        "cores": machine.get("cores_usable"),
-        "governor": machine.get("governor"),
-        "driver": next((gpu.get("driver") for gpu in gpus), None),
-        "power_limit_w": [gpu.get("power_limit_w") for gpu in gpus],
-        "python": document["versions"].get("python"),
-        **{name: document["versions"].get(name) for name in ("torch", "torchvision", "cuda", "cudnn", "nccl")},
-        **(effective.get("versions") or {}),
-        "bench": None if document.get("imported") else document.get("bench"),
+        "host": machine.host,
+        "os": machine.os,
+        "cpu": machine.cpu,
+        "cores": machine.cores_usable,
+        "governor": machine.governor,
+        "driver": next((gpu.driver for gpu in gpus), None),
+        "power_limit_w": [gpu.power_limit_w for gpu in gpus],
+        "python": document.versions.get("python"),
+        **{name: document.versions.get(name) for name in ("torch", "torchvision", "cuda", "cudnn", "nccl")},
+        **(ran.versions if ran else {}),
+        "bench": None if document.imported else document.bench,
     }
 
 
 def _scenario(
-    name: str, document: dict[str, Any], figures: dict[int, dict[str, float | None]], sources: dict[str, pd.Series]
+    name: str, document: RunDocument, figures: dict[int, dict[str, float | None]], sources: dict[str, pd.Series]
 ) -> dict[str, Any]:
-    mine = [launch for launch in document["launches"] if launch["scenario"] == name]
-    good = [launch for launch in mine if launch["status"] == "ok"]
-    first: dict[str, Any] = next(iter(good or mine), dict(NOT_RUN))
-    bad = next((launch for launch in mine if launch["status"] != "ok"), first)
-    effective = first.get("effective")
+    mine = [launch for launch in document.launches if launch.scenario == name]
+    good = [launch for launch in mine if launch.status == "ok"]
+    first = next(iter(good or mine), None)
+    ran = first.effective if first else None
+    status, reason = ended(mine)
     return {
         "scenario": name,
-        "what_ran": what_ran(effective),
-        "world_size": effective["replicas"] if effective else first.get("replicas"),
-        "status": bad["status"],
-        "reason": bad.get("reason"),
+        "what_ran": what_ran(ran),
+        "world_size": ran.replicas if ran else first.replicas if first else None,
+        "status": status,
+        "reason": reason,
         "validity": _validity(name, document) if good else None,
         "invalid": _invalid(name, document) if good else [],
         **_parity(name, document),
-        **{kind: _source(of, [launch["launch"] for launch in good]) for kind, of in sources.items()},
+        **{kind: _source(of, [launch.launch for launch in good]) for kind, of in sources.items()},
         "launches": [
             {
-                "launch": one["launch"],
-                "repeat": one["repeat"],
-                **figures.get(one["launch"], dict.fromkeys((*METRICS, "sm_clock_mhz"))),
+                "launch": one.launch,
+                "repeat": one.repeat,
+                **figures.get(one.launch, dict.fromkeys((*METRICS, "sm_clock_mhz"))),
             }
             for one in good
         ],
@@ -156,21 +156,21 @@ def _source(sources: pd.Series, launches: list[int]) -> str | None:
     return "+".join(sorted({one for text in known for one in text.split("+")})) or None
 
 
-def _validity(name: str, document: dict[str, Any]) -> str:
-    found = pd.DataFrame(document["validity"], columns=["scenario", "severity"])
+def _validity(name: str, document: RunDocument) -> str:
+    found = pd.DataFrame(encode(document.validity), columns=["scenario", "severity"])
     return validity.by_scenario(found, [name])[name]
 
 
-def _invalid(name: str, document: dict[str, Any]) -> list[str]:
+def _invalid(name: str, document: RunDocument) -> list[str]:
     """The codes of the findings for which its figures should not be believed."""
-    mine = [row for row in document["validity"] if row["scenario"] == name and row["severity"] == "invalid"]
-    return list(dict.fromkeys(row["code"] for row in mine))
+    mine = [one for one in document.validity if one.scenario == name and one.severity == "invalid"]
+    return list(dict.fromkeys(one.code for one in mine))
 
 
-def _parity(name: str, document: dict[str, Any]) -> dict[str, Any]:
-    mine = [row for row in document["parity"] if row["scenario"] == name]
+def _parity(name: str, document: RunDocument) -> dict[str, Any]:
+    mine = [one for one in document.parity if one.scenario == name]
     if not mine:
         return {"parity": None, "loss_error": None}
-    gravest = by_scenario(pd.DataFrame(mine)).iloc[0]
+    gravest = by_scenario(pd.DataFrame(encode(mine))).iloc[0]
     verdict = gravest["verdict"]
     return {"parity": verdict if isinstance(verdict, str) else None, "loss_error": _known(gravest["loss_error"])}

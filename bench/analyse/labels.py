@@ -1,6 +1,6 @@
 """What really ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
 
-from typing import Any
+from bench.runs.document import Effective
 
 HALF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 PARALLEL = {
@@ -11,45 +11,45 @@ PARALLEL = {
 }
 
 
-def what_ran(effective: dict[str, Any] | None) -> str:
+def what_ran(effective: Effective | None) -> str:
     """For example ``torch DDP · gloo ×2 · native O1 bf16``. Empty where no rank came that far."""
     if effective is None:
         return ""
     return " · ".join((parallel(effective), *_group(effective), precision(effective)))
 
 
-def parallel(effective: dict[str, Any]) -> str:
+def parallel(effective: Effective) -> str:
     """The wrapper that was around the model."""
-    name = PARALLEL.get(effective["wrapper"])
+    name = PARALLEL.get(effective.wrapper)
     if name is None:
-        return "no wrapper" if effective["wrapper"].startswith("torchvision.") else effective["wrapper"].split(".")[-1]
+        return "no wrapper" if effective.wrapper.startswith("torchvision.") else effective.wrapper.split(".")[-1]
     if name == "DataParallel":
-        return "DataParallel, pass-through" if effective["replicas"] == 1 else name
+        return "DataParallel, pass-through" if effective.replicas == 1 else name
     return name + _in_python(effective) if name == "apex DDP" else name
 
 
-def precision(effective: dict[str, Any]) -> str:
+def precision(effective: Effective) -> str:
     """Who implemented which level, in which half: ``native O2 bf16``, ``apex (Python) O1 fp16``, or ``fp32``."""
-    compute = "+".join(HALF.get(dtype, dtype) for dtype in effective["compute_dtypes"])
-    level = effective["precision"]
+    compute = "+".join(HALF.get(dtype, dtype) for dtype in effective.compute_dtypes)
+    level = effective.precision
     if level == "O0":
-        tf32 = effective["tf32"] is not None and effective["tf32"]["cudnn"]
+        tf32 = effective.tf32 is not None and effective.tf32.cudnn
         return compute + (" (TF32 convolutions)" if tf32 and compute == "fp32" else "")
-    implementation = effective["precision_impl"]
+    implementation = effective.precision_impl
     if implementation == "apex":
         implementation += _in_python(effective)
     return f"{implementation} {level} {compute}"
 
 
-def _in_python(effective: dict[str, Any]) -> str:
+def _in_python(effective: Effective) -> str:
     """What tells apex without its kernels, whose loss scaler waits for the GPU once a gradient, from apex with them.
 
     Runs from before this was recorded do not say it.
     """
-    return " (Python)" if effective.get("apex_kernels") is False else ""
+    return " (Python)" if effective.apex_kernels is False else ""
 
 
-def _group(effective: dict[str, Any]) -> tuple[str, ...]:
-    if effective["backend"] is not None:
-        return (f"{effective['backend']} ×{effective['world_size']}",)
-    return (f"{effective['replicas']} GPUs",) if effective["replicas"] > 1 else ()
+def _group(effective: Effective) -> tuple[str, ...]:
+    if effective.backend is not None:
+        return (f"{effective.backend} ×{effective.world_size}",)
+    return (f"{effective.replicas} GPUs",) if effective.replicas > 1 else ()

@@ -1,24 +1,36 @@
 """Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from bench.runs.document import LaunchRecord, RunDocument
 
-def ok_rows(document: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
+NOT_RUN = "not run"
+"""How a scenario stands that an interrupted run did not come to."""
+
+
+def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the launches that are ``ok``: a launch that failed may have left the steps of some of its ranks."""
-    ok = [launch["launch"] for launch in document["launches"] if launch["status"] == "ok"]
+    ok = [launch.launch for launch in document.good]
     good = frame["launch"].isin(ok)
     return frame if good.all() else frame[good]
 
 
-def how_many(document: dict[str, Any]) -> str:
+def how_many(document: RunDocument) -> str:
     """How many launches of each scenario are ``ok``, whatever was asked for: ``3 to 9 launches``."""
-    ok = [launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"]
+    ok = [launch.scenario for launch in document.good]
     counts = sorted({ok.count(scenario) for scenario in ok}) or [0]
     many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
     return f"{many} launch{'' if many == '1' else 'es'}"
+
+
+def ended(launches: Sequence[LaunchRecord]) -> tuple[str, str | None]:
+    """Status and reason of the first of a scenario's launches that did not end well, else of its first."""
+    bad = [launch for launch in launches if launch.status != "ok"]
+    first = next(iter(bad or launches), None)
+    return (NOT_RUN, "the run ended before its first launch") if first is None else (first.status, first.reason)
 
 
 def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
@@ -33,19 +45,15 @@ def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
         yield int(launch), frame.take(own)
 
 
-def shown(document: dict[str, Any], frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
+def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]:
     """For each scenario with rows in ``frame`` the launch to show: its first that is ``ok``, else its first with rows.
 
     In the order of the request.
     """
     with_rows = set(frame["launch"].unique())
-    chosen: dict[str, dict[str, Any]] = {}
-    for scenario in document["request"]["scenarios"]:
-        mine = [
-            launch
-            for launch in document["launches"]
-            if launch["scenario"] == scenario and launch["launch"] in with_rows
-        ]
+    chosen: dict[str, LaunchRecord] = {}
+    for scenario in document.request.scenarios:
+        mine = [launch for launch in document.launches if launch.scenario == scenario and launch.launch in with_rows]
         if mine:
-            chosen[scenario] = next((launch for launch in mine if launch["status"] == "ok"), mine[0])
+            chosen[scenario] = next((launch for launch in mine if launch.status == "ok"), mine[0])
     return chosen

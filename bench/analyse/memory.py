@@ -1,10 +1,12 @@
 """Memory of processes: peaks that were really reached at one time, never sums of peaks of different times."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.launches import only
+from bench.runs.document import LaunchRecord, RunDocument
 
 ALLOCATOR = "torch_allocator"
 """The source of a figure that is torch's own peak, where the driver had none."""
@@ -54,7 +56,7 @@ def peak_by_process(memory: pd.DataFrame) -> pd.DataFrame:
     return found.astype(dict.fromkeys(("scenario", "device", "source"), "object"))
 
 
-def beside_torch(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFrame:
+def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch, rank and GPU: the driver's peak beside those of torch's allocator (MiB).
 
     ``launch, scenario, rank, pid, device, source, peak_mib, allocated_mib, reserved_mib, context_mib``.
@@ -64,13 +66,13 @@ def beside_torch(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.Dat
     """
     of_torch = []
     for launch in launches:
-        for rank in launch["ranks"]:
-            peaks_mib = rank.get("allocator") or {}
+        for rank in launch.ranks:
+            peaks_mib = rank.allocator or {}
             for name, reserved_mib in peaks_mib.items():
                 kind, _, device = name.partition(".")
                 if kind == "max_reserved_mib" and reserved_mib:
                     allocated_mib = peaks_mib.get(f"max_allocated_mib.{device}")
-                    of_torch.append([launch["launch"], rank["rank"], device, allocated_mib, reserved_mib])
+                    of_torch.append([launch.launch, rank.rank, device, allocated_mib, reserved_mib])
     keys = ["launch", "rank", "device"]
     torch = pd.DataFrame(of_torch, columns=[*keys, "allocated_mib", "reserved_mib"]).astype({"device": "object"})
     driver = peak_by_process(memory[(memory["source"] != ALLOCATOR) & (memory["device"] != "cpu")])
@@ -79,8 +81,8 @@ def beside_torch(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.Dat
         if len(torch)
         else driver.assign(allocated_mib=None, reserved_mib=None)
     )
-    scenarios = {launch["launch"]: launch["scenario"] for launch in launches}
-    pids = {(launch["launch"], rank["rank"]): rank["pid"] for launch in launches for rank in launch["ranks"]}
+    scenarios = {launch.launch: launch.scenario for launch in launches}
+    pids = {(launch.launch, rank.rank): rank.pid for launch in launches for rank in launch.ranks}
     both["scenario"] = both["launch"].map(scenarios)
     both["pid"] = [pids.get(pair) for pair in zip(both["launch"], both["rank"], strict=True)]
     both["context_mib"] = both["peak_mib"] - both["reserved_mib"].astype("float64")
@@ -111,17 +113,17 @@ def proportional(memory: pd.DataFrame) -> pd.DataFrame:
     return groups.agg(lambda sizes: sizes.sum(skipna=False)).dropna().reset_index()
 
 
-def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFrame:
+def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and rank on the CPU: its peaks of both sizes, and why one is unknown (MiB).
 
     ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: that of the
     resident size as the rank itself read it at its end (``ru_maxrss``), which misses nothing; null where it did not
     come so far. The proportional size is sampled far more seldom, so its peak may have been missed.
     """
-    kernel = {
-        (launch["launch"], rank["rank"]): (rank.get("allocator") or {}).get("max_rss_mib")
+    kernel: dict[tuple[Any, Any], float | None] = {
+        (launch.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib")
         for launch in launches
-        for rank in launch["ranks"]
+        for rank in launch.ranks
     }
     mine = memory[memory["device"] == "cpu"]
     rows = []
@@ -133,19 +135,19 @@ def resident(launches: list[dict[str, Any]], memory: pd.DataFrame) -> pd.DataFra
         rss_mib, pss_mib = peaks_mib
         of_kernel = kernel.get((launch, rank))
         rows.append([launch, scenario, rank, pid, rss_mib, of_kernel, pss_mib, why if unknown else None])
-    ok = {launch["launch"] for launch in launches if launch["status"] == "ok"}
+    ok = {launch.launch for launch in launches if launch.status == "ok"}
     columns = ["launch", "scenario", "rank", "pid", "rss_mib", "kernel_peak_mib", "pss_mib", "reason"]
     table = pd.DataFrame(rows, columns=columns).astype({"kernel_peak_mib": "float64"})
     return table[table["launch"].isin(ok)].reset_index(drop=True)
 
 
-def largest_launches(document: dict[str, Any], memory: pd.DataFrame) -> dict[str, int]:
+def largest_launches(document: RunDocument, memory: pd.DataFrame) -> dict[str, int]:
     """For each scenario with a known peak the ``ok`` launch that the peak of the summary is from, the first if several.
 
     That is the one with the largest peak of all processes together; of one process, where no total is known.
     """
     known = peaks(memory)
-    ok = {launch["launch"]: launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"}
+    ok = {launch.launch: launch.scenario for launch in document.good}
     known = known[known["launch"].isin(list(ok))].sort_values("launch")
     chosen = {}
     for scenario, mine in known.groupby(known["launch"].map(ok)):

@@ -1,47 +1,46 @@
 """Memory of each process over the time of its launch, on one clock with the steps."""
 
-from typing import Any
-
 import pandas as pd
 
 from bench.analyse.steps import per_iteration
+from bench.runs.document import LaunchRecord
 
 LINE = ["rank", "pid", "device"]
 """What makes a line: a DataParallel process is on every GPU, a rank of DDP on its own."""
 
 
-def start_ns(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> int:
+def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> int:
     """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps.
 
     That is ``first_forward_s`` before the end of the first forward pass; where no rank came that far, or a sample is
     older, the first sample.
     """
-    mine = memory.loc[memory["launch"] == launch["launch"], "t_ns"]
+    mine = memory.loc[memory["launch"] == launch.launch, "t_ns"]
     table = _iterations(launch, steps)
     first = table[table["step"] == 0]
     known = [int(mine.min())] if len(mine) else []
-    if len(first) and launch["first_forward_s"] is not None:
-        known.append(int(first["forward_end_ns"].iloc[0] - launch["first_forward_s"] * 1e9))
+    if len(first) and launch.first_forward_s is not None:
+        known.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
     return min(known)
 
 
-def _iterations(launch: dict[str, Any], steps: pd.DataFrame) -> pd.DataFrame:
+def _iterations(launch: LaunchRecord, steps: pd.DataFrame) -> pd.DataFrame:
     """Of a launch; those of all launches, or the rows of all, are given."""
-    return per_iteration(steps[steps["launch"] == launch["launch"]])
+    return per_iteration(steps[steps["launch"] == launch.launch])
 
 
-def timeline(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
 
     Ordered by line and time. ``seconds``: since :func:`start_ns`.
     """
-    mine = memory[(memory["launch"] == launch["launch"]) & memory["used_mib"].notna()]
+    mine = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
     seconds = (mine["t_ns"] - start_ns(launch, memory, steps)) / 1e9
     ordered: pd.DataFrame = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
     return ordered[[*LINE, "seconds", "used_mib", "source"]]
 
 
-def windows(launch: dict[str, Any], memory: pd.DataFrame, steps: pd.DataFrame) -> tuple[float, float, float] | None:
+def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> tuple[float, float, float] | None:
     """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one.
 
     None where the launch has no measured steps.

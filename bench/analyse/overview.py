@@ -11,7 +11,8 @@ from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
-from bench.runs.store import Run
+from bench.runs.document import Recommendation
+from bench.runs.reader import Run
 
 ENERGY = ("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j")
 
@@ -63,7 +64,7 @@ def _why_not(row: dict[Any, Any], found: pd.DataFrame) -> str | None:
     return None
 
 
-def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> dict[str, Any]:
+def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> Recommendation:
     """What to train with, from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
 
     ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
@@ -74,7 +75,7 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> di
     good = table[table["why_not"].isna() & table["throughput_img_s"].notna()]
     left_out = {row["scenario"]: row["why_not"] for row in table.to_dict("records") if pd.notna(row["why_not"])}
     if good.empty:
-        return {"fastest": None, "leanest": None, "not_told_apart": [], "left_out": left_out}
+        return Recommendation(left_out=left_out)
     fastest, *others = good.sort_values("throughput_img_s", ascending=False).to_dict("records")
     near = [
         row
@@ -84,9 +85,9 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> di
     leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
     if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:
         leanest = fastest
-    return {
-        "fastest": fastest["scenario"],
-        "leanest": leanest["scenario"],
-        "not_told_apart": [row["scenario"] for row in others if row[verdicts] != SLOWER],
-        "left_out": left_out,
-    }
+    return Recommendation(
+        fastest=fastest["scenario"],
+        leanest=leanest["scenario"],
+        not_told_apart=tuple(row["scenario"] for row in others if row[verdicts] != SLOWER),
+        left_out=left_out,
+    )

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.steps import per_iteration
+from bench.runs.document import Effective, LaunchRecord, ParityRecord, RunDocument
 
 ROUNDINGS = 3.0
 SAME_GRADIENT = 1e-5
@@ -40,13 +41,10 @@ COARSE = "it computes in fp32, and is within the bounds of half precision only"
 UNTRUE = (DIVERGED, NOT_FINITE)
 """Verdicts of a recipe that trains another model, or none."""
 
-COLUMNS = (
-    *("launch", "scenario", "verdict", "reason", "replicas"),
-    *("gradient_error", "gradient_bound", "gradient_alone", "loss_error", "loss_bound", "loss_step"),
-)
+COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
-def parity(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+def parity(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
     """One row per launch that is ``ok``.
 
     ``verdict``: ``same``, ``within half precision``, ``diverged``, ``not finite``, or None where it cannot be said,
@@ -61,13 +59,12 @@ def parity(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame
     of_launches = table.groupby("launch").indices
     losses = table["loss"].to_numpy()
     rows = []
-    for launch in document["launches"]:
-        if launch["status"] == "ok":
-            mine = sketches[sketches["launch"] == launch["launch"]]
-            gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
-            loss = losses[of_launches.get(launch["launch"], [])]
-            known = dict.fromkeys(COLUMNS) | {"launch": launch["launch"], "scenario": launch["scenario"]}
-            rows.append(known | _judge(launch, gradients, loss, document["workload"]["warmup"], reference))
+    for launch in document.good:
+        mine = sketches[sketches["launch"] == launch.launch]
+        gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
+        loss = losses[of_launches.get(launch.launch, [])]
+        known = dict.fromkeys(COLUMNS) | {"launch": launch.launch, "scenario": launch.scenario}
+        rows.append(known | _judge(launch, gradients, loss, document.workload.warmup or 0, reference))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -79,7 +76,7 @@ def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates("scenario").drop(columns="gravity").sort_values("launch").reset_index(drop=True)
 
 
-def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+def loss_curves(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
     """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
 
     ``scenario, launch, step``; ``loss``: of the global batch (mean over ranks); ``reference``: that of the reference of
@@ -90,18 +87,17 @@ def loss_curves(document: dict[str, Any], steps: pd.DataFrame, numerics: pd.Data
     means = per_iteration(steps)[["launch", "step", "loss"]]
     with_steps = set(means["launch"].unique())
     tables = []
-    for scenario in dict.fromkeys(document["request"]["scenarios"]):
-        good = (one for one in document["launches"] if one["scenario"] == scenario and one["status"] == "ok")
-        launch = next(good, None)
-        if launch is None or launch["launch"] not in with_steps:
+    for scenario in dict.fromkeys(document.request.scenarios):
+        launch = next((one for one in document.good if one.scenario == scenario), None)
+        if launch is None or launch.launch not in with_steps:
             continue
-        table = means[means["launch"] == launch["launch"]].reset_index(drop=True)
+        table = means[means["launch"] == launch.launch].reset_index(drop=True)
         table.insert(0, "scenario", scenario)
-        replicas = launch["effective"]["replicas"]
+        ran = launch.effective
         theirs, bounds = np.empty(0), np.empty(0)
-        if not isinstance(reference, str) and replicas in reference.counts:
-            theirs = reference.loss(replicas)
-            bounds = reference.loss_bounds(replicas, reference.coarse(unit_roundoff(launch["effective"])))
+        if ran is not None and not isinstance(reference, str) and ran.replicas in reference.counts:
+            theirs = reference.loss(ran.replicas)
+            bounds = reference.loss_bounds(ran.replicas, reference.coarse(unit_roundoff(ran)))
         tables.append(
             table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
         )
@@ -123,14 +119,14 @@ class _Reference:
         self.loss_strays = np.maximum.accumulate(np.abs(self.loss(most, twin=True) - self.loss(most)))
 
     @classmethod
-    def of(cls, document: dict[str, Any], numerics: pd.DataFrame) -> "_Reference | str":
+    def of(cls, document: RunDocument, numerics: pd.DataFrame) -> "_Reference | str":
         """The reference of a run, or why there is none that can be used."""
-        about = document["reference"]
+        about = document.reference
         if about is None:
             return "the reference was not computed (--no-parity, or the run ended before it)"
-        if about["status"] != "ok":
-            return f"the reference failed ({about['status']}): {about['reason']}"
-        reference = cls(numerics[numerics["rank"].isna()], about["unit_roundoff"])
+        if about.status != "ok":
+            return f"the reference failed ({about.status}): {about.reason}"
+        reference = cls(numerics[numerics["rank"].isna()], about.unit_roundoff or math.nan)
         if not np.isfinite(reference.gradient_strays) or not np.isfinite(reference.loss_strays).all():
             return "the reference itself is not finite, so nothing can be held against it"
         return reference
@@ -165,26 +161,26 @@ class _Reference:
 
 
 def _judge(
-    launch: dict[str, Any], gradients: list[np.ndarray], loss: np.ndarray, warmup: int, reference: "_Reference | str"
+    launch: LaunchRecord, gradients: list[np.ndarray], loss: np.ndarray, warmup: int, reference: "_Reference | str"
 ) -> dict[str, Any]:
     """The verdict on a launch and the figures that it rests on."""
-    if launch["effective"] is None:
+    if launch.effective is None:
         return {"reason": "it was imported: nothing is known of its numerics"}
-    checks = launch["checks"]
-    replicas = launch["effective"]["replicas"]
+    checks = launch.checks
+    replicas = launch.effective.replicas
     found: dict[str, Any] = {"replicas": replicas}
     bad = np.flatnonzero(~np.isfinite(loss))
     if len(bad):
         return found | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
-    if checks.get("final_weights_alike") is False:
-        when = "before the first step" if not checks["initial_weights_alike"] else "after the last step"
+    if checks.final_weights_alike is False:
+        when = "before the first step" if not checks.initial_weights_alike else "after the last step"
         return found | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
     if isinstance(reference, str):
         return found | {"reason": reference}
     if replicas not in reference.counts or not gradients:
         return found | {"reason": f"there is no reference of {replicas} replicas, or no gradient of this launch"}
-    unit = unit_roundoff(launch["effective"])
-    skipped = (checks["skipped_warmup_steps"] or 0) + (checks["skipped_steps"] or 0)
+    unit = unit_roundoff(launch.effective)
+    skipped = (checks.skipped_warmup_steps or 0) + (checks.skipped_steps or 0)
     errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
     error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
     bound = reference.gradient_bound(unit)
@@ -213,10 +209,10 @@ def _judge(
     return found | {"verdict": WITHIN_HALF, "reason": COARSE if unit == U_FP32 else FINE}
 
 
-def unit_roundoff(effective: dict[str, Any]) -> float:
+def unit_roundoff(effective: Effective) -> float:
     """Of the coarsest type that was computed in. fp32 convolutions in TF32 have the significand of fp16."""
-    tf32 = effective["tf32"] is not None and effective["tf32"]["cudnn"]
-    units = [UNIT_ROUNDOFF[dtype] for dtype in effective["compute_dtypes"] if dtype in UNIT_ROUNDOFF]
+    tf32 = effective.tf32 is not None and effective.tf32.cudnn
+    units = [UNIT_ROUNDOFF[dtype] for dtype in effective.compute_dtypes if dtype in UNIT_ROUNDOFF]
     return max([*units, U_TF32 if tf32 else U_FP32])
 
 

@@ -16,7 +16,8 @@ from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.steps import phases
 from bench.core.records import PHASES
-from bench.runs.store import Run
+from bench.runs.document import Effective
+from bench.runs.reader import Run
 
 Row = dict[Any, Any]
 
@@ -44,7 +45,7 @@ O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Which scenario is fastest, and whether chance could have made it so."""
     question = "Which is fastest, and by how much?"
-    best = recommendation(table)["fastest"]
+    best = recommendation(table).fastest
     if best is None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     believable = table.loc[table["why_not"].isna(), "scenario"]
@@ -87,8 +88,8 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if not {"dp", "ddp"} <= set(run.good_figures["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
-    if _effective(run, "dp")["replicas"] == 1:
-        where = "on the CPU" if run.document["workload"]["device"] == "cpu" else "on one GPU"
+    if _effective(run, "dp").replicas == 1:
+        where = "on the CPU" if run.document.workload.device == "cpu" else "on one GPU"
         return question, (
             f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
             "Nothing was scattered, replicated or gathered."
@@ -134,7 +135,7 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     if len(doubts):
         named = _listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
         text += f" Do not act on it: not to be believed are the figures of {named}."
-    if _effective(run, half).get("bf16_instructions") is False:
+    if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
     costs = {row.pop("scenario"): row for row in spent(run.document).drop(columns="step_ms").to_dict("records")}
     if not {half, full} <= set(costs):
@@ -151,16 +152,14 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
 def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
-        launch
-        for launch in run.document["launches"]
-        if launch["status"] == "ok" and launch["processes"] > 1 and "final_weights_alike" in launch["checks"]
+        launch for launch in run.document.good if launch.processes > 1 and launch.checks.final_weights_alike is not None
     ]
     if not shared:
         return None
     question = "How do the replicas come to hold the same weights?"
-    alike = [launch for launch in shared if launch["checks"]["final_weights_alike"]]
-    started = [launch for launch in shared if launch["checks"]["initial_weights_alike"]]
-    names = list(dict.fromkeys(launch["scenario"] for launch in alike))
+    alike = [launch for launch in shared if launch.checks.final_weights_alike]
+    started = [launch for launch in shared if launch.checks.initial_weights_alike]
+    names = list(dict.fromkeys(launch.scenario for launch in alike))
     text = (
         f"They start from the same weights ({len(started)} of {len(shared)} launches: equal SHA-256 of all parameters "
         "of every rank before the first step), and every step adds the same to them."
@@ -174,12 +173,12 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
             "what one process computes that has all the images."
         )
     if alike:
-        checksum = alike[0]["ranks"][0]["final_sha256"][:12]
+        checksum = (alike[0].ranks[0].final_sha256 or "")[:12]
         text += (
             f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of {len(shared)} "
-            f"launches ({_listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0]['launch']})."
+            f"launches ({_listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0].launch})."
         )
-    lost = list(dict.fromkeys(launch["scenario"] for launch in shared if launch not in alike))
+    lost = list(dict.fromkeys(launch.scenario for launch in shared if launch not in alike))
     if lost:
         text += f" In {_listed(lost)} they do not: the ranks train different models."
     return question, text
@@ -208,7 +207,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
             f"{most['scenario']} has the highest peak of all processes together ({most['peak_total_mib']:,.0f} MiB), "
             f"{least['scenario']} the lowest ({least['peak_total_mib']:,.0f} MiB)."
         ]
-    indices = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}
+    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
         first = peaks[peaks["scenario"] == scenario]
         only_first = first[first["launch"] == first["launch"].min()]
@@ -232,13 +231,8 @@ def _holders(scenario: str, held: list[Row]) -> str:
     return f"{text} Its peak{where[held.index(most)]} is {more:.2f} times that{where[held.index(least)]}."
 
 
-def _effective(run: Run, scenario: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(
-        launch["effective"]
-        for launch in run.document["launches"]
-        if launch["scenario"] == scenario and launch["status"] == "ok"
-    )
-    return found
+def _effective(run: Run, scenario: str) -> Effective:
+    return next(launch.effective for launch in run.document.good if launch.scenario == scenario and launch.effective)
 
 
 def _listed(names: Sequence[str]) -> str:

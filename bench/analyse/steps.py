@@ -20,15 +20,13 @@ import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
 from bench.analyse.labels import what_ran
+from bench.analyse.launches import ended
 from bench.analyse.memory import peaks
 from bench.core.records import PHASES
+from bench.runs.document import RunDocument
 
 BASE = "ddp"
 """The scenario that speeds are given relative to."""
-
-NOT_RUN = {"status": "not run", "reason": "the run ended before its first launch"}
-"""How a scenario stands that an interrupted run did not come to."""
-
 
 FENCE = 1.5
 """Interquartile ranges beyond the quartiles from which on a step is an outlier (Tukey 1977)."""
@@ -218,7 +216,7 @@ def phases_by_launch(steps: pd.DataFrame) -> pd.DataFrame:
     return medians.sort_values(["scenario", "launch"])[["scenario", "launch", *names]].reset_index(drop=True)
 
 
-def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
+def summary(document: RunDocument, steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
     ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run`` where an interrupted
@@ -234,10 +232,10 @@ def summary(document: dict[str, Any], steps: pd.DataFrame, memory: pd.DataFrame)
     mean would promise too little. ``peak_*_low_mib`` and ``peak_*_high_mib`` are the interval of the mean peak of a
     launch, and tell how much it changes from one to the next.
     """
-    global_batch = document["workload"]["global_batch"]
+    global_batch = document.workload.global_batch
     figures = per_launch(steps)
     peak = peaks(memory)
-    good = {launch["launch"]: launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"}
+    good = {launch.launch: launch.scenario for launch in document.good}
     mine = figures.assign(of=figures["launch"].map(good))
     base = mine.loc[mine["of"] == BASE, "median_ms"]
     rows = []
@@ -294,21 +292,20 @@ def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
     }
 
 
-def _outcome(document: dict[str, Any], scenario: str) -> dict[str, Any]:
+def _outcome(document: RunDocument, scenario: str) -> dict[str, Any]:
     """What ran, and how the launches of a scenario ended."""
-    launches = [launch for launch in document["launches"] if launch["scenario"] == scenario]
-    good = [launch for launch in launches if launch["status"] == "ok"]
-    bad = [launch for launch in launches if launch["status"] != "ok"]
-    ended = (bad or good or [NOT_RUN])[0]
+    launches = [launch for launch in document.launches if launch.scenario == scenario]
+    good = [launch for launch in launches if launch.status == "ok"]
+    status, reason = ended(launches)
     return {
-        "what_ran": what_ran(good[0]["effective"] if good else None),
+        "what_ran": what_ran(good[0].effective if good else None),
         "launches_ok": len(good),
         "launches": len(launches),
-        "status": ended["status"],
-        "reason": ended["reason"],
+        "status": status,
+        "reason": reason,
     }
 
 
-def scenarios(document: dict[str, Any]) -> list[str]:
+def scenarios(document: RunDocument) -> list[str]:
     """The scenarios of a run in the order in which they were asked for."""
-    return list(document["request"]["scenarios"])
+    return list(document.request.scenarios)

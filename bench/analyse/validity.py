@@ -6,13 +6,14 @@ wrong or is of something else. ``warning``: it is right for what happened, and t
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.parity import COARSE, UNTRUE
 from bench.analyse.steps import per_launch
+from bench.runs.document import Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
 
 UNSTEADY = 0.01
 """Last third of a launch's steps against its first: by how much their medians may be apart."""
@@ -31,46 +32,31 @@ FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}
 
 FEWEST_LAUNCHES = 3
 
-COLUMNS = ("launch", "scenario", "code", "severity", "text", "remedy", "size")
+COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What is wrong with a figure, and what to do.
-
-    ``size``: how much of it there is, the more the worse, in a unit that findings of one code and remedy share; None
-    where it has no degrees.
-    """
-
-    code: str
-    severity: str
-    text: str
-    remedy: str
-    size: float | None = None
-
-
-def findings(document: dict[str, Any], steps: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
-    """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario``, and what a :class:`Finding` has.
+def findings(document: RunDocument, steps: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
+    """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario``, and so on: :class:`Finding`.
 
     ``parity``: as from :func:`bench.analyse.parity.parity`. Launches that failed have a status and no findings.
     """
     figures = per_launch(steps).set_index("launch")
     rows = []
-    good = [launch for launch in document["launches"] if launch["status"] == "ok"]
-    cores = {launch["effective"]["affinity"] for launch in good if launch["effective"]}
+    good = document.good
+    cores = {launch.effective.affinity for launch in good if launch.effective}
     for launch in good:
-        if launch["launch"] not in figures.index:
+        if launch.launch not in figures.index:
             continue
-        figure = figures.loc[launch["launch"]].to_dict()
-        about = [*_time(figure, document["request"])]
-        if launch["effective"]:  # of an imported launch nothing but its steps is known
+        figure = figures.loc[launch.launch].to_dict()
+        about = [*_time(figure, document.request.warmup, document.request.iters)]
+        if launch.effective:  # of an imported launch nothing but its steps is known
             about += [
-                *_checks(launch, document),
-                *_threads(launch, cores),
-                *_gpu(launch["checks"], document["workload"]["device"]),
+                *_checks(launch, launch.effective, document),
+                *_threads(launch, launch.effective, cores),
+                *_gpu(launch.checks, document.workload.device),
             ]
-        rows += [_row(launch["launch"], launch["scenario"], finding) for finding in about]
-    for scenario, group in figures[figures.index.isin([launch["launch"] for launch in good])].groupby("scenario"):
+        rows += [_row(launch.launch, launch.scenario, finding) for finding in about]
+    for scenario, group in figures[figures.index.isin([launch.launch for launch in good])].groupby("scenario"):
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
     for verdict in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _untrue(verdict)))
@@ -132,10 +118,10 @@ def _for_example(one: dict[Any, Any]) -> str:
 
 
 def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
-    return {"launch": launch, "scenario": scenario, **asdict(finding)}
+    return asdict(replace(finding, launch=launch, scenario=scenario))
 
 
-def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
+def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iterator[Finding]:
     """What the steps themselves show."""
     drift = figure["drift"]
     if pd.notna(drift) and abs(drift) > UNSTEADY:
@@ -143,7 +129,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             code="unsteady",
             severity="warning",
             text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
-            remedy=f"raise --warmup (it was {request['warmup']}), and keep other work and heat away",
+            remedy=f"raise --warmup (it was {warmup}), and keep other work and heat away",
             size=abs(drift),
         )
     middle = figure["iqr_ms"] / figure["median_ms"]
@@ -152,7 +138,7 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
             code="spread",
             severity="warning",
             text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
-            remedy=f"keep other work away and raise --iters (it was {request['iters']})",
+            remedy=f"keep other work away and raise --iters (it was {iters})",
             size=middle,
         )
     if figure["skew"] > SKEW:
@@ -174,36 +160,35 @@ def _time(figure: dict[str, Any], request: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Finding]:
+def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:
     """What was verified while it ran."""
-    checks = launch["checks"]
-    if not checks.get("conservation_ok", True):
+    checks = launch.checks
+    if checks.conservation_ok is False:
+        error = abs(checks.conservation_error or 0.0)
         yield Finding(
             code="phases",
             severity="invalid",
-            text=f"its steps and the wall time differ by {100 * checks['conservation_error']:.1f} %",
+            text=f"its steps and the wall time differ by {100 * error:.1f} %",
             remedy="measure again; if it stays, report it: a part of the time is not accounted for",
-            size=abs(checks["conservation_error"]),
+            size=error,
         )
-    if checks.get("skipped_steps"):
+    if checks.skipped_steps:
         yield Finding(
             code="skipped steps",
             severity="warning",
-            text=f"the loss scaler skipped {checks['skipped_steps']} optimizer steps, which made those cheaper",
-            remedy=f"raise --warmup (it was {document['request']['warmup']}) so that the loss scale settles before",
-            size=checks["skipped_steps"],
+            text=f"the loss scaler skipped {checks.skipped_steps} optimizer steps, which made those cheaper",
+            remedy=f"raise --warmup (it was {document.request.warmup}) so that the loss scale settles before",
+            size=checks.skipped_steps,
         )
-    ran = launch["effective"]
-    if "bfloat16" in ran["compute_dtypes"] and ran.get("bf16_instructions") is False:
+    if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
         yield Finding(
             code="slow half",
             severity="warning",
             text="this CPU has no instructions for bf16, and torch computes it in a slow loop",
             remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
         )
-    usable = document["machine"]["cores_usable"]
-    foreign = checks.get("foreign_cores")
-    if foreign is not None and foreign > FOREIGN_CORES[document["workload"]["device"]] * usable:
+    usable, foreign = document.machine.cores_usable or 0, checks.foreign_cores
+    if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * usable:
         yield Finding(
             code="load",
             severity="warning",
@@ -213,16 +198,15 @@ def _checks(launch: dict[str, Any], document: dict[str, Any]) -> Iterator[Findin
         )
 
 
-def _threads(launch: dict[str, Any], cores: set[int]) -> Iterator[Finding]:
+def _threads(launch: LaunchRecord, ran: Effective, cores: set[int]) -> Iterator[Finding]:
     """Whether every rank had what it was meant to have."""
-    differ = launch["checks"].get("ranks_differ") or []
-    ran = launch["effective"]
-    planned = max(1, ran["affinity"] // launch["processes"])
+    differ = launch.checks.ranks_differ
+    planned = max(1, ran.affinity // launch.processes)
     unequal = []
     if differ:
         unequal.append(f"its ranks differ in {', '.join(differ)}")
-    if ran["threads"] != planned:
-        unequal.append(f"its ranks had {ran['threads']} threads where {planned} were planned")
+    if ran.threads != planned:
+        unequal.append(f"its ranks had {ran.threads} threads where {planned} were planned")
     if len(cores) > 1:
         unequal.append(f"launches of this run had {' and '.join(map(str, sorted(cores)))} cores")
     if unequal:
@@ -234,60 +218,60 @@ def _threads(launch: dict[str, Any], cores: set[int]) -> Iterator[Finding]:
         )
 
 
-def _gpu(checks: dict[str, Any], device: str) -> Iterator[Finding]:
+def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
     """What the driver and the sampler said of the GPUs meanwhile; see ``bench.sample.noticed``."""
-    throttle = checks.get("throttle") or {"verdict": "ok"}
-    if throttle["verdict"] == "invalid":
+    throttle = checks.throttle
+    if throttle and throttle.verdict == "invalid":
         yield Finding(
             code="throttled",
             severity="invalid",
             text=f"a GPU was slowed down by heat or by its hardware ({_reasons(throttle)})",
-            remedy="mend its cooling or its power supply, or cap the power of all runs alike, and measure again",
+            remedy="fix its cooling or its power supply, or cap the power of all runs alike, and measure again",
         )
-    if throttle["verdict"] == "warning":
+    if throttle and throttle.verdict == "warning":
         yield Finding(
             code="power cap",
             severity="warning",
             text=f"a GPU ran at its power limit ({_reasons(throttle)}), so its clock followed the limit",
             remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
         )
-    if checks.get("foreign"):
-        certain = any(process["certain"] for process in checks["foreign"])
+    if checks.foreign:
+        certain = any(process.certain for process in checks.foreign)
         yield Finding(
             code="shared GPU",
             severity="invalid" if certain else "warning",
-            text=f"it shared a GPU with {', '.join(_process(process) for process in checks['foreign'])}",
+            text=f"it shared a GPU with {', '.join(_process(process) for process in checks.foreign)}",
             remedy="measure again when it is free, or choose other GPUs with --gpus",
-            size=sum(process["peak_mib"] or 0.0 for process in checks["foreign"]),
+            size=sum(process.peak_mib or 0.0 for process in checks.foreign),
         )
-    if device == "cuda" and checks.get("foreign", []) is None:
+    if device == "cuda" and checks.foreign is None:
         yield Finding(
             code="unwatched",
             severity="warning",
             text="it had no sampler to its end, so nobody knows who else used its GPUs",
             remedy="see logs/sampler.log for why, and measure again",
         )
-    if checks.get("scrambled_lists"):
+    if checks.scrambled_lists:
         yield Finding(
             code="scrambled lists",
             severity="warning",
-            text=f"{checks['scrambled_lists']} of the driver's lists of processes were scrambled and left out",
+            text=f"{checks.scrambled_lists} of the driver's lists of processes were scrambled and left out",
             remedy="update the driver: early R535 ones do that",
-            size=checks["scrambled_lists"],
+            size=checks.scrambled_lists,
         )
 
 
-def _reasons(throttle: dict[str, Any]) -> str:
-    return "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in throttle["devices"].items() if names)
+def _reasons(throttle: Throttle) -> str:
+    return "; ".join(f"{uuid}: {', '.join(names)}" for uuid, names in throttle.devices.items() if names)
 
 
-def _process(process: dict[str, Any]) -> str:
-    size = "memory unknown" if process["peak_mib"] is None else f"{process['peak_mib']:,.0f} MiB"
-    doubt = "" if process["certain"] else ", perhaps a rank under another PID"
-    return f"PID {process['pid']} ({process['name'] or 'name unknown'}, {size}{doubt})"
+def _process(process: ForeignProcess) -> str:
+    size = "memory unknown" if process.peak_mib is None else f"{process.peak_mib:,.0f} MiB"
+    doubt = "" if process.certain else ", perhaps a rank under another PID"
+    return f"PID {process.pid} ({process.name or 'name unknown'}, {size}{doubt})"
 
 
-def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> Iterator[Finding]:
+def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
     """What the launches of a scenario show together."""
     if len(medians) < FEWEST_LAUNCHES:
         yield Finding(
@@ -306,17 +290,18 @@ def _scenario(scenario: Any, medians: pd.Series, document: dict[str, Any]) -> It
             remedy="keep other work away, then add launches (--until-precision 2%)",
             size=apart,
         )
-    wanted = document["precision"]
-    if wanted is not None and not wanted["scenarios"].get(scenario, {"reached": True})["reached"]:
-        width = wanted["scenarios"][scenario]["half_width"]
-        asked = f"±{100 * wanted['target']:g}%"
+    wanted = document.interval_target
+    reached = wanted.scenarios.get(scenario) if wanted else None
+    if wanted and reached and not reached.reached:
+        width = reached.half_width
+        asked = f"±{100 * wanted.target:g}%"
         yield Finding(
             code="imprecise",
             severity="warning",
             text=f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
             if width is not None
             else f"no interval, where {asked} was asked for",
-            remedy=f"raise --budget (it was {wanted['budget_s'] / 60:g}m), or keep other work away",
+            remedy=f"raise --budget (it was {wanted.budget_s / 60:g}m), or keep other work away",
             size=math.inf if width is None else width,
         )
 

@@ -1,7 +1,8 @@
-"""What the figures of a run are worth, as JSON values for its run.json."""
+"""What the values of a run are worth, for its run.json."""
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -9,17 +10,33 @@ import pandas as pd
 from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
-from bench.runs.store import Run
+from bench.runs.codec import decode
+from bench.runs.document import Finding, ParityRecord, Recommendation
+from bench.runs.reader import Run
 
 
-def of(run: Run) -> dict[str, Any]:
-    """``validity``: findings; ``parity``: a verdict per launch; ``recommendation``: as its functions say."""
+class Verdicts(TypedDict):
+    """The fields of a run document that follow from all others."""
+
+    validity: tuple[Finding, ...]
+    parity: tuple[ParityRecord, ...]
+    recommendation: Recommendation
+
+
+def of(run: Run) -> Verdicts:
+    """Findings, a verdict on the numerics of each launch, and what to train with."""
     run = Analysed.of(run)
     return {
-        "validity": records(run.findings),
-        "parity": records(run.parity),
+        "validity": tuple(decode(Finding, row) for row in records(run.findings)),
+        "parity": tuple(decode(ParityRecord, row) for row in records(run.parity)),
         "recommendation": recommendations(run.document, overview(run)),
     }
+
+
+def judged(run: Run) -> Analysed:
+    """The run with its verdicts in its document."""
+    run = Analysed.of(run)
+    return replace(run, document=replace(run.document, **of(run)))
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

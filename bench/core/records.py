@@ -5,10 +5,10 @@ Imported by the command line and by the workers, so it needs the standard librar
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 PROBE_MIB = 512.0
@@ -273,36 +273,6 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
     fields["replica_counts"] = tuple(fields["replica_counts"])
     return Job(**fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRecord:
-    """One launch as it stands in run.json.
-
-    ``effective``: what really ran, read off the live objects of the ranks; null where no rank came that far.
-    ``checks``: what was verified about the figures (conservation of time, equal threads, executed optimizer steps).
-    ``ranks``: per rank its pid, device and log. ``failure``: of a launch that did not end well, where its first failed
-    rank was, the end of its log, what others said, and how many steps of each rank were kept.
-    """
-
-    launch: int
-    scenario: str
-    repeat: int
-    strategy: str
-    precision: str
-    processes: int
-    replicas: int
-    status: str
-    reason: str | None = None
-    first_failed_rank: int | None = None
-    effective: dict[str, Any] | None = None
-    checks: dict[str, Any] = field(default_factory=dict)
-    ranks: list[dict[str, Any]] = field(default_factory=list)
-    started_utc: str | None = None
-    ended_utc: str | None = None
-    wall_s: float | None = None
-    first_forward_s: float | None = None
-    failure: dict[str, Any] | None = None
 
 
 def canonical_json(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
-from bench.core.records import LaunchRecord
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
@@ -24,6 +23,7 @@ from bench.plan.batch_search import (
     outcome,
     predicted_mib,
 )
+from bench.runs.document import LaunchRecord, RankRecord, TryRecord
 from bench.seams.discover import Found
 
 
@@ -38,34 +38,28 @@ def find_batches(
 
 def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
-    search: dict[str, Any] = {
-        "launches": [],
-        "scenarios": {},
-        "capacity_mib": _capacity_mib(lab),
-        "kept_free": KEPT_FREE,
-    }
-    lab.writer.document["batch_search"] = search
+    capacity_mib = _capacity_mib(lab)
+    lab.writer.begin_search(capacity_mib, KEPT_FREE)
     end_s = None if lab.request.budget_s is None else time.monotonic() + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
         share_s = None if end_s is None else now_s + (end_s - now_s) / (len(lab.runnable) - position)
-        _find_batch(found, search, share_s, lab)
+        _find_batch(found, capacity_mib, share_s, lab)
 
 
-def _find_batch(found: Found, search: dict[str, Any], end_s: float | None, lab: Lab) -> None:
+def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab) -> None:
     """The search of one scenario, which has one try at least and begins none that would end after ``end_s``.
 
     ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``, which a try is
     too that trains but of whose memory nobody knows.
     """
-    on_gpu, capacity_mib = lab.request.device == "cuda", search["capacity_mib"]
+    on_gpu = lab.request.device == "cuda"
     unit, first = found.strategy.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
     tries: list[Try] = []
     took_s: list[tuple[int, float]] = []
     stopped_by = None
     while True:
-        failed = stopped_by == "failure"
-        search["scenarios"][found.name] = {**outcome(tries), "failed": failed, "stopped_by": stopped_by}
+        lab.writer.note_batch(found.name, outcome(tries, stopped_by))
         known = {one.global_batch: one.why_not is None for one in tries}
         expected = expected_batch(tries, capacity_mib) if on_gpu else None
         batch = next_batch(known, unit, first=first, expected=expected)
@@ -98,10 +92,9 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
     def keep(done: Performed) -> str:
         one = _judged(done, batch, capacity_mib)
         tries.append(one)
-        steps = {"warmup": TRY_WARMUP, "iters": TRY_ITERS}
-        about = {"global_batch": batch, **steps, "peak_mib": one.peak_mib, "why_not": one.why_not}
-        lab.writer.document["batch_search"]["launches"].append({**asdict(done.record), **about})
-        lab.writer.put(**{name: done.tables[name] for name in ("steps", "memory", "device")})
+        about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
+        tried = TryRecord.of(done.record, **about, warmup=TRY_WARMUP, iters=TRY_ITERS)
+        lab.writer.add_try(tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
         return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_img_s:.1f} img/s'}"
 
     done = perform(planned.job, lab, "trying", keep)
@@ -131,11 +124,11 @@ def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:
     return max(held.values(), default=None)
 
 
-def reserved_mib(ranks: Iterable[Mapping[str, Any]]) -> float | None:
+def reserved_mib(ranks: Iterable[RankRecord]) -> float | None:
     """The most that torch reserved on a device, over all ranks of a launch's record; it lacks CUDA's contexts."""
     held: dict[str, float] = {}
     for rank in ranks:
-        for name, peak_mib in (rank["allocator"] or {}).items():
+        for name, peak_mib in (rank.allocator or {}).items():
             kind, _, device = name.partition(".")
             if kind == "max_reserved_mib":
                 held[device] = held.get(device, 0.0) + peak_mib
@@ -144,8 +137,9 @@ def reserved_mib(ranks: Iterable[Mapping[str, Any]]) -> float | None:
 
 def _capacity_mib(lab: Lab) -> float:
     """The memory of the smallest chosen GPU, or what is free on the host."""
-    gpus = lab.writer.document["machine"]["gpus"]
-    known = [gpu["memory_total_mib"] for gpu in gpus if gpu["uuid"] in lab.request.devices]
-    if None in known:
+    gpus = lab.writer.document.machine.gpus
+    known = [gpu.memory_total_mib for gpu in gpus if gpu.uuid in lab.request.devices]
+    sizes = [size for size in known if size is not None]
+    if len(sizes) < len(known):
         raise RequestError("--find-batch", "the driver does not report how much memory there is", "choose another GPU")
-    return float(min(known)) if known else machine.available_memory_bytes() / 2**20
+    return float(min(sizes)) if sizes else machine.available_memory_bytes() / 2**20

@@ -1,19 +1,20 @@
 """One profiled launch of each scenario, kept apart from the measured ones."""
 
 import os
-from dataclasses import asdict
 
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
+from bench.runs.codec import decode
+from bench.runs.document import DiagnosticRecord, Look, Profile
 from bench.seams.discover import Found
 
 
 def each_scenario(lab: Lab) -> None:
     """Profile each scenario that has a measured launch and no profiled one yet."""
     done = resume.done(lab.writer.document).diagnosed
-    measured = {launch["scenario"] for launch in lab.writer.document["launches"] if launch["status"] == "ok"}
+    measured = {launch.scenario for launch in lab.writer.document.good}
     for found in lab.runnable:
         if found.name in done:
             continue
@@ -29,11 +30,14 @@ def _diagnose(found: Found, lab: Lab) -> None:
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
-        looks = [
-            {**{f"{name}_reason": of["reason"] for name, of in result["probes"].items()}, "profile": result["profile"]}
+        looks = tuple(
+            Look(
+                reasons={name: of["reason"] for name, of in result["probes"].items()},
+                profile=decode(Profile, result["profile"], "profile"),
+            )
             for result in done.results
-        ]
-        lab.writer.add_diagnostic({**asdict(done.record), "looks": looks}, **done.tables)
+        )
+        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, looks=looks), **done.tables)
         return where_to_look(done.record) or "profiled"
 
     perform(job, lab, "diagnosing", keep)

@@ -38,8 +38,21 @@ from typing import Any, NoReturn
 import bench
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.records import LaunchRecord, Workload
-from bench.runs.store import Run, RunWriter, check_writable
+from bench.runs.codec import decode, encode
+from bench.runs.document import (
+    Apex,
+    Asked,
+    Imported,
+    LaunchRecord,
+    Machine,
+    RankRecord,
+    RunDocument,
+    State,
+    WorkloadRecord,
+)
+from bench.runs.files import check_writable
+from bench.runs.reader import Run
+from bench.runs.writer import RunWriter
 
 CSV, PYTORCH_DDP = "csv", "pytorch-ddp-benchmark"
 
@@ -129,22 +142,21 @@ def read(path: str, told: Told) -> Measurement:
 def write(path: str, found: Measurement, told: Told, out: str) -> Run:
     """A sealed run folder under ``out`` of what was read from the file ``path``; nothing is left where that fails."""
     from bench.analyse import digest, verdicts
-    from bench.analyse.analysed import Analysed
 
     check_writable(out)
     writer = RunWriter(out, _document(path, found, told))
     try:
         repeats: Counter[str] = Counter()
         rows = []
+        records = []
         for number, launch in enumerate(found.launches):
             repeat = repeats[launch.scenario]
             repeats[launch.scenario] += 1
-            writer.document["launches"].append(_record(number, repeat, launch))
+            records.append(_record(number, repeat, launch))
             rows += _rows(number, repeat, launch)
-        writer.put(steps=rows)
-        done = Analysed.of(writer.frames())
-        writer.document.update(verdicts.of(done))
-        writer.finish(complete=True, digest=digest.of_run(done))
+        writer.add(*records, steps=rows)
+        writer.judge(**verdicts.of(writer.frames()))
+        writer.finish(complete=True, digest=digest.of_run(writer.frames()))
     except OSError as error:
         shutil.rmtree(writer.path, ignore_errors=True)
         raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
@@ -336,11 +348,11 @@ def _asked_for(one: _Configuration, told: Told) -> bool:
     )
 
 
-def _document(path: str, found: Measurement, told: Told) -> dict[str, Any]:
+def _document(path: str, found: Measurement, told: Told) -> RunDocument:
     """What the run says of itself: null wherever neither the file nor the person does."""
     stated = {"model": told.model, "image_size": told.image_size, "global_batch": told.global_batch}
     stated |= {"replicas": told.world_size, "device": told.device}
-    workload = dict.fromkeys((*Workload.__dataclass_fields__, "hash")) | found.workload
+    workload: dict[str, Any] = encode(WorkloadRecord()) | found.workload
     workload |= {name: value for name, value in stated.items() if value is not None}
     scenarios = list(dict.fromkeys(launch.scenario for launch in found.launches))
     most = max(sum(launch.scenario == name for launch in found.launches) for name in scenarios)
@@ -348,56 +360,49 @@ def _document(path: str, found: Measurement, told: Told) -> dict[str, Any]:
     with open(path, "rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
     hardware = [told.hardware] * (workload["replicas"] or 1) if told.hardware is not None else []
-    return {
-        "bench": bench.__version__,
-        "imported": {
-            "kind": found.kind,
-            "file": os.path.basename(path),
-            "sha256": checksum,
-            "utc": now,
-            "measured_utc": told.measured,
-            "hardware": hardware[:1] if told.device == "cpu" else hardware,
-            "times": TIMES[found.kind],
-            "left_out": list(found.left_out),
-            **found.about,
-        },
-        "request": {
-            "scenarios": scenarios,
-            "devices": [],
-            "warmup": workload["warmup"],
-            "iters": _only({len(launch.steps_ms[0]) - launch.warmup for launch in found.launches}),
-            "launches": most,
-            "profile": None,
-            "impl": None,
-            "label": told.label,
-        },
-        "workload": workload,
-        "machine": {
-            **dict.fromkeys(("host", "os", "python", "cores_usable", "cores_online", "memory_gib", "governor", "git")),
-            "cpu": told.hardware if told.device == "cpu" else None,
-            "gpus": [],
-            "environment": {},
-        },
-        "versions": dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")) | found.versions,
-        "apex": {"kind": None, "version": None},
-        "start": {"utc": told.measured or now, "load_1min": None},
-    }
+    return RunDocument(
+        bench=bench.__version__,
+        imported=Imported(
+            kind=found.kind,
+            file=os.path.basename(path),
+            sha256=checksum,
+            utc=now,
+            measured_utc=told.measured,
+            hardware=tuple(hardware[:1] if told.device == "cpu" else hardware),
+            times=TIMES[found.kind],
+            left_out=found.left_out,
+            more=found.about,
+        ),
+        request=Asked(
+            scenarios=tuple(scenarios),
+            warmup=workload["warmup"],
+            iters=_only({len(launch.steps_ms[0]) - launch.warmup for launch in found.launches}),
+            launches=most,
+            label=told.label,
+        ),
+        workload=decode(WorkloadRecord, workload),
+        machine=Machine(cpu=told.hardware if told.device == "cpu" else None),
+        versions=dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")) | found.versions,
+        apex=Apex(),
+        start=State(utc=told.measured or now),
+    )
 
 
-def _record(number: int, repeat: int, launch: Launch) -> dict[str, Any]:
+def _record(number: int, repeat: int, launch: Launch) -> LaunchRecord:
     """A launch as it stands in run.json: that it ended well is all that is known of it."""
-    record: dict[str, Any] = {
-        **dict.fromkeys(LaunchRecord.__dataclass_fields__),
-        "launch": number,
-        "scenario": launch.scenario,
-        "repeat": repeat,
-        "processes": len(launch.steps_ms),
-        "replicas": launch.replicas,
-        "status": "ok",
-        "checks": {},
-        "ranks": [{"rank": rank, "pid": None} for rank in range(len(launch.steps_ms))],
-    }
-    return record | {"warmup": launch.warmup, "iters": len(launch.steps_ms[0]) - launch.warmup}
+    return LaunchRecord(
+        launch=number,
+        scenario=launch.scenario,
+        repeat=repeat,
+        strategy=None,
+        precision=None,
+        processes=len(launch.steps_ms),
+        replicas=launch.replicas,
+        status="ok",
+        ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
+        warmup=launch.warmup,
+        iters=len(launch.steps_ms[0]) - launch.warmup,
+    )
 
 
 def _rows(number: int, repeat: int, launch: Launch) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import bench
@@ -18,7 +18,11 @@ from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
-from bench.runs.store import Run, RunWriter, check_writable, next_launch, sha256
+from bench.runs.codec import decode, encode
+from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, WorkloadRecord
+from bench.runs.files import check_writable, sha256
+from bench.runs.reader import Run
+from bench.runs.writer import RunWriter
 from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -44,7 +48,7 @@ class Lab:
 
     def next_launch(self) -> int:
         """The number of the next launch of any kind."""
-        return next_launch(self.writer.document)
+        return self.writer.document.next_launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +56,17 @@ class Finished:
     """A run that is on disk: its folder, its ``run.json``, and how many launches failed."""
 
     path: str
-    document: dict[str, Any]
+    document: RunDocument
 
     @property
     def failed(self) -> int:
         """Launches of any kind that should have run and did not end well."""
-        reference = [self.document["reference"]] if self.document["reference"] else []
-        everything = [*self.document["launches"], *self.document["diagnostics"], *reference]
-        if self.document["batch_search"]:
-            return sum(found["failed"] for found in self.document["batch_search"]["scenarios"].values())
-        return sum(launch["status"] not in ("ok", "unsupported") for launch in everything)
+        document = self.document
+        if document.batch_search:
+            return sum(found.failed for found in document.batch_search.scenarios.values())
+        reference = (document.reference,) if document.reference else ()
+        everything: list[Record] = [*document.launches, *document.diagnostics, *reference]
+        return sum(launch.status not in ("ok", "unsupported") for launch in everything)
 
 
 @contextmanager
@@ -100,7 +105,7 @@ def opened(
         if slow_half:
             console.line(slow_half)
         about = _circumstances(request, scenarios, here, site)
-        writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about)
+        writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer) as sampler:
             yield Lab(
                 request=request,
@@ -152,30 +157,30 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
 
 def _circumstances(
     request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], site: Connected
-) -> dict[str, Any]:
+) -> RunDocument:
     """What a run records about itself before its first launch."""
-    return {
-        "bench": bench.__version__,
-        "command": redact.command_line(sys.argv[1:]),
-        "request": asdict(request),
-        "workload": {
-            "loss": "cross_entropy",
-            "optimizer": "sgd",
-            "data": "synthetic",  # until a report reads `settings`
-            **request.task.settings,
-            **asdict(request.workload),
-            "hash": request.workload.hash(),
-        },
-        "machine": here,
-        "versions": {
+    return RunDocument(
+        bench=bench.__version__,
+        command=tuple(redact.command_line(sys.argv[1:])),
+        request=decode(Asked, encode(request)),
+        workload=decode(
+            WorkloadRecord,
+            {"loss": "cross_entropy", "optimizer": "sgd", "data": "synthetic"}  # until a report reads `settings`
+            | dict(request.task.settings)
+            | encode(request.workload)
+            | {"model": request.task.settings.get("model"), "image_size": request.task.settings.get("image_size")}
+            | {"hash": request.workload.hash()},
+        ),
+        machine=decode(Machine, here),
+        versions={
             **{name: site.description[name] for name in ("python", "executable", "torch")},
             **site.description["imports"],
         },
-        "fresh": site.description["fresh"],
-        "apex": site.description["apex"],
-        "sources": {found.name: {"file": found.file, "sha256": sha256(found.file)} for found in scenarios},
-        "start": machine.state(),
-    }
+        fresh=site.description["fresh"],
+        apex=decode(Apex, site.description["apex"]),
+        sources={found.name: Source(file=found.file, sha256=sha256(found.file)) for found in scenarios},
+        start=State(**machine.state()),
+    )
 
 
 @contextmanager
@@ -185,7 +190,7 @@ def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
         device=request.device,
         gpus=request.devices,
         spool=writer.scratch,
-        host=writer.document["machine"]["host"],
+        host=writer.document.machine.host or "",
         interval_s=request.sample_interval_s,
     )
     try:
@@ -201,13 +206,13 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
         yield
         _keep_log(site, writer)
         judged = _judged(writer)
-        digest = None if writer.document["batch_search"] else _digest(judged)
-        writer.finish(complete=True, digest=digest, end=machine.state())
+        digest = None if writer.document.batch_search else _digest(judged)
+        writer.finish(complete=True, digest=digest, end=State(**machine.state()))
     except (KeyboardInterrupt, HostError) as error:
         with interrupts.held():
             _keep_log(site, writer)
             _judged(writer)
-            writer.finish(complete=False, end=machine.state())
+            writer.finish(complete=False, end=State(**machine.state()))
         if isinstance(error, HostError):
             raise
         raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
@@ -227,9 +232,8 @@ def _judged(writer: RunWriter) -> Run:
     from bench.analyse import verdicts
     from bench.analyse.analysed import Analysed
 
-    run = Analysed.of(writer.frames())
-    writer.document.update(verdicts.of(run))
-    return run
+    writer.judge(**verdicts.of(Analysed.of(writer.frames())))
+    return writer.frames()
 
 
 def _digest(run: Run) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench import machine
-from bench.core.records import Job, LaunchRecord
+from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
-from bench.runs.store import write_atomically
+from bench.runs.document import LaunchRecord
+from bench.runs.files import write_atomically
 from bench.sample.noticed import allocator_rows, checks
 from bench.seams.site import Connected, Event, LaunchInterrupted
 
@@ -51,7 +52,7 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
     launch = record.of(job, done, noticed)
     if sampled:
-        host = lab.writer.document["machine"]["host"]
+        host = lab.writer.document.machine.host or ""
         memory += allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
         tables |= {"memory": memory, "device": device}
     performed = Performed(job=job, record=launch, results=done.outcome.results, tables=tables)
@@ -90,7 +91,7 @@ def where_to_look(launch: LaunchRecord) -> str:
     """Why a launch failed, and the log that has more; empty for one that did not."""
     if launch.status == "ok":
         return ""
-    logs = {rank["rank"]: rank["log"] for rank in launch.ranks}
+    logs = {rank.rank: rank.log for rank in launch.ranks}
     return f"{launch.reason} (see {logs.get(launch.first_failed_rank or 0, 'logs/worker-host.log')})"
 
 

@@ -3,7 +3,7 @@
 import itertools
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from bench.core.records import Job
 from bench.experiments import record, resume
@@ -20,7 +20,7 @@ def in_rounds(lab: Lab) -> None:
     for job in _rounds(lab, target):
         _measure(job, lab, target)
     if target is not None:
-        lab.writer.document["precision"] = target.outcome([found.name for found in lab.runnable])
+        lab.writer.note_interval_target(target.outcome([found.name for found in lab.runnable]))
 
 
 def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
@@ -55,11 +55,11 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
     """One measured launch, or a record of why there cannot be one."""
     reason = lab.obstacles[job.scenario]
     if reason is not None:
-        lab.writer.add(asdict(replace(record.blank(job), status="unsupported", reason=reason)))
+        lab.writer.add(replace(record.blank(job), status="unsupported", reason=reason))
         return
 
     def keep(done: Performed) -> str:
-        lab.writer.add(asdict(done.record), **done.tables)
+        lab.writer.add(done.record, **done.tables)
         median_ms = median_step_ms(done)
         if median_ms is None:
             return where_to_look(done.record)
@@ -77,11 +77,10 @@ def _target(lab: Lab) -> IntervalTarget | None:
     assert lab.request.budget_s is not None
     target = IntervalTarget(lab.request.until_precision, lab.request.budget_s)
     steps = lab.writer.frames().steps
-    for launch in lab.writer.document["launches"]:
-        if launch["status"] == "ok":
-            mine = steps[(steps["launch"] == launch["launch"]) & ~steps["warmup"]]
-            median_ms = float(mine.groupby("step")["step_ms"].max().median())
-            target.add(launch["scenario"], median_ms, launch["wall_s"])
+    for launch in lab.writer.document.good:
+        mine = steps[(steps["launch"] == launch.launch) & ~steps["warmup"]]
+        median_ms = float(mine.groupby("step")["step_ms"].max().median())
+        target.add(launch.scenario, median_ms, launch.wall_s or 0.0)
     return target
 
 

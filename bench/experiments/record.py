@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.core.records import Job, LaunchRecord
+from bench.core.records import Job
+from bench.runs.codec import decode, encode
+from bench.runs.document import Checks, Effective, Failure, LaunchRecord, RankRecord
 from bench.seams.site import Outcome
 
 CONSERVATION_LIMIT = 0.005
@@ -31,13 +33,14 @@ class Executed:
 def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
     """The record of a launch, for run.json. ``checks``: what others have verified about it."""
     outcome, results = done.outcome, done.outcome.results
+    ran = results[0].get("effective") if results else None
     return replace(
         blank(job),
         status=outcome.status,
         reason=outcome.reason,
         first_failed_rank=outcome.first_failed_rank,
-        effective=results[0].get("effective") if results else None,
-        checks={**_checks(results), "foreign_cores": done.foreign_cores, **checks},
+        effective=decode(Effective, ran, "effective") if ran else None,
+        checks=decode(Checks, encode(Checks(foreign_cores=done.foreign_cores)) | _checks(results) | checks),
         ranks=_ranks(outcome, results, job),
         started_utc=done.started_utc,
         ended_utc=done.ended_utc,
@@ -49,7 +52,7 @@ def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
     )
 
 
-def _failure(done: Executed) -> dict[str, Any] | None:
+def _failure(done: Executed) -> Failure | None:
     """What is known of a failure, with how many steps were kept of each rank that has any."""
     if done.outcome.status == "ok":
         return None
@@ -57,7 +60,7 @@ def _failure(done: Executed) -> dict[str, Any] | None:
     for result in done.outcome.results:
         if "measured" in result:
             kept[str(result["rank"])] = sum(len(result[window]["step_ms"]) for window in ("warmup", "measured"))
-    return {**(done.outcome.failure or {}), "steps_kept": kept}
+    return decode(Failure, {**encode(Failure()), **(done.outcome.failure or {}), "steps_kept": kept})
 
 
 def blank(job: Job) -> LaunchRecord:
@@ -110,20 +113,22 @@ def _finite(value: float) -> bool:
     return value == value and abs(value) != float("inf")
 
 
-def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> list[dict[str, Any]]:
+def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[RankRecord, ...]:
     """What is known of each rank; of one that wrote no result, what the supervisor saw."""
     by_rank = {result["rank"]: result for result in results}
     ranks = []
     for rank in outcome.ranks:
         result = by_rank.get(rank["rank"], {})
         ranks.append(
-            {
+            RankRecord(
                 **rank,
-                "host": job.ranks[rank["rank"]].host,
-                "threads": job.ranks[rank["rank"]].threads,
-                "log": f"logs/{job.log_name(rank['rank'])}",
-                "device": result["effective"]["device"] if "effective" in result else None,
-                **{name: result.get(name) for name in ("allocator", "initial_sha256", "final_sha256")},
-            }
+                host=job.ranks[rank["rank"]].host,
+                threads=job.ranks[rank["rank"]].threads,
+                log=f"logs/{job.log_name(rank['rank'])}",
+                device=result["effective"]["device"] if "effective" in result else None,
+                allocator=result.get("allocator"),
+                initial_sha256=result.get("initial_sha256"),
+                final_sha256=result.get("final_sha256"),
+            )
         )
-    return ranks
+    return tuple(ranks)

@@ -6,10 +6,13 @@ from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.core.records import Task
 from bench.machine import VISIBLE
 from bench.plan import Request
-from bench.runs.store import RunWriter, next_launch, sha256, verified
+from bench.runs.codec import Damaged, decode, encode
+from bench.runs.document import Apex, Resumed, RunDocument
+from bench.runs.files import sha256
+from bench.runs.reader import verified
+from bench.runs.writer import RunWriter
 from bench.seams import discover
 from bench.seams.discover import Found
 
@@ -32,24 +35,22 @@ class Done:
         return [name for repeat in rounds for name in scenarios if (name, repeat) not in self.launches]
 
 
-def done(document: dict[str, Any]) -> Done:
+def done(document: RunDocument) -> Done:
     """What of a run ended well or cannot run here anyway."""
-    good = [launch for launch in document["launches"] if launch["status"] in DONE]
-    replicas = {launch["effective"]["replicas"] for launch in good if launch["status"] == "ok"}
-    reference = document["reference"]
+    good = [launch for launch in document.launches if launch.status in DONE]
+    replicas = {launch.effective.replicas for launch in document.good if launch.effective}
+    reference = document.reference
     return Done(
-        launches=frozenset((launch["scenario"], launch["repeat"]) for launch in good),
-        diagnosed=frozenset(launch["scenario"] for launch in document["diagnostics"] if launch["status"] in DONE),
-        reference=reference is not None
-        and reference["status"] in DONE
-        and replicas <= set(reference["replica_counts"]),
+        launches=frozenset((launch.scenario, launch.repeat) for launch in good),
+        diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
+        reference=reference is not None and reference.status in DONE and replicas <= set(reference.replica_counts),
     )
 
 
-def anything_missing(document: dict[str, Any], request: Request) -> bool:
+def anything_missing(document: RunDocument, request: Request) -> bool:
     """Whether the run has less than what was asked for."""
     have = done(document)
-    measured = {launch["scenario"] for launch in document["launches"] if launch["status"] == "ok"}
+    measured = {launch.scenario for launch in document.good}
     return bool(
         have.missing(request, request.scenarios)
         or (request.diagnose and measured - have.diagnosed)
@@ -60,55 +61,50 @@ def anything_missing(document: dict[str, Any], request: Request) -> bool:
 def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
-    for record in [*document["launches"], *document["diagnostics"]]:
-        if record["status"] not in DONE:
+    for record in [*document.launches, *document.diagnostics]:
+        if record.status not in DONE:
             writer.supersede(record)
-    if document["reference"] and not done(document).reference:
-        writer.supersede(document["reference"])
+    if document.reference and not done(document).reference:
+        writer.supersede(document.reference)
 
 
-def reopened(path: str, about: dict[str, Any]) -> RunWriter:
+def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
     """The run in this folder, to be continued under the same circumstances. ``about``: those of now."""
     check_same(verified(path, allow_incomplete=True), about)
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
-    resumed = {"launch": next_launch(writer.document), "force": about["request"]["force"], **machine.state()}
-    writer.document["resumed"].append(resumed)
-    writer.seal(complete=False)
+    writer.note_resumed(Resumed(launch=writer.document.next_launch, force=force, **machine.state()))
     return writer
 
 
-def request_of(document: dict[str, Any]) -> Request:
+def request_of(document: RunDocument) -> Request:
     """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
-    if document["batch_search"]:
+    if document.batch_search:
         raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
-    if document.get("imported"):
+    if document.imported:
         raise RequestError("--resume", "that run was imported and not measured here", "start a run of its workload")
-    stored: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in document["request"].items()
-    }
-    if "task" in stored:
-        stored["task"] = Task(**stored["task"])
-    needed = {known.name for known in fields(Request) if known.default is MISSING}
-    if not needed <= set(stored) <= {known.name for known in fields(Request)}:
-        raise RequestError("--resume", "its request is of another version of bench", "start a new run")
-    return Request(**stored)
+    usual = {known.name: known.default for known in fields(Request) if known.default is not MISSING}
+    try:
+        return decode(Request, usual | encode(document.request), "request")
+    except Damaged as error:
+        problem = f"its request is of another version of bench ({error})"
+        raise RequestError("--resume", problem, "start a new run") from error
 
 
-def scenarios_of(document: dict[str, Any]) -> tuple[Found, ...]:
+def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
-    sources = document.get("sources") or {}
+    sources = document.sources
     found = []
-    for name in document["request"]["scenarios"]:
+    for name in document.request.scenarios:
         known = sources.get(name)
-        resolved, file = discover.resolve(known["file"] if known and name not in discover.names() else name)
-        if known and sha256(file) != known["sha256"]:
+        resolved, file = discover.resolve(known.file if known and name not in discover.names() else name)
+        if known and sha256(file) != known.sha256:
             raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
         found.append(discover.load(resolved, file))
     return tuple(found)
 
 
-def check_same(document: dict[str, Any], now: dict[str, Any]) -> None:
+def check_same(document: RunDocument, now: RunDocument) -> None:
     """Refuse to go on under other circumstances. ``now``: what a run that is started now would say of itself.
 
     Raises :class:`RequestError` that names everything that differs.
@@ -122,35 +118,35 @@ def check_same(document: dict[str, Any], now: dict[str, Any]) -> None:
     commits = [_commit(one) for one in (document, now)]
     if None not in commits and commits[0] != commits[1]:
         differ.append(f"bench was at commit {commits[0]} and is at {commits[1]}")
-    if document["workload"]["hash"] != now["workload"]["hash"]:
+    if document.workload.hash != now.workload.hash:
         differ.append("the workload of this request is another one in this version of bench")
     if differ:
         raise RequestError("--resume", "; ".join(differ), "start a new run")
 
 
-def _circumstances(document: dict[str, Any]) -> dict[str, Any]:
+def _circumstances(document: RunDocument) -> dict[str, Any]:
     """What must be the same in all of a run, by what it is called. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
-    request, here, versions = document["request"], document["machine"], document["versions"]
-    gpus = [gpu for gpu in here["gpus"] if gpu["uuid"] in request["devices"]]
-    may_use_apex = request["device"] == "cuda" and request["impl"] != "native"
+    request, here, versions = document.request, document.machine, document.versions
+    gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
+    may_use_apex = document.workload.device == "cuda" and request.impl != "native"
     return {
-        "bench": document["bench"],
-        **{name: here.get(name) for name in SAME_MACHINE},
+        "bench": document.bench,
+        **{name: getattr(here, name) for name in SAME_MACHINE},
         **{name: version for name, version in versions.items() if name != "executable"},
-        **{f"{name} of {gpu['uuid']}": gpu[name] for gpu in gpus for name in SAME_GPU},
-        **{name: value for name, value in here["environment"].items() if name != VISIBLE},
-        **({"apex": _apex(document["apex"])} if may_use_apex else {}),
+        **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
+        **{name: value for name, value in here.environment.items() if name != VISIBLE},
+        **({"apex": _apex(document.apex)} if may_use_apex else {}),
     }
 
 
-def _apex(found: dict[str, Any]) -> str:
+def _apex(found: Apex) -> str:
     """Such as ``apex.amp 0.1, no apex.parallel``."""
     return ", ".join(
-        f"no {module}" if problem else f"{module} {found['version'] or ''}".rstrip()
-        for module, problem in found["problems"].items()
+        f"no {module}" if problem else f"{module} {found.version or ''}".rstrip()
+        for module, problem in found.problems.items()
     )
 
 
-def _commit(document: dict[str, Any]) -> str | None:
-    git = document["machine"].get("git")
-    return f"{git['commit']}{' with changes' * git['dirty']}" if git else None
+def _commit(document: RunDocument) -> str | None:
+    git = document.machine.git
+    return f"{git.commit}{' with changes' * git.dirty}" if git else None

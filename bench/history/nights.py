@@ -4,33 +4,32 @@
     for night in found.nights: ...     # .digest as bench.analyse.digest makes it
     for run in found.left_out: ...     # .why, to be told and not passed over
 
-Of a run that has a sealed digest nothing else is read but that and where run.json gives the checksums, without parsing
-the rest: half a millisecond, against ten for all that ``store.read`` verifies. The other files are looked for and not
-opened. What is so taken on trust is that run.json itself and the tables are as they were sealed, which matters to
-nobody who reads only the digest. Where a decision rests on a run, :func:`verify` it too: the gate does so with the
-nights that it holds tonight against.
+Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests`). Where a decision rests on a run,
+:func:`verify` it too: the gate does so with the nights that it holds tonight against.
 """
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
-from bench.runs import store
+from bench.runs.codec import encode
+from bench.runs.digests import stored
+from bench.runs.files import sha256, unreadable, write_atomically
+from bench.runs.reader import read as read_run
+from bench.runs.reader import verified
+from bench.runs.writer import as_text
+
+if TYPE_CHECKING:
+    from bench.analyse.analysed import Analysed
 
 ACCEPTED = "accepted"
 """The folder in a history that holds what was accepted, a file a run."""
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
-
-COMPLETE = b'\n "complete": true'
-FILES = b'\n "files": {'
-"""How run.json begins these keys. A line of one blank and a quotation mark is no part of a text: there, the line break
-would be two characters, and the mark three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +92,10 @@ def read(folder: str, option: str = "--history") -> Nights:
     try:
         folders, accepting = list(_run_folders(folder)), list(_acceptance_files(os.path.join(folder, ACCEPTED)))
     except OSError as error:
-        raise store.unreadable(option, folder, error) from error
+        raise unreadable(option, folder, error) from error
     for path in folders:
         try:
-            nights.append(Night(path=path, digest=_digest(path)))
+            nights.append(Night(path=path, digest=digest_of(path)))
         except RequestError as error:
             left_out.append(LeftOut(path=path, why=error.problem))
         except OSError as error:
@@ -124,20 +123,20 @@ def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
 
 
 def read_one(path: str, option: str = "RUN") -> Night:
-    """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.runs.store.verified`."""
+    """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.runs.reader.verified`."""
     _whole(path, option)
-    return Night(path=os.path.abspath(path), digest=_digest(path))
+    return Night(path=os.path.abspath(path), digest=digest_of(path))
 
 
 def verify(night: Night) -> None:
-    """Verify all of a run: run.json by its own seal, and every file. Raises as :func:`bench.runs.store.read`."""
+    """Verify all of a run: run.json by its own seal, and every file. Raises as :func:`bench.runs.reader.read`."""
     _whole(night.path)
 
 
 def _whole(path: str, option: str = "RUN") -> None:
     """Refuse a run that is not finished and sound: a part of it passes no gate and is no base."""
     finish = f"finish it with 'python -m bench run --resume {path}', or give another one"
-    store.verified(path, allow_incomplete=False, remedy=finish, option=option)
+    verified(path, allow_incomplete=False, remedy=finish, option=option)
 
 
 def accept(folder: str, path: str, reason: str, utc: str) -> str:
@@ -150,14 +149,14 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     folder = _history(folder, "--history")
     _whole(path)
     name = os.path.basename(os.path.abspath(path))
-    said = {"run": name, "reason": reason, "utc": utc, "sha256": store.sha256(os.path.join(path, "run.json"))}
+    said = {"run": name, "reason": reason, "utc": utc, "sha256": sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
     try:
         os.makedirs(os.path.dirname(file), exist_ok=True)
-        store.write_atomically(file, (json.dumps(said, indent=1, allow_nan=False) + "\n").encode())
+        write_atomically(file, as_text(said))
     except OSError as error:
         problem = f"{os.path.dirname(file)} cannot be written: {error.strerror}"
-        raise RequestError("--history", problem, "mend that, or give a copy of the folder") from error
+        raise RequestError("--history", problem, "fix its permissions, or give a copy of the folder") from error
     return file
 
 
@@ -182,53 +181,35 @@ def _run_folders(folder: str) -> Iterator[str]:
             yield entry.path
 
 
-def _digest(path: str) -> dict[str, Any]:
-    """The digest of a run as it was sealed, or else made again of all that is sealed."""
-    try:
-        with open(os.path.join(path, "run.json"), "rb") as file:
-            sealed = _sealed(file.read())
-        with open(os.path.join(path, store.DIGEST), "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return _made_again(path)
-    whole = all(os.path.exists(os.path.join(path, name)) for name in sealed)
-    if hashlib.sha256(content).hexdigest() != sealed.get(store.DIGEST) or not whole:
-        return _made_again(path)  # or the reason why not
-    digest: dict[str, Any] = json.loads(content)
-    return digest if digest["digest_version"] == _version() else _made_again(path)
-
-
-def _sealed(text: bytes) -> dict[str, str]:
-    """The files and their checksums in the text of a finished run.json that is laid out as bench does it, else none."""
-    start = text.rfind(FILES)
-    if start < 0 or COMPLETE not in text or not text.endswith(b"\n}\n"):
-        return {}
-    end = text.find(b"\n }", start)
-    try:
-        files = json.loads(b"{" + text[start:end] + b"}}")["files"]
-        return {name: seal["sha256"] for name, seal in files.items()}
-    except (ValueError, TypeError, KeyError):
-        return {}
-
-
-def _made_again(path: str) -> dict[str, Any]:
-    """The digest of a run that is verified and read whole, of any schema version."""
+def digest_of(path: str) -> dict[str, Any]:
+    """The digest of a finished run as it was sealed, else made again of all that is sealed: of any schema version."""
     from bench.analyse.digest import of_run
 
-    run = store.read(path)
-    if run.document["batch_search"]:
+    return stored(path) or of_run(_measured(path, allow_incomplete=False))
+
+
+def with_findings(path: str, *, allow_incomplete: bool = False) -> dict[str, Any]:
+    """The digest of a run that is verified whole, and its ``findings``.
+
+    Raises :class:`RequestError` that names the run where it is damaged, incomplete, or has measured nothing.
+    """
+    from bench.analyse.digest import of_run
+
+    document = verified(path, allow_incomplete=allow_incomplete)
+    digest = stored(path)
+    if digest is None:
+        run = _measured(path, allow_incomplete=allow_incomplete)
+        digest, document = of_run(run), run.document
+    return {**digest, "run": os.path.basename(os.path.abspath(path)), "findings": encode(document.validity)}
+
+
+def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
+    from bench.analyse.verdicts import judged
+
+    run = read_run(path, allow_incomplete=allow_incomplete)
+    if run.document.batch_search:
         raise RequestError("RUN", f"{path} looked for the largest batch and measured nothing", "choose another")
-    try:
-        return of_run(run)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{path}/run.json has a record that cannot be understood ({type(error).__name__}: {error})"
-        raise RequestError("RUN", problem, "see 'bench check'") from error
-
-
-def _version() -> int:
-    from bench.analyse.digest import VERSION
-
-    return VERSION
+    return judged(run)
 
 
 def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptance], list[LeftOut]]:
@@ -247,7 +228,7 @@ def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptanc
         document = os.path.join(folder, one.run, "run.json")
         if not os.path.isfile(document):
             stale.append(LeftOut(path=path, why=f"{one.run} was accepted and is no longer in {folder}"))
-        elif store.sha256(document) != one.sha256:
+        elif sha256(document) != one.sha256:
             stale.append(LeftOut(path=path, why=f"{one.run} has changed since it was accepted; accept it again"))
         else:
             accepted[one.run] = one

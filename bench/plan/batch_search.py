@@ -4,7 +4,8 @@ the byte, by the line through what was held so far. Pure; ``bench.experiments.ba
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from bench.runs.document import LargestBatch
 
 TRY_WARMUP, TRY_ITERS = 1, 3
 KEPT_FREE = 0.05
@@ -101,18 +102,17 @@ def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
     return high + max(0.0, high - low) / (above - below) * (global_batch - above)
 
 
-def outcome(tries: Sequence[Try]) -> dict[str, Any]:
-    """What was found, for run.json: the largest batch that trains with its figures, and what a larger one lacks.
-
-    ``tries``: how many batches were tried.
-    """
+def outcome(tries: Sequence[Try], stopped_by: str | None) -> LargestBatch:
+    """What was found: the largest batch that trains, and what a larger one lacks. ``stopped_by``: as in the record."""
     best = max((one for one in tries if one.why_not is None), key=lambda one: one.global_batch, default=None)
     over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
-    return {
-        "largest": best.global_batch if best else None,
-        "throughput_img_s": best.throughput_img_s if best else None,
-        "peak_mib": best.peak_mib if best else None,
-        "too_large": over.global_batch if over else None,
-        "why_not": over.why_not if over else None,
-        "tries": len(tries),
-    }
+    return LargestBatch(
+        largest=best.global_batch if best else None,
+        throughput_img_s=best.throughput_img_s if best else None,
+        peak_mib=best.peak_mib if best else None,
+        too_large=over.global_batch if over else None,
+        why_not=over.why_not if over else None,
+        tries=len(tries),
+        failed=stopped_by == "failure",
+        stopped_by=stopped_by,
+    )

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from bench.runs.document import IntervalTargetRecord, Reached
 
 FEWEST_LAUNCHES = 3
 """Below this the interval is so wide that asking for a precision makes no sense."""
@@ -72,30 +73,27 @@ class IntervalTarget:
         enough = len(self.medians.get(scenario, [])) >= FEWEST_LAUNCHES
         return enough and width is not None and width <= self.target
 
-    def outcome(self, scenarios: Sequence[str]) -> dict[str, Any]:
-        """What was asked for and what came of it, for run.json.
-
-        ``stopped_by``: ``precision`` (all that could be measured are precise enough), ``budget``, ``launches`` (the
-        most that one scenario may have), or ``failures`` (none could be measured).
-        """
-        reached = {}
-        for name in scenarios:
-            reached[name] = {
-                "launches": len(self.medians.get(name, [])),
-                "half_width": self.half_width(name),
-                "reached": self._reached(name),
-            }
-        return {
-            "target": self.target,
-            "budget_s": self.budget_s,
-            "spent_s": self.spent_s,
-            "stopped_by": self._stopped_by([state for name, state in reached.items() if name not in self.failed]),
-            "scenarios": reached,
+    def outcome(self, scenarios: Sequence[str]) -> IntervalTargetRecord:
+        """What was asked for and what came of it, for run.json."""
+        reached = {
+            name: Reached(
+                launches=len(self.medians.get(name, [])),
+                half_width=self.half_width(name),
+                reached=self._reached(name),
+            )
+            for name in scenarios
         }
+        return IntervalTargetRecord(
+            target=self.target,
+            budget_s=self.budget_s,
+            spent_s=self.spent_s,
+            stopped_by=self._stopped_by([state for name, state in reached.items() if name not in self.failed]),
+            scenarios=reached,
+        )
 
-    def _stopped_by(self, measured: list[dict[str, Any]]) -> str:
+    def _stopped_by(self, measured: list[Reached]) -> str:
         if not measured:
             return "failures"
-        if all(state["reached"] for state in measured):
+        if all(state.reached for state in measured):
             return "precision"
         return "budget" if self.refused else "launches"

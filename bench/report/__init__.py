@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import device_tables, markdown, page, plots, tables, verdict_tables
-from bench.runs.store import Run, check_writable, utf8
+from bench.runs.files import check_writable, utf8
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,6 +8,7 @@ from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
 from bench.analyse.steps import scenarios
+from bench.machine.nvml import Gpu
 from bench.report.drawing import (
     EDGE_IN,
     SOURCE_IN,
@@ -27,7 +28,7 @@ from bench.report.drawing import (
     run_sheet,
     text_width_in,
 )
-from bench.runs.store import Run
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,8 +195,8 @@ def _about_launches() -> str:
 
 def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stage:
     """A sheet with a panel for each device that has figures: GPUs in the order of their index, then the rest."""
-    gpus = {gpu["uuid"]: gpu for gpu in run.document["machine"]["gpus"]}
-    order = sorted(found, key=lambda device: (gpus[device]["index"] if device in gpus else len(gpus), str(device)))
+    gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
+    order = sorted(found, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
     starts = [int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table)]
     origin_ns = min(starts)
     bounds = held.boundaries(rows)
@@ -228,7 +229,7 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
 
 
 def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
-    known = {launch["launch"]: launch for launch in run.document["launches"]}
+    known = {launch.launch: launch for launch in run.document.launches}
     numbers = {name: number for number, name in enumerate(bounds["scenario"].unique(), start=1)}
     return [
         Launch(
@@ -237,7 +238,7 @@ def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
             number=numbers[row["scenario"]],
             start=(int(row["start_ns"]) - origin_ns) / 1e9,
             end=(int(row["end_ns"]) - origin_ns) / 1e9,
-            status=known[row["launch"]]["status"] if row["launch"] in known else "interrupted",
+            status=known[row["launch"]].status if row["launch"] in known else "interrupted",
             colour=colour_of(known[row["launch"]]) if row["launch"] in known else "muted",
         )
         for row in bounds.to_dict("records")
@@ -278,11 +279,11 @@ def _number_launches(stage: Stage, axes: Artist) -> None:
             axes.texts[-1].set_color(light("ink" if launch.status == "ok" else "bad"))
 
 
-def _device_name(axes: Artist, device: str, gpus: dict[str, dict[str, Any]], run: Run) -> None:
+def _device_name(axes: Artist, device: str, gpus: dict[str, Gpu], run: Run) -> None:
     if device in gpus:
-        name = f"GPU {gpus[device]['index']}: {plain(gpus[device]['name'])}"
+        name = f"GPU {gpus[device].index}: {plain(gpus[device].name)}"
     elif device == "cpu":
-        name = f"host memory, {plain(run.document['machine']['cpu'])}"
+        name = f"host memory, {plain(str(run.document.machine.cpu))}"
     else:
         name = plain(device)
     text = axes.annotate(name, (0, 1), (4, -4), xycoords="axes fraction", textcoords="offset points", va="top")

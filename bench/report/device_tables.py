@@ -1,6 +1,6 @@
 """The tables of what a run took beside time: energy and heat, and memory beside what torch says of it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.analyse import devices
 from bench.analyse import memory as held
@@ -9,7 +9,7 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, number, of_run
-from bench.runs.store import Run
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,16 +36,16 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """These tables in full, by the names of their files, each with the run's id as its first column."""
     tables = {
         "energy": ok_rows(run.document, run.devices),
-        "memory-beside-torch": held.beside_torch(_ok(run), ok_rows(run.document, run.memory)),
+        "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
     }
     return {name: of_run(run, table) for name, table in tables.items()}
 
 
 def memory_of(run: Analysed) -> "pd.DataFrame":
     """The memory of each rank of every ``ok`` launch: beside torch's on GPUs, both sizes on the CPU."""
-    if run.document["workload"]["device"] == "cpu":
-        return of_run(run, held.resident(run.document["launches"], run.memory))
-    return of_run(run, held.beside_torch(_ok(run), ok_rows(run.document, run.memory)))
+    if run.document.workload.device == "cpu":
+        return of_run(run, held.resident(run.document.launches, run.memory))
+    return of_run(run, held.beside_torch(run.document.good, ok_rows(run.document, run.memory)))
 
 
 def energy_table(run: Analysed) -> Table | None:
@@ -135,7 +135,7 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
 
 def no_energy(run: Run) -> str:
     """In one line why there is no energy table."""
-    told = [(launch["checks"].get("cpu_energy") or {}).get("reason") for launch in run.document["launches"]]
+    told = [(launch.checks.cpu_energy or {}).get("reason") for launch in run.document.launches]
     reasons = list(dict.fromkeys(reason for reason in told if reason))
     if reasons:
         return f"Energy, power and heat are unknown: {'; '.join(reasons)}."
@@ -147,12 +147,8 @@ def no_energy(run: Run) -> str:
 def beside_torch_table(run: Analysed) -> Table | None:
     """The memory of each rank of a launch of each scenario, from whoever knows; None where nobody does."""
     chosen = held.largest_launches(run.document, run.peaks)
-    on_cpu = run.document["workload"]["device"] == "cpu"
+    on_cpu = run.document.workload.device == "cpu"
     return _resident_table(run, chosen) if on_cpu else _driver_table(run, chosen)
-
-
-def _ok(run: Run) -> list[dict[str, Any]]:
-    return [launch for launch in run.document["launches"] if launch["status"] == "ok"]
 
 
 def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[Record]:
@@ -176,7 +172,7 @@ PROCESS = (
 
 def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     mine = ok_rows(run.document, run.memory)
-    table = held.beside_torch(_ok(run), mine)
+    table = held.beside_torch(run.document.good, mine)
     table = table.astype(dict.fromkeys(("allocated_mib", "reserved_mib", "context_mib"), "float64"))
     found = _chosen_rows(run, table, chosen)
     if not found:
@@ -190,7 +186,7 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
         Column(heading="reserved MiB", number=True, group="torch's peaks"),
         Column(heading="difference: context and libraries MiB", number=True),
     )
-    indices = {gpu["uuid"]: gpu["index"] for gpu in run.document["machine"]["gpus"]}
+    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"], _index(row, indices)))
     rows = []
     for row in found:
@@ -242,7 +238,7 @@ def _why_unknown(memory: "pd.DataFrame", row: Record) -> str:
 
 
 def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
-    table = held.resident(run.document["launches"], run.memory)
+    table = held.resident(run.document.launches, run.memory)
     found = _chosen_rows(run, table, chosen)
     if not found:
         return None

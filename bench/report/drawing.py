@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.answer import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
-from bench.runs.store import Run
+from bench.runs.document import LaunchRecord, RunDocument
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,10 +118,9 @@ class Entry:
     colour: str
 
 
-def colour_of(launch: dict[str, Any]) -> str:
+def colour_of(launch: LaunchRecord) -> str:
     """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
-    strategy = launch["strategy"]
-    level = launch["precision"].lower()
+    strategy, level = launch.strategy or "", (launch.precision or "").lower()
     return next(name for name in (strategy, f"{strategy}-{level}", f"custom-{level}") if name in THEME)
 
 
@@ -147,7 +147,7 @@ def inline(svg: str, prefix: str, title: str) -> str:
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
     return [
-        Entry(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        Entry(scenario=name, label=short(what_ran(launch.effective)), colour=colour_of(launch))
         for name, launch in shown(run.document, steps).items()
     ]
 
@@ -168,9 +168,9 @@ def light(name: str) -> str:
 
 def run_sheet(run: Run, title: str, *, height_in: float) -> Artist:
     """A sheet with its title, on what it was measured, and its source."""
-    request = run.document["request"]
-    much = f"{how_many(run.document)} of {request['warmup']} + {request['iters']} steps per scenario"
-    source = f"bench {run.document['bench']} · run {plain(run.id)} · {much}"
+    request = run.document.request
+    much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
+    source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"
     return titled(title, measured_on(run.document), source, height_in=height_in)
 
 
@@ -189,24 +189,24 @@ def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
     return sheet
 
 
-def measured_on(document: dict[str, Any]) -> str:
+def measured_on(document: RunDocument) -> str:
     """Model, batch and device in a line, for under a title."""
     return f"{model_and_batch(document)} · {device(document)}"
 
 
-def model_and_batch(document: dict[str, Any]) -> str:
+def model_and_batch(document: RunDocument) -> str:
     """What is trained, in a few words."""
-    workload = document["workload"]
-    return f"{workload['model']}, {workload['image_size']} px, global batch {workload['global_batch']}"
+    workload = document.workload
+    return f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch}"
 
 
-def device(document: dict[str, Any]) -> str:
+def device(document: RunDocument) -> str:
     """What it is trained on, in a few words."""
-    workload, machine = document["workload"], document["machine"]
-    count = workload["replicas"]
-    if workload["device"] == "cpu":
-        return f"{count} CPU rank{'s' if count > 1 else ''} on {machine['cpu']}, {machine['cores_usable']} cores"
-    names = [gpu["name"] for gpu in machine["gpus"] if gpu["uuid"] in document["request"]["devices"]]
+    workload, machine = document.workload, document.machine
+    count = workload.replicas or 0
+    if workload.device == "cpu":
+        return f"{count} CPU rank{'s' if count > 1 else ''} on {machine.cpu}, {machine.cores_usable} cores"
+    names = [gpu.name for gpu in machine.gpus if gpu.uuid in document.request.devices]
     return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 

@@ -19,7 +19,7 @@ from bench.report.drawing import inline, plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.page import PagePlot
 from bench.report.tables import UNKNOWN, Cell, Column, Table
-from bench.runs.store import check_writable, utf8
+from bench.runs.files import check_writable, utf8
 
 PAGE = "history.html"
 TEMPLATE = "history.html.j2"

@@ -15,6 +15,8 @@ from bench.analyse.questions import Answer, questions
 from bench.console import duration
 from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
+from bench.runs.codec import encode
+from bench.runs.document import RunDocument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +86,7 @@ def section(
     }
     return Section(
         id=run.id,
-        label=run.document["request"]["label"],
+        label=run.document.request.label,
         answer=answer(run.document, table),
         advice=tuple(advice(run.document, table)),
         caveats=tuple(caveats(run.document, table)),
@@ -100,7 +102,7 @@ def section(
         traces=tuple(verdict_tables.traces(run)),
         no_diagnosis=NO_DIAGNOSIS,
         memory=device_tables.beside_torch_table(run),
-        about_memory="Memory of each rank" if run.document["workload"]["device"] == "cpu" else "Memory beside torch",
+        about_memory="Memory of each rank" if run.document.workload.device == "cpu" else "Memory beside torch",
         energy=device_tables.energy_table(run),
         no_energy=device_tables.no_energy(run),
         published=tables.published_table(run),
@@ -137,42 +139,42 @@ def _together(value: Any) -> Any:
     return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value
 
 
-def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
+def facts(document: RunDocument) -> list[tuple[str, str]]:
     """Where, when and on what a run was measured: pairs of a name and a text."""
-    request, workload, machine = document["request"], document["workload"], document["machine"]
-    launches = f"{how_many(document)} of {request['warmup']} warm-up and {request['iters']} measured"
-    ranks = "replica" if workload["replicas"] == 1 else "replicas"
+    request, workload, machine = document.request, document.workload, document.machine
+    trains = encode(workload)
+    launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
+    ranks = "replica" if workload.replicas == 1 else "replicas"
     pairs = [
         ("Date", _date(document)),
-        ("Host", f"{machine['host']}, {machine['os']}"),
-        ("CPU", f"{machine['cpu']}, {machine['cores_usable']} of {machine['cores_online']} cores usable"),
-        ("Memory", f"{machine['memory_gib']} GiB"),
+        ("Host", f"{machine.host}, {machine.os}"),
+        ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
+        ("Memory", f"{machine.memory_gib} GiB"),
         ("GPUs", _gpus(document)),
         ("Versions", _versions(document)),
         (
             "Workload",
-            f"{model_and_batch(document)} over {workload['replicas']} {ranks}, {workload['loss']}, "
-            f"{workload['optimizer']} (lr {workload['learning_rate']:g}, momentum {workload['momentum']:g}, "
-            f"weight decay {workload['weight_decay']:g}), {workload['data']} data, seed {workload['seed']}, "
-            f"half is {workload['half']}",
+            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {trains['loss']}, "
+            f"{trains['optimizer']} (lr {trains['learning_rate']:g}, momentum {trains['momentum']:g}, "
+            f"weight decay {trains['weight_decay']:g}), {trains['data']} data, seed {trains['seed']}, "
+            f"half is {workload.half}",
         ),
-        ("Workload hash", workload["hash"][:16]),
-        ("Measured", f"{launches} steps per scenario, profile {request['profile']}, implementation {request['impl']}"),
+        ("Workload hash", (workload.hash or "")[:16]),
+        ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
         (
             "Load at the start",
-            f"{document['start']['load_1min']:.2f} (1 min) on {machine['cores_usable']} usable cores",
+            f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores",
         ),
     ]
-    if machine["environment"]:
-        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine["environment"].items())))
+    if machine.environment:
+        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
     return pairs
 
 
-def _date(document: dict[str, Any]) -> str:
-    begin = document["start"]["utc"]
-    if "end" not in document:
+def _date(document: RunDocument) -> str:
+    begin, end = document.start.utc or "", document.end and document.end.utc
+    if not end:
         return f"{_minutes(begin)} UTC; no end was recorded"
-    end = document["end"]["utc"]
     seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
     return f"{_minutes(begin)} UTC, {duration(seconds)}"
 
@@ -182,21 +184,21 @@ def _minutes(utc: str) -> str:
     return utc[:16].replace("T", " ")
 
 
-def _gpus(document: dict[str, Any]) -> str:
-    chosen = [gpu for gpu in document["machine"]["gpus"] if gpu["uuid"] in document["request"]["devices"]]
+def _gpus(document: RunDocument) -> str:
+    chosen = [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
     if not chosen:
         return "none used"
-    named = [f"{gpu['index']}: {gpu['name']} ({gpu['uuid']})" for gpu in chosen]
-    return f"{', '.join(named)}; driver {chosen[0]['driver'] or 'unknown'}"
+    named = [f"{gpu.index}: {gpu.name} ({gpu.uuid})" for gpu in chosen]
+    return f"{', '.join(named)}; driver {chosen[0].driver or 'unknown'}"
 
 
-def _versions(document: dict[str, Any]) -> str:
-    known: dict[str, Any] = {"bench": document["bench"], "python": document["versions"]["python"]}
-    for launch in document["launches"]:
-        if launch["effective"]:
-            known |= launch["effective"]["versions"]
+def _versions(document: RunDocument) -> str:
+    known: dict[str, Any] = {"bench": document.bench, "python": document.versions["python"]}
+    for launch in document.launches:
+        if launch.effective:
+            known |= launch.effective.versions
             break
-    known |= {name: document["versions"].get(name) for name in ("torch", "torchvision")}
-    if document["apex"]["kind"] != "absent":
-        known["apex"] = document["apex"]["version"] or document["apex"]["kind"]
+    known |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
+    if document.apex.kind != "absent":
+        known["apex"] = document.apex.version or document.apex.kind
     return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)

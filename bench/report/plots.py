@@ -17,6 +17,7 @@ from bench.analyse.spread import spread
 from bench.analyse.steps import phase_intervals, phases
 from bench.core.channel import die_with_parent
 from bench.core.records import PHASES
+from bench.machine.nvml import Gpu
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import (
     KEY_ROW_IN,
@@ -46,6 +47,7 @@ from bench.report.drawing import (
     short,
 )
 from bench.report.verdict_plots import losses, time_spent, trade_off
+from bench.runs.document import LaunchRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +136,7 @@ def step_times(run: Analysed) -> Plot | None:
     rows = rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
     middle = spread(steps, launches).set_index("scenario").to_dict("index")
-    global_batch = run.document["workload"]["global_batch"]
+    global_batch = run.document.workload.global_batch or 0
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
@@ -244,10 +246,10 @@ def memory(run: Analysed) -> Plot | None:
         launch = launches[scenario]
         end_s = _shade_windows(axes, memory_timeline.windows(launch, *own[scenario]))
         axes.set_ylim(0, highest * 1.08)
-        _memory_lines(axes, line, run.document["machine"]["gpus"])
+        _memory_lines(axes, line, run.document.machine.gpus)
         axes.set_xlim(0, max(end_s, float(line["seconds"].max()), 0.5) * 1.02)
-        status = "" if launch["status"] == "ok" else f" ({launch['status']})"
-        _panel_title(axes, short(scenario + status), short(what_ran(launch["effective"])))
+        status = "" if launch.status == "ok" else f" ({launch.status})"
+        _panel_title(axes, short(scenario + status), short(what_ran(launch.effective)))
         if across == 0:
             axes.set_ylabel(f"MiB ({', '.join(sources)})")
         if number + columns >= len(lines):
@@ -273,9 +275,9 @@ def elapsed(run: Analysed) -> Plot | None:
     seconds = published.elapsed(run.good_iterations)
     series = {}
     for row in rows:
-        mine = seconds[seconds["launch"] == launches[row.scenario]["launch"]]
+        mine = seconds[seconds["launch"] == launches[row.scenario].launch]
         series[row.scenario] = (mine["step"].to_numpy(), mine["elapsed_s"].to_numpy())
-    warmup = run.document["workload"]["warmup"]
+    warmup = run.document.workload.warmup or 0
     last = max(int(iterations[-1]) for iterations, _ in series.values())
     highest = max(float(values[-1]) for _, values in series.values())
     title = "Elapsed time by iteration, cold start and warm-up included"
@@ -304,8 +306,8 @@ def elapsed(run: Analysed) -> Plot | None:
     return finished(run, sheet, "elapsed", title, caption, rows)
 
 
-def _of_launch(launch: dict[str, Any], *tables: "pd.DataFrame") -> "list[pd.DataFrame]":
-    return [table[table["launch"] == launch["launch"]] for table in tables]
+def _of_launch(launch: LaunchRecord, *tables: "pd.DataFrame") -> "list[pd.DataFrame]":
+    return [table[table["launch"] == launch.launch] for table in tables]
 
 
 def jitter(k: int) -> float:
@@ -332,9 +334,9 @@ def _shade_windows(axes: Artist, windows: tuple[float, float, float] | None) -> 
     return end
 
 
-def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: list[dict[str, Any]]) -> None:
+def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> None:
     """A line for each process and device; the first is the widest, so that equal ones stay visible."""
-    indices = {gpu["uuid"]: gpu["index"] for gpu in gpus}
+    indices = {gpu.uuid: gpu.index for gpu in gpus}
     keys: list[Any] = list(line.groupby(memory_timeline.LINE, sort=True, observed=True))
     keys.sort(key=lambda group: (*group[0][:2], indices.get(group[0][2], len(indices))))
     for number, (key, samples) in enumerate(keys):

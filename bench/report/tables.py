@@ -5,7 +5,7 @@ by ``bench.report.markdown``. What is unknown is a dash, and a note below the ta
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
-from bench.runs.store import Run
+from bench.runs.codec import encode
+from bench.runs.document import Effective, LaunchRecord, RunDocument
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,39 +254,39 @@ def details_table(run: Run) -> Table:
     return Table(columns=tuple(Column(heading=text) for text in headings), rows=tuple(rows), notes=tuple(notes))
 
 
-def _effective(document: dict[str, Any], scenario: str) -> dict[str, Any] | None:
-    mine = [launch for launch in document["launches"] if launch["scenario"] == scenario and launch["effective"]]
-    mine.sort(key=lambda launch: launch["status"] != "ok")
-    return mine[0]["effective"] if mine else None
+def _effective(document: RunDocument, scenario: str) -> Effective | None:
+    mine = [launch for launch in document.launches if launch.scenario == scenario and launch.effective]
+    mine.sort(key=lambda launch: launch.status != "ok")
+    return mine[0].effective if mine else None
 
 
-def _detail_cells(ran: dict[str, Any]) -> list[str]:
-    tf32, scaler = ran["tf32"], ran["scaler"]
-    versions = (f"{name} {version}" for name, version in ran["versions"].items() if version is not None)
+def _detail_cells(ran: Effective) -> list[str]:
+    tf32, scaler = ran.tf32, ran.scaler
+    versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
     return [
-        ran["wrapper"],
-        ran["parallel_impl"] or "none",
-        ran["precision_impl"],
-        _dtypes(ran["parameter_dtypes"]),
-        _dtypes(ran["gradient_dtypes"]),
-        _dtypes(ran["batch_norm_dtypes"]),
-        " + ".join(HALF.get(dtype, dtype) for dtype in ran["compute_dtypes"]),
-        ran["optimizer"].rsplit(".", 1)[-1] + (", fused" if ran["optimizer_fused"] else ""),
-        _dtypes(ran["optimizer_dtypes"]),
+        ran.wrapper,
+        ran.parallel_impl or "none",
+        ran.precision_impl or "none",
+        _dtypes(ran.parameter_dtypes),
+        _dtypes(ran.gradient_dtypes),
+        _dtypes(ran.batch_norm_dtypes),
+        " + ".join(HALF.get(dtype, dtype) for dtype in ran.compute_dtypes),
+        ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
+        _dtypes(ran.optimizer_dtypes),
         "none"
         if scaler is None
         else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
         f"{scaler['scale']:,g} at the end",
-        "none" if ran["backend"] is None else f"{ran['backend']} × {ran['world_size']}",
-        ran["memory_format"],
-        "no GPU" if tf32 is None else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in tf32.items()),
-        {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.get("cudnn_benchmark")],
-        str(ran["threads"]),
+        "none" if ran.backend is None else f"{ran.backend} × {ran.world_size}",
+        ran.memory_format,
+        "no GPU" if tf32 is None else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
+        {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark],
+        str(ran.threads),
         ", ".join(versions),
     ]
 
 
-def _dtypes(counts: dict[str, int]) -> str:
+def _dtypes(counts: Mapping[str, int]) -> str:
     """``fp32``, or ``bf16 99.8 % + fp32 0.2 %``."""
     names = sorted(counts, key=lambda dtype: -counts[dtype])
     if len(names) < 2:
@@ -317,7 +319,7 @@ def launches_table(run: Analysed) -> Table:
     loss = losses(run.iterations).set_index("launch")
     figures = run.figures.set_index("launch")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
-    rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document["launches"])
+    rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document.launches)
     notes = (
         "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
         "0.5 % in a sound launch. skipped steps: optimizer steps that the loss scaler left out of the measured window. "
@@ -328,35 +330,35 @@ def launches_table(run: Analysed) -> Table:
 
 
 def _launch_cells(
-    launch: dict[str, Any], loss: "pd.DataFrame", figures: "pd.DataFrame", codes: "pd.Series"
+    launch: LaunchRecord, loss: "pd.DataFrame", figures: "pd.DataFrame", codes: "pd.Series"
 ) -> tuple[Cell, ...]:
-    checks = launch["checks"]
-    figure = figures.loc[launch["launch"]].to_dict() if launch["launch"] in figures.index else {}
+    checks = launch.checks
+    figure = figures.loc[launch.launch].to_dict() if launch.launch in figures.index else {}
     slowest = figure.get("slowest_rank")
-    error, sound = checks.get("conservation_error"), checks.get("conservation_ok", True)
-    known = launch["launch"] in loss.index
-    first_bad = loss["first_not_finite"].get(launch["launch"]) if known else None
-    differ = checks.get("ranks_differ")
-    failed = launch["first_failed_rank"]
-    reason = launch["reason"] or ""
+    error, sound = checks.conservation_error, checks.conservation_ok
+    known = launch.launch in loss.index
+    first_bad = loss["first_not_finite"].get(launch.launch) if known else None
+    differ = checks.ranks_differ
+    failed = launch.first_failed_rank
+    reason = launch.reason or ""
     return (
-        Cell(text=str(launch["launch"])),
-        Cell(text=launch["scenario"]),
-        Cell(text=str(launch["repeat"])),
-        Cell(text=launch["status"], small=reason if failed is None else f"rank {failed} first: {reason}"),
-        Cell(text=", ".join(f"{rank['rank']}: {rank['pid']}" for rank in launch["ranks"]) or UNKNOWN),
-        Cell(text=number(launch["wall_s"], ",.1f")),
-        Cell(text=number(launch["first_forward_s"], ",.2f")),
+        Cell(text=str(launch.launch)),
+        Cell(text=launch.scenario),
+        Cell(text=str(launch.repeat)),
+        Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}"),
+        Cell(text=", ".join(f"{rank.rank}: {rank.pid}" for rank in launch.ranks) or UNKNOWN),
+        Cell(text=number(launch.wall_s, ",.1f")),
+        Cell(text=number(launch.first_forward_s, ",.2f")),
         Cell(text=number(None if error is None else 100 * error, ".3f"), small="" if sound else "too much"),
         Cell(text=_percent(figure.get("drift"), "+.1f")),
         Cell(text=_percent(figure.get("skew"), ".1f"), small="" if _unknown(slowest) else f"rank {slowest:.0f}"),
         Cell(text=number(figure.get("outliers"), ".0f")),
-        Cell(text=number(checks.get("foreign_cores"), ".2f")),
-        Cell(text=str(codes.get(launch["launch"], "")) or ("none" if launch["status"] == "ok" else UNKNOWN)),
-        Cell(text=number(checks.get("skipped_steps"), "d")),
-        Cell(text=number(loss["last_loss"].get(launch["launch"]), ".4g")),
+        Cell(text=number(checks.foreign_cores, ".2f")),
+        Cell(text=str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)),
+        Cell(text=number(checks.skipped_steps, "d")),
+        Cell(text=number(loss["last_loss"].get(launch.launch), ".4g")),
         Cell(
-            text={True: "yes", False: "no", None: UNKNOWN}[checks.get("finite_loss")],
+            text={True: "yes", False: "no", None: UNKNOWN}[checks.finite_loss],
             small="" if _unknown(first_bad) else f"not finite from step {first_bad} on",
         ),
         Cell(

@@ -1,5 +1,6 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
@@ -36,7 +37,8 @@ from bench.report.drawing import (
     run_sheet,
     short,
 )
-from bench.runs.store import Run
+from bench.runs.document import LaunchRecord
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +71,7 @@ def trade_off(run: Analysed) -> Plot | None:
     title = "Speed against memory"
     rows = known.sort_values("throughput_img_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
-    colours = {launch["scenario"]: colour_of(launch) for launch in run.document["launches"]}
+    colours = {launch.scenario: colour_of(launch) for launch in run.document.launches}
     entries = [
         Entry(scenario=row["scenario"], label=_note(row, marks), colour=colours[row["scenario"]]) for row in rows
     ]
@@ -199,7 +201,7 @@ def losses(run: Analysed) -> Plot | None:
     width_in = WIDTH_IN - 0.78 - key_width_in(sheet, rows, texts)
     bottom_in = 0.52 + SOURCE_IN
     upper = axes_at(sheet, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
-    _loss_lines(upper, rows, curves, run.document["workload"]["warmup"])
+    _loss_lines(upper, rows, curves, run.document.workload.warmup or 0)
     keys = [(handle("shade", "shade"), "warm-up steps")]
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
     if len(held):
@@ -216,7 +218,7 @@ def losses(run: Analysed) -> Plot | None:
         lower = axes_at(sheet, 0.78, bottom_in, width_in, lower_in)
         _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held)
         lower.set_xlim(upper.get_xlim())
-        lower.axvspan(-0.5, run.document["workload"]["warmup"] - 0.5, color=light("shade"), linewidth=0, zorder=0)
+        lower.axvspan(-0.5, (run.document.workload.warmup or 0) - 0.5, color=light("shade"), linewidth=0, zorder=0)
         caption += (
             " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
             "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
@@ -283,7 +285,7 @@ def time_spent(run: Run) -> Plot | None:
     if table.empty:
         return None
     table = table.set_index("scenario")
-    launches = {launch["scenario"]: launch for launch in run.document["diagnostics"] if launch["looks"]}
+    launches = {launch.scenario: launch for launch in run.document.diagnostics if launch.looks}
     rows = rows_for(launches)
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
@@ -312,9 +314,9 @@ def time_spent(run: Run) -> Plot | None:
     return finished(run, sheet, "time-spent", title, caption, rows)
 
 
-def rows_for(launches: dict[str, dict[str, Any]]) -> list[Entry]:
+def rows_for(launches: Mapping[str, LaunchRecord]) -> list[Entry]:
     """A row for each of these launches by scenario."""
     return [
-        Entry(scenario=name, label=short(what_ran(launch["effective"])), colour=colour_of(launch))
+        Entry(scenario=name, label=short(what_ran(launch.effective)), colour=colour_of(launch))
         for name, launch in launches.items()
     ]

@@ -13,7 +13,8 @@ from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.report.tables import TONES, UNKNOWN, Cell, Column, Record, Table, number, of_run
-from bench.runs.store import Run
+from bench.runs.document import LaunchRecord, RunDocument
+from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +70,7 @@ def parity_table(run: Analysed) -> Table | None:
         Column(heading="at step", number=True, group="loss, nearest to its bound"),
         Column(heading="parameters alike on all ranks"),
     )
-    records = {launch["launch"]: launch for launch in run.document["launches"]}
+    records = {launch.launch: launch for launch in run.document.launches}
     rows = []
     for row in numerics.by_scenario(launches).to_dict("records"):
         verdict = row["verdict"] if isinstance(row["verdict"], str) else "not shown"
@@ -95,25 +96,25 @@ def _error(value: Any) -> str:
     return "0" if value == 0 else number(value, ".2g")
 
 
-def _alike(launch: dict[str, Any]) -> Cell:
+def _alike(launch: LaunchRecord) -> Cell:
     """Whether the checksums of all ranks' parameters agree."""
-    checks = launch["checks"]
-    if launch["processes"] == 1:
+    checks = launch.checks
+    if launch.processes == 1:
         return Cell(text="one process")
-    start, end = checks.get("initial_weights_alike"), checks.get("final_weights_alike")
+    start, end = checks.initial_weights_alike, checks.final_weights_alike
     if start is None and end is None:
         return Cell(text=UNKNOWN)
     said = {True: "yes", False: "no", None: UNKNOWN}
     return Cell(text=f"{said[start]} → {said[end]}")
 
 
-def _about_parity(document: dict[str, Any]) -> tuple[str, ...]:
+def _about_parity(document: RunDocument) -> tuple[str, ...]:
     """How the verdicts come about, or why there are none."""
-    about = document["reference"]
-    if about is None or about["status"] != "ok":
+    about = document.reference
+    if about is None or about.status != "ok":
         why = "was not computed (--no-parity, or the run ended before it)" if about is None else "failed"
         if about is not None:
-            why += f" ({about['status']}): {about['reason']}"
+            why += f" ({about.status}): {about.reason}"
         return (
             f"The fp32 reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
             "that do not hold the same parameters, show without it.",
@@ -123,7 +124,7 @@ def _about_parity(document: dict[str, Any]) -> tuple[str, ...]:
         "the same chunks of the same data from the same weights; errors of gradients are ||g - r|| ÷ ||r||, of the "
         "worst rank.",
         "Bounds: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
-        f"{about['half']}, shows how far one rounding a layer takes this model (of several such, the one whose first "
+        f"{about.half}, shows how far one rounding a layer takes this model (of several such, the one whose first "
         "gradient strays farthest). A step in half rounds some six times a layer, and "
         f"independent errors add up like a random walk, so {numerics.ROUNDINGS:g} times that distance (a little more "
         "than √6) is allowed; the loss, which is rounded itself, may be off by its own rounding besides. For another "
@@ -294,7 +295,7 @@ def _share(value: float, whole: float) -> str:
 
 def traces(run: Run) -> list[str]:
     """The profiles that were kept, as paths within the run folder."""
-    return sorted(name for name in run.document["files"] if name.startswith("traces/"))
+    return sorted(name for name in run.document.files if name.startswith("traces/"))
 
 
 def statistics_table(run: Analysed) -> Table | None:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
 from bench.core.records import PHASES, STATUSES, Workload
-from bench.runs.store import SAMPLED, Run, describe_files, read, records_of
+from bench.runs.codec import encode
+from bench.runs.document import LaunchRecord
+from bench.runs.files import describe_files
+from bench.runs.reader import Run, read
+from bench.runs.tables import SAMPLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,44 +32,41 @@ def findings(path: str) -> list[str]:
         run = _of_known_launches(read(path, allow_incomplete=True))
     except RequestError as error:
         return [error.problem]
-    try:
-        return [*_files(run), *_document(run), *_steps(run), *_memory(run), *_other_rows(run)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return [f"{path}/run.json has a record that cannot be understood ({type(error).__name__}: {error})"]
+    return [*_files(run), *_document(run), *_steps(run), *_memory(run), *_other_rows(run)]
 
 
 def _of_known_launches(run: Run) -> Run:
     """An incomplete run without the samples of a launch that has no record yet to hold them against."""
-    if run.document["complete"]:
+    if run.document.complete:
         return run
-    known = [record["launch"] for record in records_of(run.document)]
+    known = [record.launch for record in run.document.records]
     return replace(run, **{name: (rows := getattr(run, name))[rows["launch"].isin(known)] for name in SAMPLED})
 
 
 def _files(run: Run) -> Iterator[str]:
-    if not run.document["complete"]:
+    if not run.document.complete:
         yield f"{run.path} is incomplete: it was interrupted, or is still being written"
         return
-    sealed = run.document["files"]
+    sealed = run.document.files
     for name, found in describe_files(run.path).items():
         if name not in sealed:
-            yield f"{run.path}/{name} is no file of this run"
-        elif found["rows"] != sealed[name]["rows"]:
-            yield f"{run.path}/{name} has {found['rows']} rows and {sealed[name]['rows']} were sealed"
+            yield f"{run.path}/{name} does not belong to this run"
+        elif found.rows != sealed[name].rows:
+            yield f"{run.path}/{name} has {found.rows} rows and {sealed[name].rows} were sealed"
 
 
 def _document(run: Run) -> Iterator[str]:
     document = run.document
-    numbers = [record["launch"] for record in records_of(document)]
+    numbers = [record.launch for record in document.records]
     if numbers != list(range(len(numbers))):
         yield f"{run.path}/run.json: launches are numbered {_short(numbers)}"
-    for record in records_of(document):
-        if record["status"] not in STATUSES:
-            yield f"launch {record['launch']} has the status {record['status']!r}, which there is not"
+    for record in document.records:
+        if record.status not in STATUSES:
+            yield f"launch {record.launch}: unknown status {record.status!r}"
     names = set(Workload.__dataclass_fields__)
-    stored = {key: value for key, value in document["workload"].items() if key in names}
-    known = document["workload"]["hash"] is not None or not document.get("imported")
-    if known and set(stored) == names and Workload(**stored).hash() != document["workload"]["hash"]:
+    stored = {key: value for key, value in encode(document.workload).items() if key in names}
+    known = document.workload.hash is not None or not document.imported
+    if known and set(stored) == names and Workload(**stored).hash() != document.workload.hash:
         yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
 
 
@@ -73,23 +74,21 @@ def _steps(run: Run) -> Iterator[str]:
     import pandas as pd
 
     rows = run.steps
-    search = run.document["batch_search"]
-    timed = [*run.document["launches"], *run.document["superseded"], *(search["launches"] if search else ())]
-    measured = {record["launch"]: record for record in timed}
+    document, search = run.document, run.document.batch_search
+    timed = [*document.launches, *document.superseded, *(search.launches if search else ())]
+    measured = {record.launch: record for record in timed if isinstance(record, LaunchRecord)}
     for launch in sorted(set(rows["launch"]) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which has no record"
     for launch, record in measured.items():
         mine = rows[rows["launch"] == launch]
         yield from _ranks_and_steps(run, record, mine)
-        if len(mine) and set(zip(mine["scenario"], mine["repeat"], strict=True)) != {
-            (record["scenario"], record["repeat"])
-        }:
+        if len(mine) and set(zip(mine["scenario"], mine["repeat"], strict=True)) != {(record.scenario, record.repeat)}:
             yield f"launch {launch}: its steps are of another scenario or repeat than its record says"
-        if record["status"] == "ok" and record.get("checks", {}).get("conservation_ok") is False:
+        if record.status == "ok" and record.checks.conservation_ok is False:
             yield f"launch {launch}: its steps do not add up to the host's wall time"
     phases = rows[[f"{phase}_ms" for phase in PHASES]]
     sums = phases.sum(axis=1)
-    if run.document.get("imported"):
+    if document.imported:
         sums = sums.where(phases.notna().any(axis=1), rows["step_ms"])  # it has no phases
     wrong = (sums - rows["step_ms"]).abs() > SUM_TOLERANCE_MS * rows["step_ms"].abs().clip(lower=1.0)
     yield from (
@@ -107,21 +106,22 @@ def _steps(run: Run) -> Iterator[str]:
     )
 
 
-def _ranks_and_steps(run: Run, record: dict[str, Any], mine: "pd.DataFrame") -> Iterator[str]:
-    warmup = record.get("warmup", run.document["workload"]["warmup"])
-    iters = record.get("iters", run.document["request"]["iters"])
-    if record["status"] == "unsupported" or "ranks" not in record:
+def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> Iterator[str]:
+    warmup = run.document.workload.warmup if record.warmup is None else record.warmup
+    iters = run.document.request.iters if record.iters is None else record.iters
+    assert warmup is not None and iters is not None, "a launch that was imported has its own"
+    if record.status == "unsupported":
         if len(mine):
-            yield f"launch {record['launch']} is {record['status']} and has steps"
+            yield f"launch {record.launch} is unsupported and has steps"
         return
-    whole = record["status"] == "ok"
-    expected = set(range(record["processes"])) if whole else set(mine["rank"])
-    kept = (record.get("failure") or {}).get("steps_kept")
+    whole = record.status == "ok"
+    expected = set(range(record.processes)) if whole else set(mine["rank"])
+    kept = record.failure.steps_kept if record.failure else None
     for rank in sorted(expected | set(mine["rank"])):
         steps = mine[mine["rank"] == rank].sort_values("step")
         count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
-        who = f"launch {record['launch']}, rank {rank}"
-        if rank not in range(record["processes"]):
+        who = f"launch {record.launch}, rank {rank}"
+        if rank not in range(record.processes):
             yield f"{who}: there is no such rank"
         if list(steps["step"]) != list(range(count)):
             yield f"{who}: {count} steps were recorded and {_short(list(steps['step']))} are there"
@@ -132,9 +132,10 @@ def _ranks_and_steps(run: Run, record: dict[str, Any], mine: "pd.DataFrame") -> 
 def _memory(run: Run) -> Iterator[str]:
     rows = run.memory
     known = {
-        (record["launch"], rank["pid"], rank["rank"])
-        for record in records_of(run.document)
-        for rank in record.get("ranks", [])
+        (record.launch, rank.pid, rank.rank)
+        for record in run.document.records
+        if isinstance(record, LaunchRecord)
+        for rank in record.ranks
     }
     for key in sorted(set(zip(rows["launch"], rows["pid"], rows["rank"], strict=True)) - known):
         yield f"memory.parquet: launch {key[0]} has no rank {key[2]} of PID {key[1]}"
@@ -146,7 +147,7 @@ def _memory(run: Run) -> Iterator[str]:
 
 
 def _other_rows(run: Run) -> Iterator[str]:
-    known = {record["launch"] for record in records_of(run.document)}
+    known = {record.launch for record in run.document.records}
     for name in ("device", "numerics", "diagnostics"):
         for launch in sorted(set(getattr(run, name)["launch"]) - known):
             yield f"{name}.parquet has rows of launch {launch}, which has no record"

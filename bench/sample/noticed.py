@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.machine import throttle
+from bench.runs.document import RankRecord
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 
@@ -24,7 +25,7 @@ def checks(
 
 
 def allocator_rows(
-    memory: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], *, launch: int, scenario: str, host: str
+    memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str
 ) -> list[dict[str, Any]]:
     """A row with source ``torch_allocator`` for each rank and GPU that has no known figure but torch's own peak.
 
@@ -34,9 +35,9 @@ def allocator_rows(
     t_ns = max((row["t_ns"] for row in memory), default=0)
     rows = []
     for rank in ranks:
-        for name, peak_mib in (rank["allocator"] or {}).items():
+        for name, peak_mib in (rank.allocator or {}).items():
             kind, _, device = name.partition(".")
-            if kind != "max_reserved_mib" or not peak_mib or (rank["rank"], device) in known:
+            if kind != "max_reserved_mib" or not peak_mib or (rank.rank, device) in known:
                 continue
             rows.append(
                 {
@@ -44,8 +45,8 @@ def allocator_rows(
                     "scenario": scenario,
                     "host": host,
                     "t_ns": t_ns,
-                    "pid": rank["pid"],
-                    "rank": rank["rank"],
+                    "pid": rank.pid,
+                    "rank": rank.rank,
                     "device": device,
                     "used_mib": peak_mib,
                     "source": "torch_allocator",

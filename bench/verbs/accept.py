@@ -5,7 +5,7 @@ import time
 
 from bench.core.errors import OK, RequestError
 from bench.history import nights
-from bench.runs.store import find
+from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\

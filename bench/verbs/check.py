@@ -6,7 +6,7 @@ from glob import escape, glob
 from bench.core.errors import FAILED, OK, RequestError
 from bench.history.nights import may_be_run
 from bench.runs.check import findings, folder_name
-from bench.runs.store import find
+from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
 DESCRIPTION = """\

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.runs.store import check_file, check_writable, find, utf8, write_atomically
+from bench.runs.files import check_file, check_writable, utf8, write_atomically
+from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -100,9 +101,10 @@ def _compare(options: "argparse.Namespace") -> "Compared":
     from bench.analyse import between_runs
     from bench.analyse.comparable import obstacles
     from bench.analyse.steps import BASE
+    from bench.history import nights
 
     paths = [find(name, options.results) for name in options.runs]
-    digests = [between_runs.load(path, allow_incomplete=options.allow_incomplete) for path in paths]
+    digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]
     known = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
     names = _names(options) if options.scenario is not None else None
     against = options.against or BASE

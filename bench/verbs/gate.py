@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError
 from bench.history import nights
-from bench.runs.store import check_file, find, utf8, write_atomically
+from bench.runs.files import check_file, utf8, write_atomically
+from bench.runs.names import find
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, called, print_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bench.console import columns, count, passing, tell
 from bench.core.errors import OK, RequestError
 from bench.history import nights
-from bench.runs.store import check_writable
+from bench.runs.files import check_writable
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, print_json
 

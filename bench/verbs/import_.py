@@ -6,6 +6,7 @@ import sys
 
 from bench.console import tell
 from bench.core.errors import OK, RequestError
+from bench.runs.codec import encode
 from bench.verbs.options import Parser, print_json, whole_number
 
 DESCRIPTION = """\
@@ -67,12 +68,12 @@ def main(arguments: list[str]) -> int:
     run = importing.write(options.file, found, told, options.out)
     launches = len(found.launches)
     steps = sum(len(launch.steps_ms[0]) - launch.warmup for launch in found.launches)
-    scenarios = ", ".join(run.document["request"]["scenarios"])
+    scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 
     unknown = [
         WORDS.get(name, name.replace("_", " "))
-        for name, value in run.document["workload"].items()
+        for name, value in encode(run.document.workload).items()
         if value is None and name != "hash"
     ]
     lines = [
@@ -83,8 +84,8 @@ def main(arguments: list[str]) -> int:
     ]
     tell(*lines, file=sys.stderr if options.json else sys.stdout)
     if options.json:
-        about = {"run": run.id, "path": run.path, "imported": run.document["imported"]}
-        print_json({**about, "workload": run.document["workload"], "launches": launches, "measured_steps": steps})
+        about = {"run": run.id, "path": run.path, "imported": encode(run.document.imported)}
+        print_json({**about, "workload": encode(run.document.workload), "launches": launches, "measured_steps": steps})
     return OK
 
 

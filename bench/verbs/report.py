@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.console import count, passing, tell
 from bench.core.errors import OK, RequestError
-from bench.runs.store import find
+from bench.runs.codec import encode
+from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ def main(arguments: list[str]) -> int:
     with passing(f"reading {count(len(folders), 'run')}"):
         runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
-        if run.document["batch_search"]:
+        if run.document.batch_search:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
-        imported = run.document.get("imported")
+        imported = run.document.imported
         if imported:
             raise RequestError(
                 "RUN",
-                f"{run.path} was imported from {imported['file']} and has step times alone, too little for a page",
+                f"{run.path} was imported from {imported.file} and has step times alone, too little for a page",
                 f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot",
             )
     from bench import report
@@ -98,7 +99,7 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     for run in runs:
         table, more = summary_of(run), for_csv(run)
         said["summary"] += records(table)
-        said["recommendation"].append({"run": run.id, **recommendations(run.document, table)})
+        said["recommendation"].append({"run": run.id, **encode(recommendations(run.document, table))})
         said["validity"] += records(more["findings"])
         said["parity"] += records(more["parity"])
         said["communication"] += records(more["communication"])

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
@@ -15,7 +15,10 @@ from bench.experiments import resume
 from bench.machine import nvml
 from bench.plan import PROFILES, Request, check_memory, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.runs.store import find, read, verified
+from bench.runs.codec import encode
+from bench.runs.document import IntervalTargetRecord
+from bench.runs.names import find
+from bench.runs.reader import read, verified
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
 from bench.seams.workload import setting_from
@@ -83,18 +86,19 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     from bench.experiments.batch_search import find_batches
 
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
-    search = finished.document["batch_search"]
-    rows = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
-    for name, found in search["scenarios"].items():
-        figures = [found[key] for key in ("largest", "throughput_img_s", "peak_mib")]
+    search = finished.document.batch_search
+    assert search is not None
+    rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
+    for name, found in search.scenarios.items():
+        figures = (found.largest, found.throughput_img_s, found.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
-        over = f"{found['too_large']}: {found['why_not']}" if found["too_large"] else "-"
-        rows.append((name, *texts, over + "; the budget was spent" * (found["stopped_by"] == "budget")))
+        over = f"{found.too_large}: {found.why_not}" if found.too_large else "-"
+        rows.append((name, *texts, over + "; the budget was spent" * (found.stopped_by == "budget")))
     people = sys.stderr if options.json else sys.stdout
     table = align(rows, left=("scenario", "the next one"), width=columns(people))
     tell("", table, "", f"Run folder: {place(finished.path)}", file=people)
     if options.json:
-        print_json({"path": finished.path, **finished.document})
+        print_json({"path": finished.path, **encode(finished.document)})
     return FAILED if finished.failed else OK
 
 
@@ -111,7 +115,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     request = replace(request, force=request.force or options.force)
     from bench.experiments import lab, pipeline
 
-    if document["complete"] and not resume.anything_missing(document, request):
+    if document.complete and not resume.anything_missing(document, request):
         tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
         finished = lab.Finished(path=path, document=document)
     else:
@@ -129,11 +133,11 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
     done = Analysed.of(read(finished.path))
     table = overview(done)
     people = sys.stderr if as_json else sys.stdout
-    verdicts = [*in_lines(done, table), *_how_precise(done.document["precision"])]
+    verdicts = [*in_lines(done, table), *_how_precise(done.document.interval_target)]
     next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
     tell("", summary_table(table, columns(people)), "", *verdicts, "", next_steps, file=people)
     if as_json:
-        print_json({"path": finished.path, **finished.document, "summary": records(table)})
+        print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
     return FAILED if finished.failed else OK
 
 
@@ -361,18 +365,18 @@ def _check_search(options: argparse.Namespace) -> None:
         raise RequestError(option, "--find-batch has short launches of its own, which it decides on", "leave one out")
 
 
-def _how_precise(precision: dict[str, Any] | None) -> list[str]:
+def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     """What came of --until-precision, in a line; nothing where it was not asked for."""
-    if precision is None:
+    if asked is None:
         return []
-    wanted = f"±{100 * precision['target']:g} %"
+    wanted = f"±{100 * asked.target:g} %"
     outcomes = {
-        "precision": f"Every step time is known within {wanted}, after {duration(precision['spent_s'])}",
-        "budget": f"The budget of {duration(precision['budget_s'])} was spent before {wanted} was reached",
+        "precision": f"Every step time is known within {wanted}, after {duration(asked.spent_s)}",
+        "budget": f"The budget of {duration(asked.budget_s)} was spent before {wanted} was reached",
         "failures": f"{wanted} was not reached: no scenario could be measured",
         "launches": f"{wanted} was not reached with the most launches that a scenario may have",
     }
-    return [outcomes[precision["stopped_by"]]]
+    return [outcomes[asked.stopped_by]]
 
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:

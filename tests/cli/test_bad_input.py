@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine
-from standin import Driver
+from standin.documents import document, launch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from standin import Driver, compile_driver
 
 from bench.cli import main
-from bench.runs.store import RunWriter
+from bench.runs.writer import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = 'from bench.seams.scenario import Scenario\n\nSCENARIO = Scenario(summary="mine", strategy="ddp")\n'
@@ -248,8 +252,8 @@ def test_a_process_ends_with_the_code_and_the_line_of_its_refusal(bench: Bench) 
 @pytest.mark.parametrize("case", REPORTS.values(), ids=REPORTS)
 def test_a_report_on_nothing_is_refused_in_one_line(here: Path, assert_refused: Refused, case: Case) -> None:
     for folder in ("results", "complete"):
-        writer = RunWriter(str(here / folder), {"request": {"scenarios": ["ddp"]}, "workload": {"global_batch": 8}})
-        writer.add({"launch": 0, "scenario": "ddp", "status": "unsupported"})
+        writer = RunWriter(str(here / folder), document())
+        writer.add(launch(status="unsupported"))
         writer.finish(complete=folder == "complete")
     assert_refused(case)
 
@@ -295,6 +299,11 @@ def test_a_gpu_is_refused_where_there_is_none(
     assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     assert_refused((arguments, says))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.mark.parametrize(

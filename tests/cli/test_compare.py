@@ -12,8 +12,6 @@ from conftest import Bench
 from standin.gpu_runs import DDP2, DP, GPUS
 from standin.runs import DDP, FINITE, GONE, Launch, write_run
 
-from bench.runs.store import RunWriter
-
 
 def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None = None, **about: Any) -> Path:
     """A run of ``ddp`` and ``ddp_o2`` whose launches scatter by half a percent; ``ddp_o2`` times as ``slower`` says."""
@@ -38,13 +36,6 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two runs of one launch a scenario, of which nothing is changed."""
     folder = tmp_path_factory.mktemp("once")
     return measured(folder / "a", count=1), measured(folder / "b", count=1)
-
-
-def workload(**changes: Any) -> Callable[[RunWriter], None]:
-    def change(writer: RunWriter) -> None:
-        writer.document["workload"] |= {**changes, "hash": "another"}
-
-    return change
 
 
 def verdicts(text: str) -> dict[tuple[str, str], str]:
@@ -131,8 +122,11 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ({"also": workload(image_size=64)}, "image size: 32 against 64"),
-        ({"also": workload(warmup=3, seed=1)}, "warm-up: 1 against 3; seed: 0 against 1"),
+        ({"about": {"workload": {"image_size": 64, "hash": "another"}}}, "image size: 32 against 64"),
+        (
+            {"about": {"workload": {"warmup": 3, "seed": 1, "hash": "another"}}},
+            "warm-up: 1 against 3; seed: 0 against 1",
+        ),
         ({"replicas": 4}, "world size: 2 against 4"),
         ({"host": "other"}, "CPU model: A CPU of host $x_1$ against A CPU of other $x_1$"),
     ],
@@ -149,12 +143,9 @@ def test_another_workload_world_size_or_hardware_is_refused(
 
 
 def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
-    def newer(writer: RunWriter) -> None:
-        writer.document["machine"]["host"] = "elsewhere"
-        for launch in writer.document["launches"]:
-            launch["effective"]["versions"] = launch["effective"]["versions"] | {"torch": "2.10.0", "nccl": "2.28"}
-
-    base, new = once[0], write_run(tmp_path / "c", [DDP, FINITE], also=newer)
+    newer = {"versions": {"torch": "2.10.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": "2.28"}}
+    launches = [replace(launch, ran=newer) for launch in (DDP, FINITE)]
+    base, new = once[0], write_run(tmp_path / "c", launches, about={"machine": {"host": "elsewhere"}})
     code, out, _ = bench("compare", base, new)
     assert code == 0
     for line in ("host: host against elsewhere", "torch: 2.9.0 against 2.10.0"):

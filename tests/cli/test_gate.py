@@ -18,7 +18,7 @@ from bench.history import gate as judging
 from bench.history import nights
 from bench.history.gate import Outcome, Rule
 from bench.report import gate as report
-from bench.runs import store
+from bench.runs.files import seal_of
 
 NAMES = ("ddp", "dp", "ddp_o2")
 
@@ -72,7 +72,7 @@ def tonight(history: Path, factor: float = 1.0, day: int = 10, **changes: Any) -
 def sealed_again(path: Path, **changes: Any) -> None:
     document = json.loads((path / "run.json").read_text()) | changes
     document.pop("seal")
-    text = json.dumps(document | {"seal": store.seal_of(document)}, indent=1) + "\n"
+    text = json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n"
     (path / "run.json").write_text(text)
 
 

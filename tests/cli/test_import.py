@@ -9,9 +9,16 @@ import pytest
 from conftest import Bench
 from standin.runs import DDP, Launch, write_run
 
-from bench.analyse import between_runs, digest
+from bench.analyse import digest
 from bench.analyse.digest import of_run
-from bench.runs import store
+from bench.history import nights
+from bench.runs import digests
+from bench.runs.codec import encode
+from bench.runs.files import DIGEST
+from bench.runs.names import find
+from bench.runs.reader import Run
+from bench.runs.reader import read as read_run
+from bench.runs.writer import RunWriter
 
 FAST_SINGLE = Launch("single", [[50, 10, 10, 20, 20]], [[100, 250]], strategy="single")
 HEADING = "launch,rank,step,step_ms,warmup,gpu"
@@ -42,20 +49,21 @@ def pytorch(**changes: Any) -> dict[str, Any]:
     return whole
 
 
-def imported(bench: Bench, name: str, content: str, *options: str) -> store.Run:
+def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     Path(name).write_text(content)
     code, out, err = bench("import", name, *options, "--json")
     assert code == 0, err
-    return store.read(json.loads(out)["path"])
+    return read_run(json.loads(out)["path"])
 
 
 def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
-    said = run.document["imported"]
-    assert (said["kind"], said["file"]) == ("csv", "times.csv")
-    assert said["sha256"] == hashlib.sha256(FULL.encode()).hexdigest()
-    assert said["left_out"] == ["gpu"]
+    said = run.document.imported
+    assert said is not None
+    assert (said.kind, said.file) == ("csv", "times.csv")
+    assert said.sha256 == hashlib.sha256(FULL.encode()).hexdigest()
+    assert said.left_out == ("gpu",)
     assert bench("check", run.path) == (0, f"{run.id}: sound\n", "")
     first = run.steps[(run.steps["launch"] == 0) & (run.steps["rank"] == 1)]
     assert list(first["step_ms"]) == [100.0, 51.0, 52.0, 53.0], "in the order of the column step"
@@ -78,9 +86,9 @@ def test_a_scenario_on_fewer_devices_than_the_others_is_no_contradiction(bench: 
 
 def test_what_nobody_says_is_null(bench: Bench) -> None:
     run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n", "--scenario", "mine")
-    assert set(run.document["workload"].values()) == {None}
-    assert run.document["machine"]["host"] is None
-    assert run.document["imported"]["measured_utc"] is None
+    assert set(encode(run.document.workload).values()) == {None}
+    assert run.document.machine.host is None
+    assert run.document.imported.measured_utc is None
     assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
     made = of_run(run)
     (launch,) = made["scenarios"][0]["launches"]
@@ -138,9 +146,9 @@ def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
         f"{name},{launch},{ms}\n" for name, ms in (("ddp", 40), ("dp", 50)) for launch in "abc" for _ in range(3)
     )
     run = imported(bench, "times.csv", text, "--warmup", "1")
-    launches = [(one["scenario"], one["repeat"], one["warmup"], one["iters"]) for one in run.document["launches"]]
+    launches = [(one.scenario, one.repeat, one.warmup, one.iters) for one in run.document.launches]
     assert launches == [(name, repeat, 1, 2) for name in ("ddp", "dp") for repeat in range(3)]
-    assert run.document["workload"]["warmup"] == 1
+    assert run.document.workload.warmup == 1
     assert bench("check", run.path)[0] == 0
     code, out, _ = bench("compare", run.path, "--scenario", "dp")
     assert code == 0
@@ -149,12 +157,17 @@ def test_several_scenarios_and_launches_of_a_csv(bench: Bench) -> None:
 
 def test_the_json_of_pytorch_is_one_launch_of_side_by_side_ranks(bench: Bench) -> None:
     run = imported(bench, "ddp.json", json.dumps(pytorch()), "--model", "resnet50", "--world-size", "2")
-    workload = run.document["workload"]
-    assert (workload["model"], workload["global_batch"], workload["replicas"]) == ("resnet50", 8, 2)
-    assert workload["image_size"] is None, "what the script usually does is not what the file says"
-    said = run.document["imported"]
-    assert (said["kind"], said["distributed_backend"], said["bucket_size"]) == ("pytorch-ddp-benchmark", "nccl", 25)
-    assert "without loading data" in said["times"]
+    workload = run.document.workload
+    assert (workload.model, workload.global_batch, workload.replicas) == ("resnet50", 8, 2)
+    assert workload.image_size is None, "what the script usually does is not what the file says"
+    said = run.document.imported
+    assert said is not None
+    assert (said.kind, said.more["distributed_backend"], said.more["bucket_size"]) == (
+        "pytorch-ddp-benchmark",
+        "nccl",
+        25,
+    )
+    assert "without loading data" in said.times
     made = of_run(run)
     (scenario,) = made["scenarios"]
     assert scenario["scenario"] == "ddp"
@@ -173,13 +186,14 @@ def test_the_digest_that_lies_there_is_taken_and_one_of_another_form_is_made_aga
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
-    stored = json.loads((Path(run.path) / store.DIGEST).read_text())
+    stored = json.loads((Path(run.path) / DIGEST).read_text())
     assert stored == json.loads(json.dumps(of_run(run)))
-    loaded = stored | {"findings": run.document["validity"]}
-    assert between_runs.load(run.path) == loaded
+    loaded = stored | {"findings": encode(run.document.validity)}
+    assert nights.with_findings(run.path) == loaded
+    monkeypatch.setattr(digests, "VERSION", 2)
     monkeypatch.setattr(digest, "VERSION", 2)
-    assert between_runs.load(run.path) == loaded | {"digest_version": 2}
-    (Path(run.path) / store.DIGEST).write_text(json.dumps(stored | {"label": "better"}))
+    assert nights.with_findings(run.path) == loaded | {"digest_version": 2}
+    (Path(run.path) / DIGEST).write_text(json.dumps(stored | {"label": "better"}))
     code, _, err = bench("compare", run.path, "--scenario", "dp")
     assert (code, err.count("\n")) == (2, 1)
     assert "digest.json was changed after it was sealed" in err
@@ -189,7 +203,7 @@ def test_the_latest_run_is_one_that_was_measured(bench: Bench, tmp_path: Path) -
     ours = write_run(tmp_path / "results", [DDP])
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
     assert Path(run.path).parent == ours.parent
-    assert store.find("latest", "results").endswith(ours.name)
+    assert find("latest", "results").endswith(ours.name)
     assert bench("compare", run.id, "latest")[0] == 0
 
 
@@ -346,7 +360,7 @@ def test_a_disk_that_is_full_leaves_nothing(bench: Bench, tmp_path: Path, monkey
     def full(*about: object, **tables: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store.RunWriter, "put", full)
+    monkeypatch.setattr(RunWriter, "put", full)
     code, _, err = bench("import", "t.csv", "--scenario", "ddp")
     assert (code, err.count("\n")) == (2, 1)
     assert "No space left on device" in err

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.runs.store import find, read
+from bench.runs.names import find
+from bench.runs.reader import read
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--device", "cpu", "--model", "resnet18", "--image-size", "32", "--global-batch", "4", "--no-parity"]
@@ -40,8 +41,8 @@ def test_a_sampler_that_is_killed_in_the_middle_costs_samples_and_not_the_run(tm
     assert bench.returncode == 0, errors
 
     run = read(find("latest", str(tmp_path / "results")))
-    assert [launch["status"] for launch in run.document["launches"]] == ["ok", "ok"]
-    first, second = (launch["checks"] for launch in run.document["launches"])
+    assert [launch.status for launch in run.document.launches] == ["ok", "ok"]
+    first, second = (launch.checks for launch in run.document.launches)
     assert (first["sampling"], first["foreign"]) == (None, None)
     assert (second["sampling"]["memory"]["calls"] > 0, second["foreign"]) == (True, [])
     gap = run.memory[run.memory["used_mib"].isna()]

@@ -10,7 +10,7 @@ import pytest
 from conftest import Bench, CommandLine, in_this_process
 
 from bench.analyse.parity import SAME, WITHIN_HALF
-from bench.runs.store import read
+from bench.runs.reader import read
 from bench.sites.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from standin.documents import LATER, document, reference
+from standin.documents import launch as launched
 from standin.workloads import workload
 
 from bench import cli
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import PHASES
-from bench.runs import check, store
-from bench.runs.store import RunWriter, read
+from bench.core.records import PHASES, SCHEMA_VERSION
+from bench.runs import check
+from bench.runs.codec import encode
+from bench.runs.files import describe_files, seal_of
+from bench.runs.reader import read
+from bench.runs.tables import COLUMNS, to_table
+from bench.runs.writer import RunWriter
 
 pytestmark = pytest.mark.fault
 
@@ -54,24 +60,25 @@ def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:
 
 def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> dict[str, Any]:
     ranks = [{"rank": rank, "pid": 100 * launch + rank} for rank in range(2)]
-    head = {"launch": launch, "scenario": scenario, "repeat": 0, "status": status, "reason": None, "effective": None}
-    return {**head, "processes": 2, "ranks": ranks, "checks": {"conservation_ok": True}, **more}
+    head = {"launch": launch, "scenario": scenario, "status": status, "ranks": ranks}
+    found: dict[str, Any] = encode(launched(**head, checks={"conservation_ok": True}, **more))
+    return found
 
 
 def sound(out: Path, *, complete: bool = True) -> Path:
     """A run of three launches: two that ended well around one that was killed after two steps of rank 0."""
     writer = RunWriter(
         str(out),
-        {
-            "request": {"scenarios": ["ddp", "single", "dp"], "iters": ITERS},
-            "workload": {**asdict(WORKLOAD), "hash": WORKLOAD.hash()},
-        },
+        document(
+            request={"scenarios": ["ddp", "single", "dp"], "iters": ITERS},
+            workload={**asdict(WORKLOAD), "hash": WORKLOAD.hash()},
+        ),
     )
     (Path(writer.logs) / "launch-000-ddp-rank0.log").write_text("hello\n")
-    writer.add(record_of(0, "ddp"), steps=steps_of(0, "ddp"), memory=memory_of(0, "ddp"))
+    writer.add(launched(**record_of(0, "ddp")), steps=steps_of(0, "ddp"), memory=memory_of(0, "ddp"))
     failure = {"steps_kept": {"0": 2}}
-    writer.add(record_of(1, "single", "killed", failure=failure), steps=steps_of(1, "single", 1, 2))
-    writer.add(record_of(2, "dp"), steps=steps_of(2, "dp"), memory=memory_of(2, "dp"))
+    writer.add(launched(**record_of(1, "single", "killed", failure=failure)), steps=steps_of(1, "single", 1, 2))
+    writer.add(launched(**record_of(2, "dp")), steps=steps_of(2, "dp"), memory=memory_of(2, "dp"))
     writer.finish(complete=complete)
     return Path(writer.path)
 
@@ -84,8 +91,8 @@ def run(tmp_path: Path) -> Path:
 def resealed(run: Path, **changes: Any) -> None:
     """The run with another document and seals that fit it, as somebody who means it could make one."""
     document = json.loads((run / "run.json").read_text()) | changes
-    document["files"] = store.describe_files(str(run))
-    document["seal"] = store.seal_of(document)
+    document["files"] = encode(describe_files(str(run)))
+    document["seal"] = seal_of(document)
     (run / "run.json").write_text(json.dumps(document))
 
 
@@ -94,7 +101,7 @@ def rewritten(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any
 
     rows = pq.read_table(run / f"{name}.parquet").to_pylist()
     change(rows)
-    pq.write_table(store._table(rows, store.COLUMNS[name]), run / f"{name}.parquet")
+    pq.write_table(to_table(rows, COLUMNS[name]), run / f"{name}.parquet")
     resealed(run)
 
 
@@ -132,9 +139,12 @@ def test_rows_that_break_a_law_are_found(
     [
         ({"launches": [record_of(0, "ddp"), record_of(2, "dp")]}, "launches are numbered 0, 2"),
         ({"complete": False}, "is incomplete"),
-        ({"launches": [record_of(0, "ddp", "fine")]}, "launch 0 has the status 'fine', which there is not"),
-        ({"launches": [{"launch": 0}]}, "has a record that cannot be understood"),
-        ({"launches": [{}]}, "has a launch without a number"),
+        ({"launches": [record_of(0, "ddp", "fine")]}, "launch 0: unknown status 'fine'"),
+        ({"launches": [{"launch": 0}]}, "run.json: launches[0].scenario is missing"),
+        ({"launches": [{}]}, "run.json: launches[0].launch is missing"),
+        ({"launches": [record_of(0, "ddp") | {"mine": 1}]}, "run.json: launches[0].mine is unknown"),
+        ({"workload": 3}, "run.json: workload must be an object, not int"),
+        ({"launches": [record_of(0, "ddp") | {"repeat": "0"}]}, "run.json: launches[0].repeat must be int, not str"),
     ],
 )
 def test_a_document_that_does_not_hold_together_is_found(run: Path, changes: dict[str, Any], says: str) -> None:
@@ -151,7 +161,7 @@ def test_another_workload_than_its_hash_says_is_found(run: Path) -> None:
 
 def test_a_file_that_is_not_of_the_run_is_found(run: Path) -> None:
     (run / "logs" / "notes.txt").write_text("mine")
-    assert check.findings(str(run)) == [f"{run}/logs/notes.txt is no file of this run"]
+    assert check.findings(str(run)) == [f"{run}/logs/notes.txt does not belong to this run"]
 
 
 def test_an_edit_of_run_json_is_refused_by_name(run: Path) -> None:
@@ -174,19 +184,29 @@ def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.C
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_run_of_an_older_schema_is_read_as_one_of_this(run: Path, version: int) -> None:
     """As bench wrote it then: without what came later, and without the checksum of run.json."""
-    later = {3: ("superseded", "resumed", "batch_search", "seal"), 2: ("diagnostics", "reference", "precision")}
     document = json.loads((run / "run.json").read_text()) | {"schema_version": version}
-    for added, names in later.items():
-        for name in (*names, *(("validity", "parity") if added == 2 else ())):
+    for added, names in LATER.items():
+        for name in names:
             if version < added:
                 del document[name]
+    if version == 2:
+        document["precision"] = document.pop("interval_target")
     for launch in document["launches"]:
         launch.pop("failure", None)
     (run / "run.json").write_text(json.dumps(document))
     again = read(str(run))
-    for name in (*later[3][:3], *later[2], "validity", "parity"):
-        assert again.document[name] == store.EMPTY[name]
-    assert (again.document["schema_version"], len(again.steps)) == (version, 18)
+    assert [getattr(again.document, name) for name in (*LATER[2], *LATER[3])] == [
+        (),
+        None,
+        None,
+        (),
+        (),
+        (),
+        (),
+        None,
+        None,
+    ]
+    assert (again.document.schema_version, len(again.steps)) == (SCHEMA_VERSION, 18)
     assert check.findings(str(run)) == []
 
 
@@ -195,7 +215,7 @@ def test_rows_of_a_launch_that_was_cut_off_are_not_shown(tmp_path: Path) -> None
     path = sound(tmp_path, complete=False)
     document = json.loads((path / "run.json").read_text())
     document["launches"].pop()
-    document["seal"] = store.seal_of(document)
+    document["seal"] = seal_of(document)
     (path / "run.json").write_text(json.dumps(document))
     again = read(str(path), allow_incomplete=True)
     assert set(again.steps["launch"]) == {0, 1} and set(again.memory["launch"]) == {0, 2}
@@ -228,7 +248,7 @@ def test_a_damaged_table_of_an_incomplete_run_is_refused_or_harmless(
     whole = read(str(pristine))
     with damaged(pristine, data, name) as copy:
         document = json.loads((copy / "run.json").read_text()) | {"complete": False}
-        document["seal"] = store.seal_of(document)
+        document["seal"] = seal_of(document)
         (copy / "run.json").write_text(json.dumps(document))
         try:
             again = read(str(copy), allow_incomplete=True)
@@ -277,7 +297,7 @@ def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, 
     shutil.copytree(pristine, copy)
     document = json.loads((copy / "run.json").read_text()) | {key: value}
     with contextlib.suppress(ValueError):
-        document["seal"] = store.seal_of(document)
+        document["seal"] = seal_of(document)
     (copy / "run.json").write_text(json.dumps(document))
     assert check.findings(str(copy)) or (key, value) in (("diagnostics", []), ("superseded", []), ("reference", None))
 
@@ -348,17 +368,18 @@ def test_any_toml_is_taken_or_refused_in_one_line(
 
 
 def test_what_one_run_supersedes_is_not_in_the_next(tmp_path: Path) -> None:
-    first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
-    first.add(record_of(0, "ddp", "killed"))
-    first.supersede(first.document["launches"][0])
-    assert (first.document["launches"], len(first.document["superseded"])) == ([], 1)
-    assert RunWriter(str(tmp_path), {"request": {}, "workload": {}}).document["superseded"] == []
+    first = RunWriter(str(tmp_path), document())
+    first.add(launched(**record_of(0, "ddp", "killed")))
+    first.supersede(first.document.launches[0])
+    assert (first.document.launches, len(first.document.superseded)) == ((), 1)
+    assert RunWriter(str(tmp_path), document()).document.superseded == ()
 
 
 def test_a_failed_reference_is_superseded_and_the_numbers_go_on(tmp_path: Path) -> None:
-    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
-    writer.add(record_of(0, "ddp"))
-    writer.add_reference({"launch": 1, "status": "error", "replica_counts": [2]})
-    writer.supersede(writer.document["reference"])
-    assert writer.document["reference"] is None
-    assert store.next_launch(writer.document) == 2
+    writer = RunWriter(str(tmp_path), document())
+    writer.add(launched(**record_of(0, "ddp")))
+    failed = reference(launch=1, status="error")
+    writer.add_reference(failed)
+    writer.supersede(failed)
+    assert writer.document.reference is None
+    assert writer.document.next_launch == 2

@@ -14,7 +14,9 @@ from conftest import Executed, one_host, request_for
 
 from bench.experiments import launch
 from bench.plan import launches
-from bench.runs.store import RunWriter, check_writable, find
+from bench.runs.files import check_writable
+from bench.runs.names import find
+from bench.runs.writer import RunWriter
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker import host as worker_host

@@ -28,7 +28,7 @@ from standin.processes import (
 
 from bench import cli
 from bench.runs.check import findings
-from bench.runs.store import read, records_of
+from bench.runs.reader import read
 
 pytestmark = pytest.mark.fault
 
@@ -69,7 +69,7 @@ def test_after_a_sigkill_of_everything_the_run_is_resumed_and_nothing_done_twice
         ("single", "ok"),
         ("ddp", "ok"),
     ]
-    assert [record["launch"] for record in records_of(document)] == [0, 1, 2], "with the reference"
+    assert [record.launch for record in read(str(path)).document.records] == [0, 1, 2], "with the reference"
     assert (path / "logs" / "interrupted-launch-001-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
     assert len(read(str(path)).steps) == 3 * 17
@@ -257,7 +257,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_what_was_there_is_whole(
     assert "Traceback" not in shown
     (path,) = tmp_path.iterdir()
     assert all("is incomplete" in finding for finding in findings(str(path)))
-    assert len(read(str(path), allow_incomplete=True).document["launches"]) >= 1
+    assert len(read(str(path), allow_incomplete=True).document.launches) >= 1
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from conftest import measured
 
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
-from bench.runs.store import Run
+from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 
@@ -42,7 +42,7 @@ def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario
     scale, may be found to diverge, but not to be unknown. Where the first loss scale was too high, the run says that it
     cannot tell.
     """
-    (found,) = [row for row in all_ten.document["parity"] if row["scenario"] == scenario]
+    (found,) = [row for row in all_ten.document.parity if row["scenario"] == scenario]
     too_high = found["verdict"] is None and "the loss scaler skipped" in found["reason"]
     if scenario.endswith("_o3"):
         assert found["verdict"] not in (None, NOT_FINITE), found
@@ -68,14 +68,12 @@ def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
         )
     table = communication(one_gpu.document, rows).set_index("scenario")
     assert table.loc["single", "reason"] == "one process: there is nothing to synchronise"
-    for launch in one_gpu.document["diagnostics"]:
-        profile = launch["looks"][0]["profile"]
-        assert launch["status"] == "ok"
+    for launch in one_gpu.document.diagnostics:
+        profile = launch.looks[0].profile
+        assert launch.status == "ok"
         assert profile["categories"]["convolutions"] > 0
         assert Path(profile["trace"]).is_file()
-    costs = {
-        launch["scenario"]: launch["looks"][0]["profile"]["categories"] for launch in one_gpu.document["diagnostics"]
-    }
+    costs = {launch.scenario: launch.looks[0].profile.categories for launch in one_gpu.document.diagnostics}
     assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
 
 

@@ -6,13 +6,16 @@ No table is written: nobody who goes by digests opens one, and a night is writte
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from bench.analyse.digest import METRICS, VERSION
-from bench.core.records import SCHEMA_VERSION
-from bench.runs.store import DIGEST, EMPTY, seal_of
+from bench.runs.codec import encode
+from bench.runs.files import DIGEST, seal_of
+
+from .documents import document
 
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 STEADY = (100.0, 100.4, 99.7, 100.2, 99.9)
@@ -83,23 +86,20 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
     return usual | changes
 
 
-def write(folder: Path, said: Mapping[str, Any], *, padding: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """A sealed run folder with this digest. ``padding``: launches that make run.json as long as a real one."""
+def write(folder: Path, said: Mapping[str, Any]) -> Path:
+    """A sealed run folder with this digest."""
     path = folder / str(said["run"])
     path.mkdir(parents=True)
     content = _text(said)
     (path / DIGEST).write_bytes(content)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run": said["run"],
-        "request": {"scenarios": [one["scenario"] for one in said["scenarios"]]},
-        "workload": said["workload"],
-        "launches": list(padding),
-        **EMPTY,
-        "complete": True,
-        "files": {DIGEST: {"sha256": hashlib.sha256(content).hexdigest(), "rows": content.count(b"\n")}},
-    }
-    (path / "run.json").write_bytes(_text(document | {"seal": seal_of(document)}))
+    sealed = document(
+        run=said["run"],
+        request={"scenarios": [one["scenario"] for one in said["scenarios"]]},
+        workload=said["workload"],
+        complete=True,
+        files={DIGEST: {"sha256": hashlib.sha256(content).hexdigest(), "rows": content.count(b"\n")}},
+    )
+    (path / "run.json").write_bytes(_text(encode(replace(sealed, seal=seal_of(encode(sealed))))))
     return path
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from bench.analyse import digest as digests
 from bench.analyse import verdicts
-from bench.runs.store import DIGEST, read, seal_of
+from bench.runs.files import DIGEST, seal_of
+from bench.runs.reader import read
 
 from .runs import Launch, write_run
 
@@ -96,8 +97,7 @@ def _template(out: Path, scenarios: Sequence[str], launches: int) -> Path:
 
 def _digest(path: Path, *, gpu: bool) -> dict[str, Any]:
     run = read(str(path))
-    run.document.update(verdicts.of(run))
-    made = digests.of_run(run)
+    made = digests.of_run(verdicts.judged(run))
     for row in made["scenarios"]:
         row |= {"validity": "valid", "invalid": [], "parity": "same"}
     if gpu:

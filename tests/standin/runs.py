@@ -2,12 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.runs.store import RunWriter
+from bench.runs.document import State
+from bench.runs.writer import RunWriter
+
+from .documents import document
+from .documents import launch as launched
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | *pipe*"
 SECOND_NS = 1_000_000_000
@@ -62,6 +66,7 @@ class Launch:
     losses: list[float] | None = None
     checks: dict[str, Any] = field(default_factory=dict)
     apart_s: int = 100
+    ran: dict[str, Any] = field(default_factory=dict)
 
     def record(self, launch: int, repeat: int) -> dict[str, Any]:
         ran = bool(self.steps_ms)
@@ -86,7 +91,7 @@ class Launch:
             "status": self.status,
             "reason": self.reason,
             "first_failed_rank": 1 if self.status == "error" else None,
-            "effective": effective(self.strategy, self.precision) if ran else None,
+            "effective": effective(self.strategy, self.precision) | self.ran if ran else None,
             "checks": sound | self.checks if ran else {},
             "ranks": [
                 {"rank": rank, "pid": 100 * launch + rank, "initial_sha256": "a" * 64, "final_sha256": "b" * 64}
@@ -155,70 +160,69 @@ def write_run(
     host: str = "host",
     gpus: Sequence[dict[str, Any]] = (),
     also: Callable[[RunWriter], None] = lambda writer: None,
+    about: Mapping[str, dict[str, Any]] | None = None,
 ) -> Path:
     """A run folder with these launches, global batch 8, on the CPU unless there are ``gpus``, as in run.json.
 
-    ``also`` writes what is no measured launch.
+    ``also`` writes what is no measured launch. ``about``: other values in the parts of the document.
     """
     repeats: Counter[str] = Counter()
     names = scenarios or list(dict.fromkeys(launch.scenario for launch in launches))
-    writer = RunWriter(
-        str(out),
-        {
-            "bench": "0.1.0",
-            "request": {
-                "scenarios": names,
-                "devices": [gpu["uuid"] for gpu in gpus],
-                "warmup": 1,
-                "iters": 4,
-                "launches": max(1, len(launches) // max(1, len(names))),
-                "profile": "quick",
-                "impl": "auto",
-                "label": label,
-            },
-            "workload": {
-                "model": "resnet18",
-                "image_size": 32,
-                "global_batch": 8,
-                "replicas": replicas,
-                "device": "cuda" if gpus else "cpu",
-                "half": "fp16" if gpus else "bf16",
-                "warmup": 1,
-                "seed": 0,
-                "loss": "cross_entropy",
-                "optimizer": "sgd",
-                "learning_rate": 0.01,
-                "momentum": 0.9,
-                "weight_decay": 1e-4,
-                "data": "synthetic",
-                "hash": "0123456789abcdef0123",
-            },
-            "machine": {
-                "host": host,
-                "os": "Linux",
-                "cpu": f"A CPU of {host} $x_1$",
-                "cores_usable": 2,
-                "cores_online": 4,
-                "memory_gib": 8.0,
-                "gpus": list(gpus),
-                "environment": {"OMP_NUM_THREADS": "1"},
-            },
-            "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
-            "apex": {"kind": "absent", "version": None},
-            "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
+    parts: dict[str, Any] = {
+        "request": {
+            "scenarios": names,
+            "devices": [gpu["uuid"] for gpu in gpus],
+            "warmup": 1,
+            "iters": 4,
+            "launches": max(1, len(launches) // max(1, len(names))),
+            "profile": "quick",
+            "impl": "auto",
+            "label": label,
         },
-    )
+        "workload": {
+            "model": "resnet18",
+            "image_size": 32,
+            "global_batch": 8,
+            "replicas": replicas,
+            "device": "cuda" if gpus else "cpu",
+            "half": "fp16" if gpus else "bf16",
+            "warmup": 1,
+            "seed": 0,
+            "loss": "cross_entropy",
+            "optimizer": "sgd",
+            "learning_rate": 0.01,
+            "momentum": 0.9,
+            "weight_decay": 1e-4,
+            "data": "synthetic",
+            "hash": "0123456789abcdef0123",
+        },
+        "machine": {
+            "host": host,
+            "os": "Linux",
+            "cpu": f"A CPU of {host} $x_1$",
+            "cores_usable": 2,
+            "cores_online": 4,
+            "memory_gib": 8.0,
+            "gpus": list(gpus),
+            "environment": {"OMP_NUM_THREADS": "1"},
+        },
+        "versions": {"python": "3.11.0", "executable": "python", "torch": "2.9.0", "torchvision": "0.24.0"},
+        "apex": {"kind": "absent", "version": None},
+        "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
+    }
+    parts |= {name: parts[name] | values for name, values in (about or {}).items()}
+    writer = RunWriter(str(out), document(**parts))
     for number, launch in enumerate(launches):
         repeat = repeats[launch.scenario]
         repeats[launch.scenario] += 1
         writer.add(
-            launch.record(number, repeat),
+            launched(**launch.record(number, repeat)),
             steps=launch.step_rows(number, repeat),
             memory=launch.memory_rows(number),
             device=launch.device_rows(number),
         )
     also(writer)
-    writer.finish(complete=complete, **({"end": {"utc": "2026-01-02T03:05:15Z"}} if complete else {}))
+    writer.finish(complete=complete, end=State(utc="2026-01-02T03:05:15Z") if complete else None)
     return Path(writer.path)
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from standin import documents
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks, per_process
 from bench.analyse.steps import headline, per_launch, phases, summary
 from bench.core.records import MEMORY_COLUMNS
+from bench.runs.document import RunDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,12 +62,10 @@ def launch(number: int, scenario: str, status: str = "ok", reason: str | None = 
     }
 
 
-def document(*launches: dict[str, Any], global_batch: int = 8) -> dict[str, Any]:
-    return {
-        "request": {"scenarios": list(dict.fromkeys(entry["scenario"] for entry in launches))},
-        "workload": {"global_batch": global_batch},
-        "launches": list(launches),
-    }
+def document(*launches: dict[str, Any], global_batch: int = 8) -> RunDocument:
+    names = list(dict.fromkeys(entry["scenario"] for entry in launches))
+    about = {"request": {"scenarios": names}, "workload": {"global_batch": global_batch}}
+    return documents.document(**about, launches=list(launches))
 
 
 def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
@@ -383,7 +383,8 @@ BF16_O1: dict[str, Any] = {"precision": "O1", "precision_impl": "native", "compu
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_ran_is_said_in_words(ran: dict[str, Any] | None, words: str) -> None:
-    assert labels.what_ran(ran) == words
+    (launch,) = document({"scenario": "ddp", "effective": ran}).launches
+    assert labels.what_ran(launch.effective) == words
 
 
 @pytest.mark.parametrize("wrapper", [name for name in labels.PARALLEL if not name.startswith("apex.")])

@@ -1,11 +1,13 @@
 """The search for the largest batch, against devices whose truth is known."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin.documents import document
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, reserved_mib
@@ -19,6 +21,8 @@ from bench.plan.batch_search import (
     outcome,
     predicted_mib,
 )
+from bench.runs.document import RankRecord
+from bench.runs.writer import RunWriter
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -65,7 +69,7 @@ def test_a_good_expectation_is_there_in_few_tries() -> None:
         peak = 1500.0 + 120.0 * batch + 7 * (batch % 5)
         fits = peak <= (1 - KEPT_FREE) * 81920.0
         tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_img_s=1.0))
-    assert outcome(tries)["largest"] == 635 and len(tries) <= 10, tries
+    assert outcome(tries, None).largest == 635 and len(tries) <= 10, tries
     assert 625 <= tries[2].global_batch <= 645, "the third is there already"
 
 
@@ -97,9 +101,13 @@ def test_the_fullest_device_counts_all_of_its_processes_at_one_moment() -> None:
 
 
 def test_what_torch_reserved_counts_all_ranks_on_a_device() -> None:
-    ranks = [{"allocator": {"max_reserved_mib.a": size, "max_allocated_mib.a": 99.0}} for size in (5.0, 6.0)]
-    assert reserved_mib([*ranks, {"allocator": {"max_reserved_mib.b": 10.0}}, {"allocator": None}]) == 11.0
-    assert reserved_mib([{"allocator": {"max_rss_mib": 7.0}}]) is None
+    ranks = [rank({"max_reserved_mib.a": size, "max_allocated_mib.a": 99.0}) for size in (5.0, 6.0)]
+    assert reserved_mib([*ranks, rank({"max_reserved_mib.b": 10.0}), rank(None)]) == 11.0
+    assert reserved_mib([rank({"max_rss_mib": 7.0})]) is None
+
+
+def rank(allocator: dict[str, float] | None) -> RankRecord:
+    return RankRecord(rank=0, pid=1, allocator=allocator)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +122,7 @@ def test_what_torch_reserved_counts_all_ranks_on_a_device() -> None:
 def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
     used_mib: float | None, reserved: float | None, peak_mib: float | None, why_not: str | None
 ) -> None:
-    ranks = [{"allocator": None if reserved is None else {"max_reserved_mib.a": reserved}}]
+    ranks = [rank(None if reserved is None else {"max_reserved_mib.a": reserved})]
     record = SimpleNamespace(status="ok", reason=None, ranks=ranks)
     memory = [{"device": "a", "t_ns": 1, "used_mib": used_mib}]
     steps = [{"warmup": False, "step": 1, "step_ms": 1.0}]
@@ -123,32 +131,28 @@ def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
     assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
 
 
-def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, None, 10.0)
+def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch, tmp_path, None, 10.0)
     one = Try(global_batch=128, why_not="nobody tells", throughput_img_s=1.0)
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
     found = device.search()["a"]
-    assert (found["largest"], found["why_not"], found["stopped_by"]) == (None, "nobody tells", "failure")
+    assert (found.largest, found.why_not, found.stopped_by) == (None, "nobody tells", "failure")
 
 
 def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
-    found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")])
-    assert found == {
-        "largest": 2,
-        "throughput_img_s": 20.0,
-        "peak_mib": 300.0,
-        "too_large": 4,
-        "why_not": "near",
-        "tries": 3,
-    }
-    assert outcome([Try(global_batch=1, why_not="oom")])["largest"] is None
+    found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")], None)
+    assert (found.largest, found.throughput_img_s, found.peak_mib) == (2, 20.0, 300.0)
+    assert (found.too_large, found.why_not, found.tries) == (4, "near", 3)
+    assert outcome([Try(global_batch=1, why_not="oom")], None).largest is None
 
 
 class Device:
     """A GPU of 80 GB on which every try takes a while of a clock that is set."""
 
     def __init__(
-        self, patch: pytest.MonkeyPatch, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
+        self, patch: pytest.MonkeyPatch, out: Path, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
     ) -> None:
         self.now_s, self.tried = 0.0, list[int]()
         patch.setattr(batch_search.time, "monotonic", lambda: self.now_s)
@@ -167,36 +171,40 @@ class Device:
         found = [SimpleNamespace(name=name, strategy=SimpleNamespace(replicas=lambda parts: 1)) for name in ("a", "b")]
         self.run: Any = SimpleNamespace(
             request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
-            writer=SimpleNamespace(
-                document={"machine": {"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]}, "batch_search": None}
-            ),
+            writer=RunWriter(str(out), document(machine={"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]})),
             runnable=found,
         )
 
     def search(self) -> dict[str, Any]:
         batch_search.search_each(self.run)
-        return dict(self.run.writer.document["batch_search"]["scenarios"])
+        return dict(self.run.writer.document.batch_search.scenarios)
 
 
-def test_without_a_budget_the_search_goes_on_until_the_largest_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, None, 10.0)
+def test_without_a_budget_the_search_goes_on_until_the_largest_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch, tmp_path, None, 10.0)
     found = device.search()
     assert device.tried[:3] == [128, 256, 636]
-    assert [(one["largest"], one["too_large"], one["stopped_by"]) for one in found.values()] == [(636, 637, None)] * 2
+    assert [(one.largest, one.too_large, one.stopped_by) for one in found.values()] == [(636, 637, None)] * 2
 
 
-def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(monkeypatch, 50.0, 10.0)
+def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch, tmp_path, 50.0, 10.0)
     first, second = device.search().values()
-    assert (first["tries"], second["tries"]) == (2, 3), "25 s and then the 30 s that are left"
-    assert first["stopped_by"] == second["stopped_by"] == "budget" and device.now_s == 50.0
-    assert (first["largest"], first["too_large"]) == (256, None)
+    assert (first.tries, second.tries) == (2, 3), "25 s and then the 30 s that are left"
+    assert first.stopped_by == second.stopped_by == "budget" and device.now_s == 50.0
+    assert (first.largest, first.too_large) == (256, None)
 
 
-def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one["tries"] for one in Device(monkeypatch, 1.0, 10.0).search().values()] == [1, 1]
-    found = Device(monkeypatch, None, 10.0, breaks_at=200).search()["a"]
-    assert (found["largest"], found["failed"], found["stopped_by"]) == (128, True, "failure")
+def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert [one.tries for one in Device(monkeypatch, tmp_path, 1.0, 10.0).search().values()] == [1, 1]
+    found = Device(monkeypatch, tmp_path, None, 10.0, breaks_at=200).search()["a"]
+    assert (found.largest, found.failed, found.stopped_by) == (128, True, "failure")
 
 
 def test_a_try_of_twice_the_batch_is_expected_to_take_longer_where_the_last_one_did() -> None:

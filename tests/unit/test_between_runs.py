@@ -13,6 +13,7 @@ from standin.runs import DDP, write_run
 
 from bench.analyse import between_runs, comparison
 from bench.analyse.between_runs import NOT_COMPARABLE, Row, of_memory
+from bench.history import nights
 from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
 
 Digest = dict[str, Any]
@@ -333,7 +334,7 @@ def test_there_is_no_plot_of_nothing(base: Digest) -> None:
 def test_an_older_run_gets_its_digest_made(tmp_path: Path) -> None:
     """The recorded form and the one that is made from the tables are the same."""
     path = write_run(tmp_path, [DDP] * 3)
-    made = between_runs.load(str(path))
+    made = nights.with_findings(str(path))
     assert made["run"] == path.name
     assert [one["step_ms"] for one in made["scenarios"][0]["launches"]] == [40.0] * 3
     assert made["scenarios"][0]["memory_source"] == "rss"

@@ -5,21 +5,22 @@ import json
 from typing import Any
 
 import pytest
+from standin.documents import launch
 from standin.runs import DDP, FINITE, GONE, effective, write_run
 
 from bench.analyse import verdicts
 from bench.analyse.comparable import differences, key, obstacles, scenario_obstacle
 from bench.analyse.digest import of_run
 from bench.analyse.labels import what_ran
-from bench.runs import store
+from bench.runs.reader import read as read_run
 
 Digest = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Digest:
-    run = store.read(str(write_run(tmp_path_factory.mktemp("results"), [DDP, FINITE, GONE])))
-    run.document.update(verdicts.of(run))
+    run = read_run(str(write_run(tmp_path_factory.mktemp("results"), [DDP, FINITE, GONE])))
+    run = verdicts.judged(run)
     made: Digest = json.loads(json.dumps(of_run(run)))
     return made
 
@@ -161,7 +162,8 @@ def test_what_ran_is_what_is_compared_and_not_its_name(base: Digest, new: Digest
 
 def test_apex_with_and_without_its_kernels_are_two_things(base: Digest, new: Digest) -> None:
     for digest, kernels in ((base, True), (new, False)):
-        ran = effective("ddp", "O2") | {"precision_impl": "apex", "apex_kernels": kernels}
+        about = effective("ddp", "O2") | {"precision_impl": "apex", "apex_kernels": kernels}
+        ran = launch(effective=about).effective
         digest["scenarios"][1]["what_ran"] = what_ran(ran)
     assert scenario_obstacle(base["scenarios"][1], new["scenarios"][1]) == (
         "something else ran: torch DDP · gloo ×2 · apex O2 bf16 against torch DDP · gloo ×2 · apex (Python) O2 bf16"

@@ -215,7 +215,7 @@ def test_the_next_run_that_is_named_measures_the_same_work(
 
 @pytest.mark.parametrize("folder", ["results", "elsewhere"])
 def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench.runs.store import find
+    from bench.runs.names import find
 
     monkeypatch.chdir(tmp_path)
     path = tmp_path / folder / "20260101T000000Z-00000000"

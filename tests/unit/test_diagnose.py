@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import measured
+from standin.documents import diagnostic, document
 from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
@@ -19,7 +21,8 @@ from torch.autograd.profiler_util import FunctionEvent
 from bench.analyse.communication import communication, mean_interval
 from bench.analyse.overview import overview
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
-from bench.runs.store import Run
+from bench.runs.codec import encode
+from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker import diagnose
@@ -72,10 +75,10 @@ def probe(run: Run, scenario: str, name: str) -> pd.DataFrame:
 
 def about(run: Run, scenario: str) -> dict[str, Any]:
     """What rank 0 said of its looks."""
-    (launch,) = [launch for launch in run.document["diagnostics"] if launch["scenario"] == scenario]
-    assert launch["status"] == "ok", launch["reason"]
-    looks: dict[str, Any] = launch["looks"][0]
-    return looks
+    (launch,) = [launch for launch in run.document.diagnostics if launch.scenario == scenario]
+    assert launch.status == "ok", launch.reason
+    seen: dict[str, Any] = encode(launch.looks[0])
+    return seen
 
 
 @pytest.mark.parametrize("scenario", ["ddp", "apex_ddp"])
@@ -86,7 +89,7 @@ def test_steps_with_and_without_synchronisation_take_turns_abba(run: Run, scenar
         assert mine["synchronised"].tolist() == [True, False, False, True] * (PAIRS // 2)
         assert mine["pair"].tolist() == [step // 2 for step in range(2 * PAIRS)]
         assert (mine[[f"{phase}_ms" for phase in PHASES]] >= 0).all(axis=None)
-    assert about(run, scenario)["pairs_reason"] is None
+    assert about(run, scenario)["reasons"]["pairs"] is None
 
 
 def test_the_logger_of_ddp_has_a_row_a_step_and_no_more_overlap_than_communication(run: Run) -> None:
@@ -112,7 +115,7 @@ def test_by_pairs_alone_where_there_is_no_logger(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_told_is_null_with_the_reason(run: Run, scenario: str, reason: str) -> None:
-    assert about(run, scenario)["pairs_reason"] == reason
+    assert about(run, scenario)["reasons"]["pairs"] == reason
     row = communication(run.document, run.diagnostics).set_index("scenario").loc[scenario]
     assert row["reason"] == reason
     figures = [name for name in row.index if name.endswith("_ms")]
@@ -134,15 +137,15 @@ def test_logger_and_paired_difference_agree_or_the_row_says_by_what_they_differ(
 
 
 def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
-    measured = {launch["launch"] for launch in run.document["launches"]}
-    diagnostic = {launch["launch"] for launch in run.document["diagnostics"]}
+    measured = {launch.launch for launch in run.document.launches}
+    diagnostic = {launch.launch for launch in run.document.diagnostics}
     assert len(measured) == len(diagnostic) == len(SCENARIOS) and not measured & diagnostic
     assert set(run.steps["launch"]) == measured == set(run.memory["launch"])
     assert set(run.diagnostics["launch"]) <= diagnostic
     assert (overview(run)["launches"] == 1).all()
     assert run.steps.groupby("launch")["step"].nunique().eq(1 + ITERS).all()
-    for finding in run.document["validity"]:
-        assert finding["launch"] is None or finding["launch"] in measured
+    for finding in run.document.validity:
+        assert finding.launch is None or finding.launch in measured
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -156,7 +159,7 @@ def test_a_trace_of_every_rank_opens_and_has_the_phases_in_it(run: Run, scenario
         phases = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
         assert {phase: phases[phase] for phase in PHASES} == dict.fromkeys(PHASES, diagnose.PROFILED_STEPS)
         assert all(event["dur"] > 0 for event in events if event["name"] in PHASES and event.get("ph") == "X")
-        assert f"traces/{file.name}" in run.document["files"], "sealed with the rest"
+        assert f"traces/{file.name}" in run.document.files, "sealed with the rest"
 
 
 def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:
@@ -287,9 +290,10 @@ def logger_rows(*ranks: list[tuple[float, float, float]]) -> list[dict[str, Any]
 
 
 def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None = None) -> Any:
-    launch = {"scenario": "ddp", "status": status, "reason": reason, "looks": [{"pairs_reason": None}]}
+    looks = [{"profile": {"step_ms": 1.0, "categories": {}}}]
+    launch = diagnostic(status=status, reason=reason, looks=looks)
     table = pd.DataFrame(rows, columns=list(DIAGNOSTIC_COLUMNS))
-    (row,) = communication({"diagnostics": [launch]}, table).to_dict("records")
+    (row,) = communication(replace(document(), diagnostics=(launch,)), table).to_dict("records")
     return row
 
 

@@ -8,13 +8,13 @@ from standin.runs import APEX, DDP, FAST, GONE, write_run
 
 from bench.analyse import verdicts
 from bench.analyse.digest import METRICS, of_run
-from bench.runs import store
+from bench.runs.reader import read as read_run
 
 
 @pytest.fixture
 def digest(tmp_path: Path) -> dict[str, object]:
-    run = store.read(str(write_run(tmp_path, [DDP, DDP, FAST, APEX, GONE])))
-    run.document.update(verdicts.of(run))
+    run = read_run(str(write_run(tmp_path, [DDP, DDP, FAST, APEX, GONE])))
+    run = verdicts.judged(run)
     made: dict[str, object] = json.loads(json.dumps(of_run(run), allow_nan=False))
     return made
 

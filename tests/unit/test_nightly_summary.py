@@ -1,12 +1,16 @@
 """What the summary of a night says, on nights whose figures are known."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import gated
+from standin.documents import document
 
-from bench.runs.store import RunWriter
+from bench.runs.digests import VERSION
+from bench.runs.writer import RunWriter
 from nightly import summary
 from nightly.summary import bars
 
@@ -17,6 +21,7 @@ def digest(run: str, step_ms: float | None, image_size: int = 224, status: str =
     """A night of one scenario with three launches around ``step_ms``; none where it is None."""
     launches = [] if step_ms is None else [step_ms * factor for factor in (0.5, 1.0, 2.0)]
     return {
+        "digest_version": VERSION,
         "run": run,
         "profile": "nightly",
         "git": {"commit": "0123456789abcdef", "dirty": True},
@@ -49,8 +54,7 @@ def night(tmp_path: Path) -> Path:
 
 
 def put(folder: Path, content: dict[str, Any]) -> None:
-    (folder / content["run"]).mkdir(parents=True)
-    (folder / content["run"] / "digest.json").write_text(json.dumps(content))
+    gated.write(folder, content)
 
 
 def written(night: Path, code: int = 0, gate: str = "0", kept: bool = True) -> str:
@@ -101,7 +105,8 @@ def test_a_row_is_of_the_last_twenty_nights(night: Path) -> None:
 
 
 def test_a_scenario_that_failed_has_no_figures_and_says_how(night: Path) -> None:
-    (night / "out" / "results" / LATEST / "digest.json").write_text(json.dumps(digest(LATEST, None, status="oom")))
+    shutil.rmtree(night / "out" / "results")
+    put(night / "out" / "results", digest(LATEST, None, status="oom"))
     text = written(night, code=12, gate="12")
     assert row(text) == ["ddp\\_o2", "-", "-", "-", "oom", "·"]
     assert "mermaid" not in text, "there is nothing to draw"
@@ -177,7 +182,7 @@ def test_a_warning_ends_the_night_where_that_is_asked_for(night: Path) -> None:
 
 
 def test_a_run_is_kept_only_as_it_was_sealed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    writer = RunWriter(str(tmp_path), document())
     assert summary.main(["sealed", writer.path]) == 1
     assert "nightly: error: " in (said := capsys.readouterr().out) and "is incomplete" in said
     writer.finish(complete=True)

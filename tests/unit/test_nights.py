@@ -8,10 +8,15 @@ import pytest
 from standin import gated
 from standin.runs import DDP, FAST, write_run
 
+from bench.analyse import verdicts
 from bench.analyse.digest import of_run
+from bench.analyse.verdicts import judged
 from bench.core.errors import RequestError
 from bench.history import nights
-from bench.runs import store
+from bench.runs.document import State
+from bench.runs.files import seal_of
+from bench.runs.reader import read as read_run
+from bench.runs.writer import RunWriter
 
 UTC = "2026-01-03T00:00:00Z"
 
@@ -25,8 +30,9 @@ def night(folder: Path, day: int) -> Path:
 def run_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a digest, as ``bench run`` leaves it."""
     path = write_run(tmp_path_factory.mktemp("template"), [DDP, FAST], complete=False)
-    writer = store.RunWriter.reopen(str(path))
-    writer.finish(complete=True, digest=of_run(writer.frames()), end={"utc": UTC})
+    writer = RunWriter.reopen(str(path))
+    writer.judge(**verdicts.of(writer.frames()))
+    writer.finish(complete=True, digest=of_run(writer.frames()), end=State(utc=UTC))
     return path
 
 
@@ -53,8 +59,8 @@ def test_nights_are_in_the_order_of_their_start_and_not_of_their_names(history: 
 
 
 def test_a_sealed_digest_is_read_and_not_made_again(run_with_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = nights.Night(path=str(run_with_tables), digest=of_run(store.read(str(run_with_tables))))
-    monkeypatch.setattr(store, "read", lambda path: pytest.fail(f"{path} was read whole"))
+    whole = nights.Night(path=str(run_with_tables), digest=of_run(judged(read_run(str(run_with_tables)))))
+    monkeypatch.setattr(nights, "read_run", lambda path, **how: pytest.fail(f"{path} was read whole"))
     assert nights.read(str(run_with_tables.parent)).nights == [whole]
 
 
@@ -66,13 +72,14 @@ def test_a_run_without_a_usable_digest_gets_one(
     path = Path(shutil.copytree(run_with_tables, tmp_path / "history" / run_with_tables.name))
     document = json.loads((path / "run.json").read_text())
     if spoil == "another version":
+        monkeypatch.setattr("bench.runs.digests.VERSION", 99)
         monkeypatch.setattr("bench.analyse.digest.VERSION", 99)
     elif spoil == "another layout of run.json":
         (path / "run.json").write_text(json.dumps(document))
     else:  # as a bench before digests left it
         (path / "digest.json").unlink()
         del document["files"]["digest.json"]
-        document["seal"] = store.seal_of(document)
+        document["seal"] = seal_of(document)
         (path / "run.json").write_text(json.dumps(document, indent=1) + "\n")
     found = nights.read(str(path.parent))
     assert found.left_out == []
@@ -159,7 +166,7 @@ def test_what_was_accepted_holds_for_the_run_as_it_was(history: Path) -> None:
         one.id: f"because of {one.id}" for one in (first, second, third)
     }
     resumed = json.loads((Path(second.path) / "run.json").read_text()) | {"resumed": ["later"]}
-    resumed["seal"] = store.seal_of(resumed)
+    resumed["seal"] = seal_of(resumed)
     (Path(second.path) / "run.json").write_text(json.dumps(resumed, indent=1) + "\n")
     shutil.rmtree(third.path)
     (history / "accepted" / "torn.json").write_text('{"run": ')

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import Executed, one_host, request_for
+from standin.documents import document
 from standin.workloads import with_settings
 
 from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
@@ -77,13 +78,9 @@ def judge(
         "effective": KINDS[kind] | {"replicas": replicas},
         "checks": held | checks,
     }
-    document = {
-        "launches": [launch],
-        "workload": {"warmup": 1},
-        "reference": about or {"status": "ok", "reason": None, "unit_roundoff": U_BF16},
-    }
-    if about == {}:
-        document["reference"] = None
+    known = {"launch": 9, "replica_counts": [2], "status": "ok", "half": "bf16", "unit_roundoff": U_BF16}
+    held_against = None if about == {} else known | (about or {})
+    run = document(launches=[launch], workload={"warmup": 1}, reference=held_against)
     mine = numbers("gradient", gradient or [1.0, 0.0, off], rank=0)
     mine += numbers("gradient", other_rank, rank=1) if other_rank else []
     mine = [row | {"launch": 0} for row in mine]
@@ -96,7 +93,7 @@ def judge(
             for rank in (0, 1)
         ]
     )
-    (row,) = parity(document, steps, numerics).to_dict("records")
+    (row,) = parity(run, steps, numerics).to_dict("records")
     return row
 
 

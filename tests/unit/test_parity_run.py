@@ -14,7 +14,7 @@ from conftest import measured
 
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
-from bench.runs.store import Run
+from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
 
 WELL_CONDITIONED = {"image_size": 64, "global_batch": 16}
@@ -77,7 +77,7 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def row(run: Run, scenario: str) -> dict[str, object]:
-    (found,) = [row for row in run.document["parity"] if row["scenario"] == scenario]
+    (found,) = [row for row in run.document.parity if row["scenario"] == scenario]
     return dict(found)
 
 
@@ -113,13 +113,13 @@ def test_a_broken_recipe_is_told_from_the_others_and_why(run: Run, scenario: str
     found = row(run, scenario)
     assert found["verdict"] == verdict, found
     assert reason in str(found["reason"])
-    (finding,) = [f for f in run.document["validity"] if f["scenario"] == scenario and f["code"] == verdict]
-    assert finding["severity"] == "invalid" and finding["text"] == found["reason"]
+    (finding,) = [f for f in run.document.validity if f.scenario == scenario and f.code == verdict]
+    assert finding.severity == "invalid" and finding.text == found["reason"]
 
 
 def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: Run) -> None:
     table = overview(run).set_index("scenario")
-    chosen = run.document["recommendation"]
+    chosen = run.document.recommendation
     faster = overview(run)
     faster.loc[faster["scenario"].isin(BROKEN), "throughput_img_s"] *= 100.0  # on a busy machine no order is sure
     again = recommendation(faster)
@@ -134,8 +134,8 @@ def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: 
 def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
     losses = run.steps[run.steps["scenario"] == "poisoned"].groupby("step")["loss"].first()
     assert losses[:3].map(math.isfinite).all() and losses[3:].isna().all()
-    (launch,) = [launch for launch in run.document["launches"] if launch["scenario"] == "poisoned"]
-    assert (launch["status"], launch["checks"]["finite_loss"]) == ("ok", False)
+    (launch,) = [launch for launch in run.document.launches if launch.scenario == "poisoned"]
+    assert (launch.status, launch.checks.finite_loss) == ("ok", False)
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
@@ -144,9 +144,9 @@ def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
 
 
 def test_the_reference_is_no_launch(run: Run) -> None:
-    assert run.document["reference"]["status"] == "ok"
-    assert run.document["reference"]["replica_counts"] == [2]
-    assert len(run.document["launches"]) == 1 + len(BROKEN)
+    assert run.document.reference.status == "ok"
+    assert run.document.reference.replica_counts == [2]
+    assert len(run.document.launches) == 1 + len(BROKEN)
     assert set(run.steps["scenario"]) == {IN_ORDER, *BROKEN}
     assert run.numerics.loc[run.numerics["rank"].isna(), "quantity"].isin(["loss", "gradient", "alone"]).all()
 

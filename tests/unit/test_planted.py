@@ -16,7 +16,7 @@ from conftest import measured
 
 from bench.analyse import steps as analysis
 from bench.analyse.overview import overview
-from bench.runs.store import Run
+from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
 
 WARMUP, ITERS = 3, 45
@@ -135,8 +135,8 @@ def more_headline_ms(run: Run, scenario: str) -> float:
 
 def codes(run: Run, scenario: str) -> dict[str, str]:
     """The findings about the launch of a scenario, with their severity, as they stand in run.json."""
-    about = [finding for finding in run.document["validity"] if finding["scenario"] == scenario]
-    return {finding["code"]: finding["severity"] for finding in about if finding["launch"] is not None}
+    about = [finding for finding in run.document.validity if finding.scenario == scenario]
+    return {finding.code: finding.severity for finding in about if finding.launch is not None}
 
 
 def test_20_ms_in_the_data_loader_are_20_ms_of_data_and_of_the_step(run: Run, meets: Meets) -> None:
@@ -172,11 +172,9 @@ def test_input_that_is_waited_for_is_found(run: Run) -> None:
 def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, meets: Meets) -> None:
     assert codes(run, "slow_start")["unsteady"] == "warning"
     (finding,) = [
-        finding
-        for finding in run.document["validity"]
-        if finding["scenario"] == "slow_start" and finding["code"] == "unsteady"
+        finding for finding in run.document.validity if finding.scenario == "slow_start" and finding.code == "unsteady"
     ]
-    assert "faster than its first" in finding["text"] and "--warmup" in finding["remedy"]
+    assert "faster than its first" in finding.text and "--warmup" in finding.remedy
 
     def check(run: Run) -> None:
         drift = analysis.per_launch(run.steps).set_index("scenario").loc["slow_start", "drift"]
@@ -187,7 +185,7 @@ def test_a_first_third_that_is_twice_as_slow_is_unsteady(run: Run, meets: Meets)
 
 def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> None:
     assert codes(run, "uneven")["skew"] == "warning"
-    texts = [f["text"] for f in run.document["validity"] if f["scenario"] == "uneven" and f["code"] == "skew"]
+    texts = [f.text for f in run.document.validity if f.scenario == "uneven" and f.code == "skew"]
     assert "rank 1 is slowest most often" in texts[0]
 
 
@@ -200,16 +198,16 @@ def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(
 
 def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
     assert codes(run, "hidden")["phases"] == "invalid"
-    (launch,) = [launch for launch in run.document["launches"] if launch["scenario"] == "hidden"]
+    (launch,) = [launch for launch in run.document.launches if launch.scenario == "hidden"]
     window_ms = run.steps[(run.steps["scenario"] == "hidden") & ~run.steps["warmup"]].groupby("rank")["step_ms"].sum()
-    assert launch["checks"]["conservation_error"] == pytest.approx(50 / (window_ms.min() + 50), rel=0.2)
-    assert {"greedy", "hidden"} <= set(run.document["recommendation"]["left_out"])
+    assert launch.checks.conservation_error == pytest.approx(50 / (window_ms.min() + 50), rel=0.2)
+    assert {"greedy", "hidden"} <= set(run.document.recommendation.left_out)
 
 
 def test_without_a_reference_no_verdict_on_numerics_is_given_and_the_reason_is(run: Run) -> None:
-    assert run.document["reference"] is None
-    assert len(run.document["parity"]) == len(PLANTED)
-    for row in run.document["parity"]:
+    assert run.document.reference is None
+    assert len(run.document.parity) == len(PLANTED)
+    for row in run.document.parity:
         if row["scenario"] != "uneven":  # its ranks hold different weights, which needs no reference to be seen
             assert row["verdict"] is None and "--no-parity" in row["reason"]
     assert not (Path(run.path) / "numerics.parquet").exists() or run.numerics["rank"].notna().all()

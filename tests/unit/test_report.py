@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from standin.documents import ran_with
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, write_run
 
 from bench import report
@@ -28,6 +29,7 @@ from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
 from bench.report import drawing, plots, tables
+from bench.runs.document import Tf32
 
 PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
 
@@ -353,8 +355,8 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
 
 def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
     run = Analysed.read(str(write_run(tmp_path, [DDP, FAST, APEX])))
-    for launch, benchmark in zip(run.document["launches"], (True, False, None), strict=True):
-        launch["effective"] |= {"cudnn_benchmark": benchmark, "tf32": {"cudnn": True, "matmul": False}}
+    tf32 = Tf32(cudnn=True, matmul=False)
+    run = ran_with(run, *({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None)))
     table = tables.details_table(run)
     column = [column.heading for column in table.columns].index("cuDNN autotuning")
     assert [row[column].text for row in table.rows] == ["on", "off", "–"]
@@ -376,7 +378,7 @@ def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
 def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
     run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
-    (launch,) = run.document["launches"]
+    (launch,) = run.document.launches
     born_s = 1.025 - 1.5
     assert memory_timeline.start_ns(launch, run.memory, run.steps) == pytest.approx(born_s * SECOND_NS)
     line = memory_timeline.timeline(launch, run.memory, run.steps)
@@ -608,11 +610,11 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
     assert said.startswith("The fastest is ddp with 200.0 images a second")
     (path,) = tmp_path.iterdir()
     run = Analysed.read(str(path))
-    assert {name: launch["launch"] for name, launch in shown(run.document, run.steps).items()} == {
+    assert {name: launch.launch for name, launch in shown(run.document, run.steps).items()} == {
         "ddp": 0,
         "ddp_o2": 2,
     }
-    assert shown(run.document, run.steps[run.steps["launch"] == 1])["ddp_o2"]["status"] == "killed"
+    assert shown(run.document, run.steps[run.steps["launch"] == 1])["ddp_o2"].status == "killed"
 
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:

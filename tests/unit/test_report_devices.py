@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from standin.documents import LATER
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, write_run
 from test_report import Page, plot_of, svg_texts
@@ -24,7 +25,7 @@ from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.core.records import LATER_COLUMNS
 from bench.report import device_plots, device_tables, plots, tables
-from bench.runs.store import EMPTY, RunWriter
+from bench.runs.writer import RunWriter
 
 HOT = replace(DDP2, scenario="ddp_o2", precision="O2", bits={FIRST: 0x40}, watts={FIRST: 350.0, SECOND: 355.0})
 HIDDEN = replace(
@@ -189,7 +190,7 @@ def test_on_the_cpu_resident_sizes_stand_with_why_the_proportional_ones_are_unkn
     table = device_tables.beside_torch_table(run)
     assert cells(table) == [["ddp", "0", "0", "0", "300", "–", "–"], ["ddp", "0", "1", "1", "200", "–", "–"]]
     assert table is not None and "PSS is unknown: there is no sample of it." in table.notes
-    assert resident(run.document["launches"], run.memory)["launch"].unique().tolist() == [0]
+    assert resident(run.document.launches, run.memory)["launch"].unique().tolist() == [0]
 
 
 # Energy, power and heat
@@ -358,7 +359,7 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
         pq.write_table(table.drop_columns([*LATER_COLUMNS & set(table.column_names)]), folder / f"{name}.parquet")
     document = json.loads((folder / "run.json").read_text())
     document |= {"schema_version": 1, "complete": False}
-    for key in ("seal", *EMPTY):
+    for key in (*LATER[2], *LATER[3]):
         del document[key]
     for launch in document["launches"]:
         for rank in launch["ranks"]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from standin.documents import LATER, changed, diagnostic, ran_with, reference
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
@@ -25,7 +26,8 @@ from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
 from bench.report import plots, tables, verdict_tables
 from bench.report.page import facts
-from bench.runs.store import EMPTY, RunWriter
+from bench.runs.codec import encode
+from bench.runs.writer import RunWriter
 
 STEPS = 5
 CATEGORIES = {"casts": 4.0, "loss scaling": 0.0, "convolutions": 20.0, "other": 6.0}
@@ -51,8 +53,7 @@ def with_reference(*gradients: tuple[int, str, float]) -> Callable[[RunWriter], 
         for launch, scenario, second in gradients:
             mine = {"launch": launch, "scenario": scenario, "rank": 0, "replicas": None, "twin": None}
             rows += [{**mine, "quantity": "gradient", "position": at, "value": (1.0, second)[at]} for at in (0, 1)]
-        about = {"launch": 99, "replica_counts": [1, 2], "status": "ok", "reason": None, "half": "bf16"}
-        writer.add_reference({**about, "unit_roundoff": 2.0**-8}, numerics=rows)
+        writer.add_reference(reference(unit_roundoff=2.0**-8), numerics=rows)
 
     return write
 
@@ -81,9 +82,9 @@ def diagnosed(writer: RunWriter) -> None:
             "effective": effective(strategy, "O0"),
             "looks": [{"pairs_reason": None, "profile": profile}],
         }
-        writer.add_diagnostic(record, diagnostics=rows)
+        writer.add_diagnostic(diagnostic(**record), diagnostics=rows)
     gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
-    writer.add_diagnostic({**gone, "effective": None, "looks": []})
+    writer.add_diagnostic(diagnostic(**gone))
     traces = Path(writer.path) / "traces"
     traces.mkdir()
     (traces / "ddp-rank0.json.gz").write_bytes(b"trace")
@@ -164,8 +165,7 @@ def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_
     said = dict(questions(run))[question]
     assert said.startswith("Perhaps: its step takes 1.02 times") and "Chance alone does as much" in said
     assert "Do not act on it" not in said and "on this CPU" not in said
-    for launch in run.document["launches"]:
-        launch["effective"]["bf16_instructions"] = False
+    run = ran_with(run, {"bf16_instructions": False})
     assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
     table = overview(run)
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
@@ -175,7 +175,7 @@ def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_
 
 def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
     run = Analysed.read(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
-    run.document["request"]["launches"] = 9
+    run = changed(run, request=replace(run.document.request, launches=9))
     assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
 
 
@@ -197,8 +197,9 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
     ]
     run = Analysed.read(str(write_run(tmp_path, launches)))
     found = recommendations(run.document, table_of(run))
-    assert (found["fastest"], found["not_told_apart"]) == ("single", []), "all others are slower, beyond chance"
-    assert (found["parallel"]["fastest"], found["parallel"]["not_told_apart"]) == ("ddp", ["ddp_o1"])
+    assert (found.fastest, found.not_told_apart) == ("single", ()), "all others are slower, beyond chance"
+    assert found.parallel is not None
+    assert (found.parallel.fastest, found.parallel.not_told_apart) == ("ddp", ("ddp_o1",))
     said = dict(advice(run.document, table_of(run)))
     assert said["Perhaps as fast on 2 replicas"] == "ddp_o1, for all that these launches can tell."
     assert "Perhaps as fast" not in said
@@ -404,7 +405,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
         row = {"launch": 90, "scenario": "dp", "rank": 0, "look": "data_parallel", "step": 0, **parts}
         look = {"pairs_reason": "one process", "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
-        writer.add_diagnostic({**about, "effective": effective("dp", "O0"), "looks": [look]}, diagnostics=[row])
+        writer.add_diagnostic(diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 
     run = Analysed.read(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
     table = verdict_tables.data_parallel_table(run)
@@ -474,7 +475,7 @@ def test_a_run_that_lacks_something_has_a_page_that_says_so(
 def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [DDP, FINITE])
     document = json.loads((folder / "run.json").read_text())
-    for key in ("seal", *EMPTY):
+    for key in (*LATER[2], *LATER[3]):
         del document[key]
     for launch in document["launches"]:
         for check in ("skipped_warmup_steps", "initial_weights_alike", "final_weights_alike"):
@@ -489,9 +490,7 @@ def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
 
 def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
-        writer.add_reference(
-            {"launch": 9, "status": "oom", "reason": HOSTILE, "unit_roundoff": 2.0**-8, "half": "bf16"}
-        )
+        writer.add_reference(reference(launch=9, status="oom", reason=HOSTILE, unit_roundoff=2.0**-8))
 
     run = Analysed.read(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The fp32 reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)
@@ -501,14 +500,15 @@ def test_verdicts_in_run_json_have_every_digit_and_null_for_what_is_none(tmp_pat
     tiny = 3.0000000000000073e-12
     run = Analysed.read(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference((0, "ddp", tiny)))))
     said = verdicts.of(run)
-    assert said["parity"][0]["gradient_error"] == run.parity["gradient_error"].iloc[0] == tiny
-    assert said["parity"][1]["gradient_error"] is None
-    assert any(row["launch"] is None for row in said["validity"]), "about a scenario as a whole"
+    assert said["parity"][0].gradient_error == run.parity["gradient_error"].iloc[0] == tiny
+    assert said["parity"][1].gradient_error is None
+    assert any(one.launch is None for one in said["validity"]), "about a scenario as a whole"
     table = pd.DataFrame({"a": [math.inf, 0.1], "b": [None, ["x", math.nan]], "c": pd.array([1, None], dtype="Int64")})
     table["d"] = np.array([1, 2], dtype=np.int8)
     rows = verdicts.records(table)
     assert rows == [{"a": None, "b": None, "c": 1, "d": 1}, {"a": 0.1, "b": ["x", None], "c": None, "d": 2}]
-    assert json.loads(json.dumps([said, rows], allow_nan=False)) == [said, rows]
+    stored = encode([said, rows])
+    assert json.loads(json.dumps(stored, allow_nan=False)) == stored
 
 
 def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

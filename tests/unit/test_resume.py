@@ -1,6 +1,5 @@
 """What is left of a run, and where it may be gone on with."""
 
-import copy
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -8,11 +7,13 @@ from typing import Any
 
 import pytest
 from conftest import Bench, request_for
+from standin import documents
 from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import resume
+from bench.runs.document import RunDocument
 from bench.seams import discover
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
@@ -24,12 +25,13 @@ def launch(number: int, scenario: str, repeat: int, status: str = "ok") -> dict[
     return {"launch": number, "scenario": scenario, "repeat": repeat, "status": status, "effective": effective}
 
 
-def document(*launches: dict[str, Any], **more: Any) -> dict[str, Any]:
+def document(*launches: dict[str, Any], **more: Any) -> RunDocument:
+    return documents.document(**(parts(*launches) | more))
+
+
+def parts(*launches: dict[str, Any]) -> dict[str, Any]:
     return {
         "launches": list(launches),
-        "diagnostics": [],
-        "reference": None,
-        "batch_search": None,
         "bench": "1",
         "request": asdict(REQUEST),
         "workload": {"hash": REQUEST.workload.hash()},
@@ -46,7 +48,6 @@ def document(*launches: dict[str, Any], **more: Any) -> dict[str, Any]:
         },
         "versions": {"python": "3.11.7", "torch": "2.15.0", "torchvision": "0.29.2"},
         "apex": {"version": "0.1", "problems": {"apex.amp": None, "apex.parallel": None}},
-        **more,
     }
 
 
@@ -60,7 +61,7 @@ def test_what_failed_and_what_was_not_come_to_is_missing_and_what_cannot_run_is_
 
 def test_a_reference_for_too_few_replica_counts_is_computed_again() -> None:
     both = (launch(0, "single", 0), launch(1, "ddp", 0))
-    reference = {"launch": 2, "status": "ok", "replica_counts": [1]}
+    reference = {"launch": 2, "status": "ok", "replica_counts": [1], "half": "bf16"}
     assert not resume.done(document(*both, reference=reference)).reference
     assert resume.done(document(*both, reference={**reference, "replica_counts": [1, 2]})).reference
     assert not resume.done(document(*both, reference={**reference, "status": "killed"})).reference
@@ -90,10 +91,8 @@ def test_the_same_circumstances_are_no_obstacle() -> None:
     ],
 )
 def test_what_differs_is_named(part: str, name: str, value: Any, says: str) -> None:
-    now = copy.deepcopy(document())
-    now[part][name] = value
     with pytest.raises(RequestError) as caught:
-        resume.check_same(document(), now)
+        resume.check_same(document(), document(**{part: parts()[part] | {name: value}}))
     assert caught.value.option == "--resume" and says in caught.value.problem
 
 
@@ -106,20 +105,21 @@ def test_what_differs_is_named(part: str, name: str, value: Any, says: str) -> N
     ],
 )
 def test_what_varies_freely_or_is_not_used_is_no_obstacle(part: str, changes: dict[str, Any]) -> None:
-    now = document()
-    now[part] |= changes
+    now = document(**{part: parts()[part] | changes})
     resume.check_same(document(), now)
     resume.check_same(now, document())
 
 
-def on_a_gpu(problems: dict[str, str | None] | None = None, **changes: Any) -> dict[str, Any]:
-    made = document(request={**asdict(REQUEST), "device": "cuda", "devices": ["GPU-a"]})
+def on_a_gpu(problems: dict[str, str | None] | None = None, **changes: Any) -> RunDocument:
+    made = parts()
+    made["request"] |= {"device": "cuda", "devices": ["GPU-a"]}
+    made["workload"]["device"] = "cuda"
     made["machine"]["gpus"] = [
         {"uuid": "GPU-a", "name": "H100", "driver": "550.1", "power_limit_w": 700.0} | changes,
         {"uuid": "GPU-b", "name": "not used", "driver": None, "power_limit_w": None},
     ]
     made["apex"]["problems"] |= problems or {}
-    return made
+    return documents.document(**made)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def on_a_gpu(problems: dict[str, str | None] | None = None, **changes: Any) -> d
         (on_a_gpu({"apex.amp": "it is gone"}), "apex was apex.amp 0.1, apex.parallel 0.1 and is no apex.amp, apex."),
     ],
 )
-def test_what_differs_of_a_gpu_or_of_apex_is_named(now: dict[str, Any], says: str) -> None:
+def test_what_differs_of_a_gpu_or_of_apex_is_named(now: RunDocument, says: str) -> None:
     resume.check_same(on_a_gpu(), on_a_gpu())
     with pytest.raises(RequestError) as caught:
         resume.check_same(on_a_gpu(), now)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from standin.documents import document, launch
 
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS
+from bench.runs.reader import read
 from bench.runs.spool import Spool, spool_path
-from bench.runs.store import RunWriter, read
+from bench.runs.writer import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED_LOSS_S = 5.0
@@ -21,9 +23,10 @@ ALLOWED_LOSS_S = 5.0
 COMMAND_LINE = """
 import os, sys, time
 from bench.sample import Sampler
-from bench.runs.store import RunWriter
-writer = RunWriter(sys.argv[1], {"request": {}, "workload": {}})
-writer.add({"launch": 0, "scenario": "single"})
+from bench.runs.writer import RunWriter
+from standin.documents import document, launch
+writer = RunWriter(sys.argv[1], document())
+writer.add(launch(scenario="single"))
 sampler = Sampler.start(device="cpu", gpus=(), spool=writer.scratch, host="node1", powercap="/nowhere")
 sampler.watch(1, "ddp", 0, os.getpid())
 print(writer.path, sampler.pid, flush=True)
@@ -36,7 +39,7 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
         [sys.executable, "-c", COMMAND_LINE, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
     )
     assert bench.stdout is not None
     path, sampler = bench.stdout.readline().split()
@@ -61,7 +64,7 @@ def test_a_crash_of_everything_loses_less_than_five_seconds_of_samples(tmp_path:
 
 
 def writer(out: Path) -> RunWriter:
-    return RunWriter(str(out), {"request": {}, "workload": {}})
+    return RunWriter(str(out), document())
 
 
 def row(launch: int, table: dict[str, str] = MEMORY_COLUMNS) -> dict[str, object]:
@@ -78,7 +81,7 @@ def spooled(run: RunWriter, launch: int) -> None:
 def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_tables(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
-    run.add({"launch": 0}, memory=[row(0)])
+    run.add(launch(), memory=[row(0)])
     spooled(run, 1)
     run.finish(complete=False)
     assert not os.path.exists(os.path.join(run.path, ".scratch"))
@@ -89,7 +92,7 @@ def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_table
 def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
-    run.add({"launch": 0}, memory=[row(0)])
+    run.add(launch(), memory=[row(0)])
     with pytest.raises(RequestError, match="no launch was done"):
         read(run.path, allow_incomplete=True)
     spooled(run, 1)
@@ -113,7 +116,7 @@ def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_pat
 def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:
     """As after the crash of a machine: a block of zeros, and behind it anything."""
     run = writer(tmp_path)
-    run.add({"launch": 0}, memory=[row(0)])
+    run.add(launch(), memory=[row(0)])
     spooled(run, 1)
     with open(spool_path(run.scratch, 1), "r+b") as file:
         whole = file.read()
@@ -124,7 +127,7 @@ def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) 
 
 def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
     run = writer(tmp_path)
-    run.add({"launch": 0}, memory=[row(0) | {"pss_mib": 1.0}], device=[row(0, DEVICE_COLUMNS)])
+    run.add(launch(), memory=[row(0) | {"pss_mib": 1.0}], device=[row(0, DEVICE_COLUMNS)])
     for name in ("memory", "device"):
         path = os.path.join(run.path, f"{name}.parquet")
         table = pq.read_table(path)

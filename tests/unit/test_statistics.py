@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin.documents import document
 
 from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
@@ -377,8 +378,8 @@ def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]
         {"launch": number, "scenario": scenario, "status": "ok", "reason": None, "effective": None}
         for number, (scenario, _) in enumerate(launches)
     ]
-    document = {"request": {"scenarios": list(medians)}, "workload": {"global_batch": 8}, "launches": records}
-    table = summary(document, steps_of(*launches), memory)
+    run = document(request={"scenarios": list(medians)}, launches=records)
+    table = summary(run, steps_of(*launches), memory)
     return table.assign(parity=None).set_index("scenario", drop=False)
 
 

@@ -8,16 +8,23 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from standin.documents import document, launch
 
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
-from bench.runs.store import Run, RunWriter, check_writable, find, read, write_atomically
+from bench.runs.codec import encode
+from bench.runs.document import LaunchRecord, State
+from bench.runs.files import check_writable, write_atomically
+from bench.runs.names import find
+from bench.runs.reader import Run, read
+from bench.runs.writer import RunWriter
 
 COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}
@@ -41,12 +48,8 @@ MEMORY = [
 DEVICE = [row("device", scenario="ddp", device="GPU-a", power_w=None, throttle_reasons=None, reason="not told")]
 
 
-def document(**more: Any) -> dict[str, Any]:
-    return {"request": {"scenarios": ["ddp"]}, "workload": {"global_batch": 8}, **more}
-
-
-def record(launch: int = 0) -> dict[str, Any]:
-    return {"launch": launch, "scenario": "ddp", "repeat": launch, "status": "ok"}
+def record(number: int = 0) -> LaunchRecord:
+    return launch(launch=number, repeat=number)
 
 
 def finished(out: Path, *, complete: bool = True) -> Path:
@@ -112,25 +115,25 @@ def test_run_json_has_the_row_counts_and_checksums_of_all_other_files(run: Path)
 
 
 def test_the_document_stands_in_run_json_and_is_complete_only_at_the_end(tmp_path: Path) -> None:
-    writer = RunWriter(str(tmp_path), document(label="mine"))
+    writer = RunWriter(str(tmp_path), document(bench="mine"))
     path = Path(writer.path)
     assert (written(path)["complete"], written(path)["launches"]) == (False, [])
     writer.add(record(), steps=STEPS)
-    assert (written(path)["complete"], written(path)["launches"]) == (False, [record()])
-    writer.finish(complete=True, end={"load_1min": 0.5})
+    assert (written(path)["complete"], written(path)["launches"]) == (False, [encode(record())])
+    writer.finish(complete=True, end=State(utc="now", load_1min=0.5))
     final = written(path)
-    assert (final["complete"], final["label"], final["end"]) == (True, "mine", {"load_1min": 0.5})
+    assert (final["complete"], final["bench"], final["end"]["load_1min"]) == (True, "mine", 0.5)
     assert (final["schema_version"], final["run"]) == (SCHEMA_VERSION, path.name)
 
 
 def test_a_launch_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
-    for launch in range(3):
-        writer.add(record(launch), steps=[row("steps", launch=launch, scenario="ddp")], memory=MEMORY)
+    for number in range(3):
+        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")], memory=MEMORY)
         so_far = read(writer.path, allow_incomplete=True)
-        assert list(so_far.steps["launch"]) == list(range(launch + 1))
-        assert len(so_far.memory) == len(MEMORY) * (launch + 1)
-        assert len(so_far.document["launches"]) == launch + 1
+        assert list(so_far.steps["launch"]) == list(range(number + 1))
+        assert len(so_far.memory) == len(MEMORY) * (number + 1)
+        assert len(so_far.document.launches) == number + 1
 
 
 def test_without_a_gpu_there_is_no_device_table_and_reading_gives_an_empty_one(tmp_path: Path) -> None:
@@ -144,11 +147,11 @@ def test_without_a_gpu_there_is_no_device_table_and_reading_gives_an_empty_one(t
 
 def test_a_run_in_which_nothing_could_run_is_a_run(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
-    writer.add(record() | {"status": "unsupported", "reason": "it needs CUDA"})
+    writer.add(replace(record(), status="unsupported", reason="it needs CUDA"))
     writer.finish(complete=True)
     again = read(writer.path)
     assert (len(again.steps), len(again.memory)) == (0, 0)
-    assert again.document["launches"][0]["reason"] == "it needs CUDA"
+    assert again.document.launches[0].reason == "it needs CUDA"
 
 
 def test_scratch_and_temporary_files_are_gone_in_the_end_and_are_never_sealed(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from standin.documents import changed, ran_with
 
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, grouped
-from bench.runs.store import Run, read
+from bench.runs.reader import Run, read
 from tests.standin.runs import DDP, FINITE, write_run
 
 HOT = {"verdict": "invalid", "devices": {"GPU-a": ["thermal slowdown (hardware)"], "GPU-b": []}}
@@ -23,8 +24,7 @@ UNSURE = OTHER | {"pid": 7, "name": None, "peak_mib": None, "certain": False}
 def run_with(folder: Path, checks: dict[str, Any], device: str = "cuda") -> Run:
     """A run of ``ddp`` and, with these checks, of the faster ``ddp_o2``."""
     run = read(str(write_run(folder, [DDP, replace(FINITE, checks=checks)])))
-    run.document["workload"]["device"] = device
-    return run
+    return changed(run, workload=replace(run.document.workload, device=device))
 
 
 def found(run: Run) -> dict[str, tuple[str, str]]:
@@ -44,13 +44,13 @@ def test_heat_makes_a_launch_invalid_and_the_next_is_recommended(tmp_path: Path)
     severity, text = found(run)["throttled"]
     assert severity == "invalid" and "GPU-a: thermal slowdown (hardware)" in text and "GPU-b" not in text
     advice = recommendation(overview(run))
-    assert advice["fastest"] == "ddp" and advice["left_out"] == {"ddp_o2": "throttled"}
+    assert advice.fastest == "ddp" and advice.left_out == {"ddp_o2": "throttled"}
 
 
 def test_a_power_cap_is_a_warning_and_leaves_the_recommendation(tmp_path: Path) -> None:
     run = run_with(tmp_path, {"throttle": CAPPED})
     assert found(run)["power cap"][0] == "warning"
-    assert recommendation(overview(run))["fastest"] == "ddp_o2"
+    assert recommendation(overview(run)).fastest == "ddp_o2"
 
 
 @pytest.mark.parametrize(("processes", "severity"), [([OTHER, UNSURE], "invalid"), ([UNSURE], "warning")])
@@ -113,8 +113,7 @@ def test_the_worst_is_known_where_no_text_has_a_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("told", "slow"), [(False, True), (True, False), (None, False)])
 def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told: bool | None, slow: bool) -> None:
     run = run_with(tmp_path, {}, device="cpu")
-    for launch in run.document["launches"]:
-        launch["effective"]["bf16_instructions"] = told
+    run = ran_with(run, {"bf16_instructions": told})
     assert ("slow half" in found(run)) == slow, "of ddp_o2, which computes in bf16"
     table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
     assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"

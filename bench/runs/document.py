@@ -1,0 +1,494 @@
+"""run.json as values: every class is an object in it, every field a key.
+
+    python -c "from bench.runs.reader import read; print(read('results/RUN').document.launches[0].effective)"
+
+None is what is unknown. A field has a default where a run that has just begun has nothing to say of it; a file has them
+all (:mod:`bench.runs.codec`). Older files are brought up to this form first (:mod:`bench.runs.migrate`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from bench.core.records import SCHEMA_VERSION
+from bench.machine.nvml import Gpu
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
+
+    scenarios: Names
+    devices: Names = ()
+    warmup: int | None = None
+    iters: int | None = None
+    launches: int | None = None
+    profile: str | None = None
+    impl: str | None = None
+    label: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRecord:
+    """:class:`bench.core.records.Workload` with its hash; None is what an imported run does not say."""
+
+    model: str | None = None
+    image_size: int | None = None
+    global_batch: int | None = None
+    replicas: int | None = None
+    device: str | None = None
+    half: str | None = None
+    warmup: int | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    """The checkout that bench ran from. ``dirty``: it had changes that no commit holds."""
+
+    commit: str
+    dirty: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The host, as :func:`bench.machine.describe` found it."""
+
+    host: str | None = None
+    os: str | None = None
+    python: str | None = None
+    cpu: str | None = None
+    cores_usable: int | None = None
+    cores_online: int | None = None
+    memory_gib: float | None = None
+    governor: str | None = None
+    turbo_disabled: str | None = None
+    container: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    gpus_reason: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    git: Git | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apex:
+    """Which apex there was. ``problems``: by module why it cannot be imported, None where it can."""
+
+    kind: str | None = None
+    path: str | None = None
+    amp: bool | None = None
+    parallel: bool | None = None
+    explanation: str | None = None
+    version: str | None = None
+    problems: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The file of a scenario, and what it was."""
+
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The host at one moment."""
+
+    utc: str | None
+    load_1min: float | None = None
+    memory_available_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(State):
+    """When a run was gone on with. ``launch``: the first of that part. ``force``: also on GPUs in use."""
+
+    launch: int
+    force: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tf32:
+    """Whether fp32 may be computed in TF32."""
+
+    cudnn: bool
+    matmul: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
+
+    ``*_dtypes``: elements by type. ``apex_kernels``, ``bf16_instructions``: None where it does not apply.
+    """
+
+    model: str | None
+    wrapper: str
+    parallel_impl: str | None
+    precision_impl: str | None
+    replicas: int
+    weights: str | None
+    parameter_dtypes: Mapping[str, int]
+    gradient_dtypes: Mapping[str, int]
+    batch_norm_dtypes: Mapping[str, int]
+    compute_dtypes: Names
+    optimizer: str
+    optimizer_fused: bool
+    optimizer_settings: Mapping[str, Any] | None
+    optimizer_dtypes: Mapping[str, int]
+    scaler: Mapping[str, Any] | None
+    backend: str | None
+    world_size: int
+    device: Mapping[str, Any]
+    memory_format: str
+    tf32: Tf32 | None
+    cudnn_benchmark: bool | None
+    bf16_instructions: bool | None
+    threads: int
+    affinity: int
+    versions: Mapping[str, Any]
+    precision: str | None
+    apex_kernels: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignProcess:
+    """A process on a launch's GPU that is not bench's. ``certain``: it is not a rank under another PID."""
+
+    device: str
+    pid: int
+    name: str | None
+    peak_mib: float | None
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """See :func:`bench.machine.throttle.check`."""
+
+    verdict: str
+    devices: Mapping[str, Names | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What was verified about a launch; None where nothing was.
+
+    ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
+    wall time for it. ``ranks_differ``: fields of ``effective`` in which the ranks are unlike. ``foreign_cores``: how
+    many cores others kept busy. ``foreign``: processes of others on the launch's GPUs, None where the sampler died and
+    nobody looked. ``scrambled_lists``: how many of the driver's lists of processes were left out. ``probes``: by rank
+    the PID that its probe showed. ``cpu_energy``: the source of the CPU's energy, or why there is none.
+    """
+
+    conservation_error: float | None = None
+    conservation_ok: bool | None = None
+    ranks_differ: Names = ()
+    skipped_steps: int | None = None
+    skipped_warmup_steps: int | None = None
+    finite_loss: bool | None = None
+    initial_weights_alike: bool | None = None
+    final_weights_alike: bool | None = None
+    foreign_cores: float | None = None
+    sampling: Mapping[str, Any] | None = None
+    foreign: tuple[ForeignProcess, ...] | None = ()
+    scrambled_lists: int | None = None
+    probes: Mapping[str, int] | None = None
+    cpu_energy: Mapping[str, Any] | None = None
+    throttle: Throttle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """A rank of a launch. ``phase`` and ``step``: where it was last. ``allocator``: its peaks (MiB) by name.
+
+    ``threads``: what it was meant to have.
+    """
+
+    rank: int
+    pid: int | None
+    host: str | None = None
+    threads: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    log: str | None = None
+    device: Mapping[str, Any] | None = None
+    allocator: Mapping[str, float] | None = None
+    initial_sha256: str | None = None
+    final_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a launch failed: where its first failed rank was, the end of its log, what the others reported.
+
+    ``memory``: of a rank that ran out of it. ``steps_kept``: how many steps there are of each rank.
+    """
+
+    rank: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    where: str | None = None
+    memory: Mapping[str, Any] | None = None
+    log_end: Names = ()
+    others: tuple[Mapping[str, Any], ...] = ()
+    steps_kept: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord:
+    """One launch. ``effective``: None where no rank came that far, and where the run was imported.
+
+    ``warmup``, ``iters``: its steps, where they are not those of the run.
+    """
+
+    launch: int
+    scenario: str
+    repeat: int
+    strategy: str | None
+    precision: str | None
+    processes: int
+    replicas: int | None
+    status: str
+    reason: str | None = None
+    first_failed_rank: int | None = None
+    effective: Effective | None = None
+    checks: Checks = Checks()
+    ranks: tuple[RankRecord, ...] = ()
+    started_utc: str | None = None
+    ended_utc: str | None = None
+    wall_s: float | None = None
+    first_forward_s: float | None = None
+    failure: Failure | None = None
+    warmup: int | None = None
+    iters: int | None = None
+
+    @classmethod
+    def of(cls, record: "LaunchRecord", **more: Any) -> Self:
+        """The same launch with ``more`` of its fields, as one of a kind that has them."""
+        return cls(**{field.name: getattr(record, field.name) for field in fields(record)} | more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profiled step is spent on (ms a step), and the trace that was kept."""
+
+    steps: int
+    step_ms: float
+    categories: Mapping[str, float]
+    trace: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a rank of a diagnostic launch saw besides its rows: by probe why it has none, and its profile."""
+
+    reasons: Mapping[str, str | None]
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosticRecord(LaunchRecord):
+    """A launch that shows where the time goes, with a look of each rank that came to its end."""
+
+    looks: tuple[Look, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryRecord(LaunchRecord):
+    """A launch of the search for the largest batch. ``why_not``: None where the batch trains."""
+
+    global_batch: int
+    peak_mib: float | None
+    why_not: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRecord:
+    """The fp32 training that all numerics are compared with, on each of these numbers of replicas."""
+
+    launch: int
+    replica_counts: tuple[int, ...]
+    status: str
+    reason: str | None
+    wall_s: float | None
+    half: str
+    unit_roundoff: float | None
+
+
+Record = LaunchRecord | ReferenceRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How well the step time of a scenario is known; ``half_width``: relative, of its 95 % interval."""
+
+    launches: int
+    half_width: float | None
+    reached: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalTargetRecord:
+    """What ``--until-precision`` asked for, and what came of it.
+
+    ``stopped_by``: ``precision`` (all are known well enough), ``budget``, ``launches`` (the most that one scenario may
+    have), or ``failures`` (none could be measured).
+    """
+
+    target: float
+    budget_s: float
+    spent_s: float
+    stopped_by: str
+    scenarios: Mapping[str, Reached]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestBatch:
+    """What ``--find-batch`` found of a scenario. ``too_large``: the smallest that does not train, and ``why_not``."""
+
+    largest: int | None
+    throughput_img_s: float | None
+    peak_mib: float | None
+    too_large: int | None
+    why_not: str | None
+    tries: int
+    failed: bool
+    stopped_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSearch:
+    """A search for the largest global batch of each scenario: how much memory there is, and what was tried."""
+
+    capacity_mib: float
+    kept_free: float
+    launches: tuple[TryRecord, ...] = ()
+    scenarios: Mapping[str, LargestBatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong with the values of a launch, or of a scenario (``launch`` is None), and what to do about it.
+
+    ``severity``: ``invalid`` or ``warning``. ``size``: how much of it there is, the more the worse, in a unit that
+    findings of one code and remedy share; None where it has no degrees.
+    """
+
+    launch: int | None = None
+    scenario: str = ""
+    code: str
+    severity: str
+    text: str
+    remedy: str
+    size: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityRecord:
+    """The verdict on the numerics of a launch, and what it rests on (:func:`bench.analyse.parity.parity`)."""
+
+    launch: int
+    scenario: str
+    verdict: str | None
+    reason: str | None
+    replicas: float | None
+    gradient_error: float | None
+    gradient_bound: float | None
+    gradient_alone: float | None
+    loss_error: float | None
+    loss_bound: float | None
+    loss_step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to train with (:func:`bench.analyse.overview.recommendation`).
+
+    ``parallel``: the same of the scenarios that train on several replicas, None where that adds nothing.
+    """
+
+    fastest: str | None = None
+    leanest: str | None = None
+    not_told_apart: Names = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    parallel: "Recommendation | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Where an imported run came from. ``times``: what its step times mean. ``more``: what else the file says."""
+
+    kind: str
+    file: str
+    sha256: str
+    utc: str
+    measured_utc: str | None
+    hardware: Names
+    times: str
+    left_out: Names
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A file of a run as it was when run.json was written. ``rows``: of a table, or lines."""
+
+    sha256: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDocument:
+    """All of run.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    run: str = ""
+    bench: str
+    command: Names = ()
+    request: Asked
+    workload: WorkloadRecord
+    machine: Machine
+    versions: Mapping[str, str | None]
+    fresh: bool | None = None
+    apex: Apex
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    imported: Imported | None = None
+    start: State
+    launches: tuple[LaunchRecord, ...] = ()
+    diagnostics: tuple[DiagnosticRecord, ...] = ()
+    reference: ReferenceRecord | None = None
+    interval_target: IntervalTargetRecord | None = None
+    validity: tuple[Finding, ...] = ()
+    parity: tuple[ParityRecord, ...] = ()
+    recommendation: Recommendation | None = None
+    superseded: tuple[LaunchRecord | DiagnosticRecord | ReferenceRecord, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
+    batch_search: BatchSearch | None = None
+    end: State | None = None
+    complete: bool = False
+    files: Mapping[str, Sealed] = field(default_factory=dict)
+    seal: str | None = None
+
+    @property
+    def good(self) -> list[LaunchRecord]:
+        """The measured launches that are ``ok``."""
+        return [launch for launch in self.launches if launch.status == "ok"]
+
+    @property
+    def records(self) -> list[Record]:
+        """The record of every launch of any kind, superseded ones too, in the order of their numbers."""
+        tries = self.batch_search.launches if self.batch_search else ()
+        reference = (self.reference,) if self.reference else ()
+        everything: list[Record] = [*self.launches, *self.diagnostics, *self.superseded, *tries, *reference]
+        return sorted(everything, key=lambda record: record.launch)
+
+    @property
+    def next_launch(self) -> int:
+        """The number of the next launch of any kind."""
+        return max((record.launch for record in self.records), default=-1) + 1

@@ -1,0 +1,139 @@
+"""Files of a run: replaced whole or not at all, described by their checksums, refused by name where they cannot be."""
+
+import hashlib
+import os
+import stat
+import tempfile
+from typing import Any
+
+from bench.core.errors import RequestError
+from bench.core.records import canonical_json
+from bench.runs.document import Sealed
+
+DIGEST = "digest.json"
+"""What comparisons over many runs read of a finished run instead of its tables."""
+
+
+def utf8(text: str) -> bytes:
+    """Text in UTF-8. Bytes that are not, in a label or the name of a host, are escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def write_atomically(path: str, content: bytes) -> None:
+    """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one and nothing else."""
+    folder = os.path.dirname(path)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def describe_files(path: str) -> dict[str, Sealed]:
+    """SHA-256 and number of rows (logs: lines) of every file of a run folder but ``run.json``."""
+    found = {}
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            full = os.path.join(folder, name)
+            relative = os.path.relpath(full, path)
+            if relative != "run.json" and not name.startswith("."):
+                found[relative] = Sealed(sha256=sha256(full), rows=_count_rows(full))
+    return found
+
+
+def seal_of(document: dict[str, Any]) -> str:
+    """The checksum of run.json itself: SHA-256 of its canonical JSON without ``seal``."""
+    rest = {key: value for key, value in document.items() if key != "seal"}
+    return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
+
+
+def sha256(path: str) -> str:
+    """Hex digest of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count_rows(path: str) -> int:
+    if path.endswith(".parquet"):
+        import pyarrow.parquet as pq
+
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
+
+
+def check_writable(out: str) -> None:
+    """Refuse an output folder that cannot be made or written, before anything runs."""
+    if not out:
+        raise RequestError("--out", "it is empty", "give a folder")
+    folder = os.path.abspath(out)
+    try:
+        existing = _deepest_existing(folder)
+        if not os.path.isdir(existing):
+            raise RequestError("--out", f"{existing} is not a folder", "give a folder")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise RequestError("--out", f"{folder} cannot be written: {error.strerror}", "give another folder") from error
+
+
+def check_file(option: str, file: str) -> None:
+    """Refuse a file that :func:`write_atomically` could not put in its place, or that is no file to be replaced.
+
+    What is there is replaced by a new file of its name: a device or a pipe (``/dev/null``, ``/dev/stdout``) would be
+    gone afterwards. Raises :class:`RequestError` in the name of ``option``.
+    """
+    remedy = "give a file in a folder that exists and can be written"
+    path = os.path.abspath(file)
+    folder = os.path.dirname(path)
+    if not file or os.path.isdir(path) or not os.path.isdir(folder):
+        raise RequestError(option, f"{file or repr(file)} cannot be a file", remedy)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", remedy)
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass  # which is as it should be
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", remedy) from error
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RequestError(option, f"{file} cannot be written: {error.strerror}", remedy) from error
+
+
+def _deepest_existing(path: str) -> str:
+    """``path`` or the nearest folder above it that is there; a link to nowhere is there."""
+    while True:
+        try:
+            os.lstat(path)
+            return path
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
+
+
+def is_file(path: str) -> bool:
+    """Whether a file is there; what may not be looked at is an :class:`OSError` and no "no"."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def unreadable(option: str, path: str, error: OSError) -> RequestError:
+    """The refusal of a file or a folder, at or below ``path``, that is there and may not, or cannot, be read."""
+    problem = f"{error.filename or path} cannot be read: {error.strerror}"
+    return RequestError(option, problem, "fix its permissions, or give another one")

@@ -1,0 +1,121 @@
+"""run.json of older benches, brought up to :data:`bench.core.records.SCHEMA_VERSION`: JSON in, JSON out, one step each.
+
+The steps are written out and do not follow :mod:`bench.runs.document`, which goes on.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def migrate(document: Json) -> Json:
+    """A run.json of any older version as one of today. Raises ``KeyError`` and its like where it is damaged."""
+    version: int = document["schema_version"]
+    while version in STEPS:
+        document = STEPS[version](document)
+        version += 1
+    return {**document, "schema_version": version}
+
+
+def _from_1(document: Json) -> Json:
+    """Diagnostic launches, the reference, precision targets, validity and parity came with 2."""
+    return {**_empty("reference", "precision"), **_lists("diagnostics", "validity", "parity"), **document}
+
+
+def _from_2(document: Json) -> Json:
+    """Superseded launches, searches for a batch, and the checksum of run.json itself came with 3."""
+    return {**_lists("superseded", "resumed"), **_empty("batch_search"), **document}
+
+
+def _from_3(document: Json) -> Json:
+    """Every key is there since 4, null where it is unknown; ``precision`` is called ``interval_target``."""
+    if "interval_target" in document:
+        raise ValueError("it has an interval_target, which came with 4")
+    found = {
+        **_empty("fresh", "imported", "recommendation", "end", "seal"),
+        **_lists("command"),
+        "run": "",
+        "sources": {},
+        **document,
+    }
+    found["interval_target"] = found.pop("precision", None)
+    found["request"] = _empty("warmup", "iters", "launches", "profile", "impl", "label") | document["request"]
+    found["request"].setdefault("devices", [])
+    found["workload"] = _empty(*_WORKLOAD) | document["workload"]
+    found["machine"] = _empty(*_MACHINE) | {"gpus": [], "environment": {}} | document["machine"]
+    found["apex"] = _empty(*_APEX) | {"problems": {}} | document["apex"]
+    for name in ("start", "end"):
+        found[name] = found[name] and _empty("load_1min", "memory_available_gib") | found[name]
+    found["resumed"] = [
+        {"force": False} | _empty("load_1min", "memory_available_gib") | one for one in found["resumed"]
+    ]
+    for name in ("launches", "diagnostics", "superseded"):
+        found[name] = [_launch_from_3(record) for record in found[name]]
+    found["diagnostics"] = [
+        record | {"looks": [_look_from_3(look) for look in record.get("looks", ())]} for record in found["diagnostics"]
+    ]
+    if found["reference"] is not None:
+        found["reference"] = _launch_from_3(found["reference"])
+    if found["batch_search"] is not None:
+        tries = [_launch_from_3(record) for record in found["batch_search"]["launches"]]
+        found["batch_search"] = {**found["batch_search"], "launches": tries}
+    if found["recommendation"] is not None:
+        found["recommendation"] = _advice_from_3(found["recommendation"])
+    return found
+
+
+_WORKLOAD = ("model", "image_size", "global_batch", "replicas", "device", "half", "warmup", "hash")
+_MACHINE = (
+    *("host", "os", "python", "cpu", "cores_usable", "cores_online", "memory_gib"),
+    *("governor", "turbo_disabled", "container", "gpus_reason", "git"),
+)
+_APEX = ("kind", "path", "amp", "parallel", "explanation", "version")
+_LAUNCH = (
+    *("strategy", "precision", "replicas", "reason", "first_failed_rank", "effective", "started_utc", "ended_utc"),
+    *("wall_s", "first_forward_s", "failure", "warmup", "iters"),
+)
+_EFFECTIVE = ("model", "weights", "optimizer_settings", "cudnn_benchmark", "bf16_instructions", "apex_kernels")
+_CHECKS = (
+    *("conservation_error", "conservation_ok", "skipped_steps", "skipped_warmup_steps", "finite_loss"),
+    *("initial_weights_alike", "final_weights_alike", "foreign_cores", "sampling", "scrambled_lists", "probes"),
+    *("cpu_energy", "throttle"),
+)
+_RANK = ("pid", "host", "threads", "phase", "step", "log", "device", "allocator", "initial_sha256", "final_sha256")
+
+
+def _launch_from_3(record: Json) -> Json:
+    if "replica_counts" in record:  # the reference
+        return _empty("reason", "wall_s", "unit_roundoff") | record
+    found = _empty(*_LAUNCH) | {"repeat": 0, **_lists("ranks"), "checks": {}} | record
+    found["checks"] = _empty(*_CHECKS) | _lists("ranks_differ", "foreign") | found["checks"]
+    found["ranks"] = [_empty(*_RANK) | rank for rank in found["ranks"]]
+    if found["effective"] is not None:
+        ran = {name: value for name, value in found["effective"].items() if name != "session"}
+        found["effective"] = _empty(*_EFFECTIVE) | ran
+    if found["failure"] is not None:
+        known = _empty("rank", "phase", "step", "where", "memory", "steps_kept") | _lists("log_end", "others")
+        found["failure"] = known | found["failure"]
+    return found
+
+
+def _look_from_3(look: Json) -> Json:
+    reasons = {name.removesuffix("_reason"): why for name, why in look.items() if name.endswith("_reason")}
+    return {"reasons": reasons, "profile": {"trace": None} | look["profile"]}
+
+
+def _advice_from_3(found: Json) -> Json:
+    parallel = found.get("parallel")
+    return {**found, "parallel": parallel and _advice_from_3(parallel)}
+
+
+def _empty(*names: str) -> Json:
+    return dict.fromkeys(names)
+
+
+def _lists(*names: str) -> Json:
+    return {name: [] for name in names}
+
+
+STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3}
+"""By the version that each step begins at."""

@@ -1,0 +1,58 @@
+"""What a run may be called: its folder, its id, some letters of one, or ``latest``."""
+
+import json
+import os
+
+from bench.core.errors import RequestError
+from bench.runs.files import unreadable
+
+LETTERS = 4
+"""Of the name of a run, with which it may be called: fewer are a slip."""
+
+
+def find(run: str, out: str, option: str = "RUN") -> str:
+    """The folder of a run given as a folder, a run id under ``out``, the first or last letters of one, or ``latest``.
+
+    Letters are enough where they are :data:`LETTERS` or more and no other run under ``out`` has them. ``latest`` is the
+    latest that was measured here: what was imported is named by who wants it. Raises :class:`RequestError` in the name
+    of ``option`` where there is none.
+    """
+    if not run:
+        raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
+    if run == "latest":
+        runs = _ids(out, option)
+        if not runs:
+            remedy = "make one with 'python -m bench run', or give the folder of one"
+            raise RequestError(option, f"there is no run in {out}", remedy)
+        measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
+        return os.path.join(out, next(measured, runs[-1]))
+    for candidate in (run, os.path.join(out, run)):
+        if os.path.isdir(candidate):
+            return candidate.rstrip(os.sep) or os.sep
+    ids = _ids(out, option) if len(run) >= LETTERS else []
+    meant = [name for name in ids if name.startswith(run) or name.endswith(run)]
+    if len(meant) == 1:
+        return os.path.join(out, meant[0])
+    if meant:
+        which = f"{', '.join(meant[:3])}{' and others' if len(meant) > 3 else ''}"
+        raise RequestError(option, f"{len(meant)} runs in {out} are called {run!r}: {which}", "give more letters")
+    raise RequestError(option, f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
+
+
+def _ids(out: str, option: str) -> list[str]:
+    """The names of all run folders in ``out``, the oldest first. Raises :class:`RequestError` where it is not told."""
+    try:
+        entries = list(os.scandir(out)) if os.path.isdir(out) else []
+    except OSError as error:
+        raise unreadable(option, out, error) from error
+    return sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
+
+
+def _is_imported(path: str) -> bool:
+    """Whether run.json says so; a damaged one says nothing here, and is refused when it is read."""
+    try:
+        with open(os.path.join(path, "run.json"), encoding="utf-8") as text:
+            document = json.load(text)
+            return isinstance(document, dict) and document.get("imported") is not None
+    except (OSError, ValueError, RecursionError):
+        return False

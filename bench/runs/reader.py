@@ -1,0 +1,178 @@
+"""Reading a run: refused where a file is missing, changed or damaged; otherwise values.
+
+python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.core.errors import RequestError
+from bench.core.records import SCHEMA_VERSION
+from bench.runs.codec import Damaged, decode
+from bench.runs.document import RunDocument
+from bench.runs.files import is_file, seal_of, sha256, unreadable
+from bench.runs.migrate import migrate
+from bench.runs.spool import read_spool, spool_path, spooled_launches
+from bench.runs.tables import COLUMNS, SAMPLED, condensed, read_table, recorded, to_frame, to_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+READ_IN_PART = "read what is there with --allow-incomplete"
+"""The remedy for an incomplete run, of the verbs that have this option."""
+
+SEALED_SINCE = 3
+"""The schema version from which on run.json has a checksum of its own."""
+
+RESTORE = "restore it, or measure again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as read from its folder. Tables have the columns of ``bench.core.records``, unless steps were condensed."""
+
+    path: str
+    document: RunDocument
+    steps: "pd.DataFrame"
+    memory: "pd.DataFrame"
+    device: "pd.DataFrame"
+    numerics: "pd.DataFrame"
+    diagnostics: "pd.DataFrame"
+
+    @property
+    def id(self) -> str:
+        """The folder's name."""
+        return os.path.basename(self.path)
+
+
+def read(
+    path: str, *, allow_incomplete: bool = False, condense: "Callable[[pd.DataFrame], pd.DataFrame] | None" = None
+) -> Run:
+    """Read and verify a run folder.
+
+    ``condense``: what to make of the steps while they are read, some whole launches at a time, for callers that need
+    not hold millions of rows (``bench.analyse.steps.per_iteration``).
+
+    Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
+    has a file that is missing or changed since it was sealed.
+    """
+    document = verified(path, allow_incomplete=allow_incomplete)
+    salvaged = {} if document.complete else salvage(path, document)
+    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
+        raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
+    spooled = {row["launch"] for rows in salvaged.values() for row in rows}
+    tables = {"steps": condensed(_rows(path, "steps", document, spooled, labels=True), condense)} if condense else {}
+    for name in COLUMNS:
+        if name not in tables:
+            tables[name] = to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED))
+    tables |= _with_salvaged(tables, salvaged)
+    return Run(path=os.path.abspath(path), document=document, **tables)
+
+
+def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
+    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one.
+
+    Raises :class:`RequestError` as :func:`read`, in the name of ``option``.
+    """
+    try:
+        return _verified(path, allow_incomplete, remedy)
+    except OSError as error:
+        raise unreadable(option, path, error) from error
+    except RequestError as error:
+        raise RequestError(option, error.problem, error.remedy) from error
+
+
+def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]:
+    """The samples of launches that are not in ``document``, as the sampler left them when everything was killed."""
+    folder = os.path.join(path, ".scratch")
+    known = {record.launch for record in document.records}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
+    for launch in spooled_launches(folder):
+        if launch not in known:
+            for name, rows in read_spool(spool_path(folder, launch)).items():
+                found[name] += rows
+    return found
+
+
+def _verified(path: str, allow_incomplete: bool, remedy: str) -> RunDocument:
+    document = _read_document(path)
+    if not document.complete and not allow_incomplete:
+        raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
+    for name, seal in document.files.items():
+        file = os.path.join(path, name)
+        if not is_file(file):
+            raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
+        if sha256(file) != seal.sha256 and document.complete:
+            raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
+    return document
+
+
+def _read_document(path: str) -> RunDocument:
+    file = os.path.join(path, "run.json")
+    if not is_file(file):
+        raise RequestError("RUN", f"{path} is no run folder: it has no run.json", "give a folder made by 'bench run'")
+    try:
+        with open(file, encoding="utf-8") as text:
+            stored = json.load(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError("RUN", f"{file} is damaged: {error}", RESTORE) from error
+    version = stored.get("schema_version") if isinstance(stored, dict) else None
+    if type(version) is not int:
+        raise RequestError("RUN", f"{file} has no schema version", "give a folder made by 'bench run'")
+    if version > SCHEMA_VERSION:
+        problem = f"{file} has schema version {version} and this bench reads up to {SCHEMA_VERSION}"
+        raise RequestError("RUN", problem, "use the bench that wrote it, or a newer one")
+    if version < (SEALED_SINCE if "seal" in stored else 1):
+        raise RequestError("RUN", f"{file} has a schema version that is not its own", RESTORE)
+    try:
+        document = decode(RunDocument, migrate(stored))
+    except Damaged as error:
+        raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{file} is no run.json of schema {version} ({type(error).__name__}: {error})"
+        raise RequestError("RUN", problem, RESTORE) from error
+    if version >= SEALED_SINCE and (document.seal is None or document.seal != _seal_or_none(stored)):
+        raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
+    return document
+
+
+def _seal_or_none(document: dict[str, Any]) -> str | None:
+    try:
+        return seal_of(document)
+    except ValueError:  # NaN, which bench never writes
+        return None
+
+
+def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, labels: bool) -> "pa.Table":
+    """A table of a run. Of one that is incomplete, a launch without a record has its samples alone, and those once.
+
+    ``spooled``: the launches whose samples come from what the sampler left. ``labels``: as in
+    :func:`bench.runs.tables.read_table`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = read_table(path, name, labels=labels)
+    if document.complete:
+        return table
+    if name not in SAMPLED:
+        return recorded(table, document)
+    return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
+
+
+def _with_salvaged(
+    tables: "Mapping[str, pd.DataFrame]", salvaged: Mapping[str, list[dict[str, Any]]]
+) -> "dict[str, pd.DataFrame]":
+    import pandas as pd
+
+    return {
+        name: pd.concat([tables[name], to_table(rows, COLUMNS[name]).to_pandas()], ignore_index=True)
+        if len(tables[name])
+        else to_table(rows, COLUMNS[name]).to_pandas()
+        for name, rows in salvaged.items()
+        if rows
+    }

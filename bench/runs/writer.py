@@ -1,0 +1,215 @@
+"""Writing a run: the only place that changes a run document, and the order in which things reach the disk.
+
+    results/<UTC yyyymmddThhmmssZ>-<8 hex>/
+        run.json  steps.parquet  memory.parquet  device.parquet (GPU only)  logs/
+
+``run.json`` is written again after each launch, with the row count and SHA-256 of every other file as it is then;
+``complete: true`` comes with the last one.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.core.records import SCHEMA_VERSION
+from bench.runs.codec import encode
+from bench.runs.document import (
+    BatchSearch,
+    DiagnosticRecord,
+    Finding,
+    IntervalTargetRecord,
+    LargestBatch,
+    LaunchRecord,
+    ParityRecord,
+    Recommendation,
+    ReferenceRecord,
+    Resumed,
+    RunDocument,
+    State,
+    TryRecord,
+)
+from bench.runs.files import DIGEST, describe_files, seal_of, write_atomically
+from bench.runs.reader import Run, salvage, verified
+from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows = Sequence[dict[str, Any]]
+
+
+class RunWriter:
+    """A run folder that is being written. Each launch's rows are on disk when :meth:`add` returns."""
+
+    def __init__(self, out: str, about: RunDocument) -> None:
+        """``about``: what the run says of itself before its first launch."""
+        self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
+        self.path = os.path.join(os.path.abspath(out), self.id)
+        os.makedirs(os.path.join(self.path, "logs"))
+        self._document = replace(about, run=self.id)
+        self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
+        self.seal(complete=False)
+
+    @classmethod
+    def reopen(cls, path: str) -> Self:
+        """Go on writing a run that is there, with the rows of every launch that stands in its run.json.
+
+        What a launch without a record left behind goes: its rows, and its logs under another name. Raises
+        :class:`RequestError` as :func:`bench.runs.reader.read` does, in the name of ``--resume``.
+        """
+        document = verified(path, allow_incomplete=True, option="--resume")
+        writer = cls.__new__(cls)
+        writer.id = os.path.basename(os.path.abspath(path))
+        writer.path = os.path.abspath(path)
+        writer._document = document
+        tables = {name: recorded(read_table(path, name, option="--resume"), document) for name in COLUMNS}
+        writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
+        shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
+        os.makedirs(writer.logs, exist_ok=True)
+        for name in sorted(os.listdir(writer.logs)):
+            if re.match(rf"launch-0*{document.next_launch}-.*\.log$", name):
+                os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
+        writer.seal(complete=False)
+        return writer
+
+    @property
+    def document(self) -> RunDocument:
+        """run.json as it is now."""
+        return self._document
+
+    @property
+    def logs(self) -> str:
+        """The folder for what the ranks print."""
+        return os.path.join(self.path, "logs")
+
+    @property
+    def scratch(self) -> str:
+        """A folder for what ranks and sampler hand over; gone when the run is done."""
+        path = os.path.join(self.path, ".scratch")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def add(self, *records: LaunchRecord, **tables: Rows) -> None:
+        """Put measured launches and their rows (``steps``, ``memory``, ``device``, ``numerics``) on disk."""
+        self._change(launches=(*self._document.launches, *records))
+        self.put(**tables)
+
+    def add_diagnostic(self, record: DiagnosticRecord, **tables: Rows) -> None:
+        """Put a diagnostic launch and its rows on disk, apart from the measured ones."""
+        self._change(diagnostics=(*self._document.diagnostics, record))
+        self.put(**tables)
+
+    def add_reference(self, record: ReferenceRecord, **tables: Rows) -> None:
+        """Put the launch of the reference and its rows on disk."""
+        self._change(reference=record)
+        self.put(**tables)
+
+    def begin_search(self, capacity_mib: float, kept_free: float) -> None:
+        """This run looks for the largest batch."""
+        self._change(batch_search=BatchSearch(capacity_mib=capacity_mib, kept_free=kept_free))
+
+    def add_try(self, record: TryRecord, **tables: Rows) -> None:
+        """Put a launch of the search and its rows on disk."""
+        self._change(batch_search=replace(self._search, launches=(*self._search.launches, record)))
+        self.put(**tables)
+
+    def note_batch(self, scenario: str, found: LargestBatch) -> None:
+        """What the search knows of a scenario by now."""
+        self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
+
+    def note_interval_target(self, reached: IntervalTargetRecord) -> None:
+        """What came of the precision that was asked for."""
+        self._change(interval_target=reached)
+
+    def note_resumed(self, resumed: Resumed) -> None:
+        """The run is gone on with."""
+        self._change(resumed=(*self._document.resumed, resumed))
+        self.seal(complete=False)
+
+    def judge(
+        self,
+        *,
+        validity: tuple[Finding, ...],
+        parity: tuple[ParityRecord, ...],
+        recommendation: Recommendation,
+    ) -> None:
+        """What the values are worth, and what to train with."""
+        self._change(validity=validity, parity=parity, recommendation=recommendation)
+
+    def supersede(self, record: LaunchRecord | DiagnosticRecord | ReferenceRecord) -> None:
+        """Take a launch of any kind that failed out of what tables show. Its record and its rows stay."""
+        document = self._document
+        self._change(
+            superseded=(*document.superseded, record),
+            reference=None if record is document.reference else document.reference,
+            launches=tuple(other for other in document.launches if other is not record),
+            diagnostics=tuple(other for other in document.diagnostics if other is not record),
+        )
+
+    def frames(self) -> Run:
+        """The run as it would be read now."""
+        tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
+        return Run(path=self.path, document=self._document, **tables)
+
+    def put(self, **tables: Rows) -> None:
+        """Put the rows of a launch whose record stands in the document on disk."""
+        for name, rows in tables.items():
+            if rows:
+                self._tables[name].append(to_table(rows, COLUMNS[name]))
+                self._write_table(name)
+        self.seal(complete=False)
+
+    def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: State | None = None) -> None:
+        """Write what is still missing, and ``run.json`` for the last time.
+
+        ``digest``: what :data:`bench.runs.files.DIGEST` is to hold (``bench.analyse.digest``); None: the run gets none.
+        """
+        self._change(end=end)
+        for name, rows in salvage(self.path, self._document).items():
+            if rows:
+                self._tables[name].append(to_table(rows, COLUMNS[name]))
+        for name in COLUMNS:
+            if name in ALWAYS_WRITTEN or self._tables[name]:
+                self._write_table(name)
+        shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
+        if digest is not None:
+            write_atomically(os.path.join(self.path, DIGEST), as_text(digest))
+        self.seal(complete=complete)
+
+    def seal(self, *, complete: bool) -> None:
+        """Write ``run.json`` with the checksum and the number of rows (logs: lines) of every other file."""
+        self._change(files=describe_files(self.path), complete=complete, seal=None, schema_version=SCHEMA_VERSION)
+        self._change(seal=seal_of(encode(self._document)))
+        write_atomically(os.path.join(self.path, "run.json"), as_text(encode(self._document)))
+
+    def _change(self, **fields: Any) -> None:
+        self._document = replace(self._document, **fields)
+
+    @property
+    def _search(self) -> BatchSearch:
+        assert self._document.batch_search is not None, "begin_search() comes first"
+        return self._document.batch_search
+
+    def _whole(self, name: str) -> "pa.Table":
+        import pyarrow as pa
+
+        return pa.concat_tables(self._tables[name] or [to_table([], COLUMNS[name])])
+
+    def _write_table(self, name: str) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sink = pa.BufferOutputStream()
+        pq.write_table(self._whole(name), sink, write_page_checksum=True)
+        write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
+
+
+def as_text(document: dict[str, Any]) -> bytes:
+    """A JSON document as bench lays it out. Raises ``ValueError`` for NaN."""
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
