@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import Driver, compile_driver
 from standin.workloads import BUILT_IN, task, workload
 
 from bench import machine
@@ -254,3 +255,14 @@ def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 def repository() -> Path:
     """The folder that holds pyproject.toml."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in driver of NVIDIA, compiled."""
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path) -> Driver:
+    return Driver(library, tmp_path / "driver.txt")

@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Bench, CommandLine
+from standin import Driver
 from standin.documents import document, launch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import Driver, compile_driver
 
 from bench.cli import main
 from bench.runs.writer import RunWriter
@@ -299,11 +296,6 @@ def test_a_gpu_is_refused_where_there_is_none(
     assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     assert_refused((arguments, says))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from standin import Driver, compile_driver
 
 from bench.analyse.parity import NOT_FINITE, SAME

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import Driver, compile_driver
+from standin import MIB, TWO_GPUS, A, B, Driver
 
 from bench.machine.doctor.concerns import LEVELS, concerns
 from bench.machine.doctor.gpus import numa_node
@@ -20,11 +17,6 @@ from bench.machine.doctor.host import cpu_quota
 from bench.machine.doctor.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 2**20
-A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
-TWO_GPUS = (f"device {A} 0 65 0 Stand-in_A {81920 * MIB}", f"device {B} 0 1 0 Stand-in_B {40960 * MIB}")
-"""In PCI order B is GPU 0."""
 
 FAKE_TORCH = """
 __version__ = "2.9.9"
@@ -63,16 +55,6 @@ def quick(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "torch.py").write_text(FAKE_TORCH)
     return {"PYTHONPATH": str(folder)}
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path) -> Driver:
-    return Driver(library, tmp_path / "driver.txt")
 
 
 @pytest.mark.parametrize(("told", "slow"), [("False", True), ("True", False)])

@@ -1,42 +1,15 @@
-"""Real runs of the same code pass the gate, and a scenario that was made 10 % slower is found, and no other.
-
-Steps sleep for most of their time, so that other work on the machine changes little, and compute a single convolution.
-"""
+"""Real runs of the same code pass the gate, and a scenario that was made 10 % slower is found, and no other."""
 
 import json
 from pathlib import Path
 
 import pytest
 from conftest import CommandLine
+from standin.sleeping import sleeping
 
 SLEEP_S = 0.25
 SLOWER = 1.10
 NAMES = ("first", "second")
-
-SOURCE = """
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
-
-
-def build(parts):
-    import time
-    from torch import nn
-
-    def small(model):
-        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-    session = parts.session(wrap=small)
-    forward = session.forward
-
-    def sleeping(batch):
-        time.sleep({seconds})
-        return forward((batch[0], batch[1] % 64))
-
-    session.forward = sleeping
-    return session
-"""
-
 
 MEASURED = (
     *("--device", "cpu", "--nproc", "1", "--model", "resnet18", "--image-size", "32", "--global-batch", "2"),
@@ -54,7 +27,7 @@ def test_the_same_code_passes_and_a_scenario_that_is_slower_is_named(run_here: C
         (tmp_path / folder).mkdir()
         files = [tmp_path / folder / f"{name}.py" for name in NAMES]
         for file in files:
-            file.write_text(SOURCE.format(seconds=SLEEP_S * (SLOWER if file.stem == slow else 1.0)))
+            file.write_text(sleeping(SLEEP_S * (SLOWER if file.stem == slow else 1.0)))
         done = run_here("run", *MEASURED, "--scenario", ",".join(map(str, files)), "--out", results, "--json")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["path"])

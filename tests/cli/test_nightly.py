@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine
+from standin.sleeping import sleeping
 
 from bench.runs.reader import verified
 
@@ -21,32 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "nightly" / "nightly.sh"
 Night = Callable[..., subprocess.CompletedProcess[str]]
 
-SOURCE = """
-from bench.seams import Scenario, Strategy, one_rank_for_all
-
-STRATEGY = Strategy(label="planted", ranks=one_rank_for_all, group=False)
-SCENARIO = Scenario(summary="a convolution and {sleep_ms} ms of sleep", strategy=STRATEGY)
-
-
-def build(parts):
-    import time
-
-    from torch import nn
-
-
-    def small(model):
-        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-    session = parts.session(wrap=small)
-    forward = session.forward
-
-    def sleepy(batch):
-        time.sleep({sleep_ms} / 1000)
-        return forward((batch[0], batch[1] % 64))
-
-    session.forward = sleepy
-    return session
-"""
 LIMITS = '[tool.bench.gate]\nearly-threshold = "25%"\n'
 """Wide enough for a night during which other work has the cores: what is planted is three times as long."""
 PAGES = ("report/index.html", "report/step-times.png", "history/history.html", "history.json")
@@ -65,7 +40,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, name: str, *, sleep_ms: int) -> None:
-    (folder / f"{name}.py").write_text(SOURCE.format(sleep_ms=sleep_ms))
+    (folder / f"{name}.py").write_text(sleeping(sleep_ms / 1000))
 
 
 def asked(folder: Path) -> list[str]:
@@ -151,9 +126,7 @@ def test_the_first_night_the_second_and_one_that_is_slower(here: Path) -> None:
     assert_regressed(here, code, summary)
     assert len(kept(here)) == 2, "a trial is not kept"
 
-    (here / "changed.py").write_text(
-        SOURCE.format(sleep_ms=30).replace("    session =", "    assert False\n    session =")
-    )
+    (here / "changed.py").write_text(sleeping(0.03).replace("    session =", "    assert False\n    session ="))
     code, summary = a_night(here)
     assert code == 12 and summary.startswith("# Nightly benchmark: missing or not comparable\n")
     assert "changed" in summary and len(kept(here)) == 3, "the figures of the other scenario are kept"

@@ -5,41 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from conftest import CommandLine
+from standin.sleeping import sleeping
 
 SMALL = ("--device", "cpu", "--nproc", "2", "--model", "resnet18", "--image-size", "32", "--no-parity")
 SHORT = ("--warmup", "1", "--iters", "3")
-
-CALM = '''
-"""A step of 100 ms that other work on the machine hardly changes: it sleeps, and computes next to nothing."""
-import time
-
-from bench.seams import Scenario, Strategy
-
-SCENARIO = Scenario(summary="sleeps", strategy=Strategy(label="planted", group=False))
-
-
-def build(parts):
-    from torch import nn
-
-    def tiny(model):
-        return nn.Sequential(model.conv1, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-    session = parts.session(wrap=tiny)
-    forward = session.forward
-
-    def calm(batch):
-        time.sleep(0.1)
-        return forward((batch[0][:2], batch[1][:2] % 64))
-
-    session.forward = calm
-    return session
-'''
 
 
 def measured(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     """run.json, and what people saw."""
     scenario, out = folder / "calm.py", folder / "out"
-    scenario.write_text(CALM)
+    scenario.write_text(sleeping(0.1))
     done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)
     assert done.returncode == 0, done.stderr
     (path,) = out.iterdir()

@@ -17,6 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_AVAILABLE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE of a 64-bit figure."""
 
+MIB = 2**20
+A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+DEVICE_A = f"device {A} 0 65 0 Stand-in_A {81920 * MIB}"
+DEVICE_B = f"device {B} 0 1 0 Stand-in_B {40960 * MIB}"
+TWO_GPUS = (DEVICE_A, DEVICE_B)
+"""NVML lists A first; in PCI order B is GPU 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Driver:

@@ -8,31 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import request_for
+from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
+from standin.runs import write_run
 
 from bench.machine import lock
 from bench.seams import discover
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import NOT_AVAILABLE, Driver, compile_driver
-from standin.runs import write_run
-
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 2**20
-A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
-TWO_GPUS = (f"device {A} 0 65 0 A {81920 * MIB}", f"device {B} 0 1 0 B {40960 * MIB}")
-"""In PCI order B is GPU 0."""
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def driver(library: Path, tmp_path: Path) -> Driver:
-    return Driver(library, tmp_path / "driver.txt")
 
 
 def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
@@ -61,8 +43,9 @@ def test_a_process_is_refused_with_its_pid_name_and_memory(driver: Driver) -> No
         f"value {A} utilisation 97",
     )
     assert refused(driver) == (
-        "--gpus: in use by others: GPU 1 (A): PID 4242 (trainer, 2,048 MiB), PID 4243 (name unknown, memory unknown), "
-        "2,500 MiB occupied, 97 % busy; wait until they are free, choose others, or measure beside them with --force"
+        "--gpus: in use by others: GPU 1 (Stand-in A): PID 4242 (trainer, 2,048 MiB), PID 4243 (name unknown, "
+        "memory unknown), 2,500 MiB occupied, 97 % busy; wait until they are free, choose others, or measure beside "
+        "them with --force"
     )
     assert refused(driver, chosen=(B,)) == ""
     assert refused(driver, force=True) == ""
@@ -116,7 +99,7 @@ def test_the_command_refuses_in_one_line_before_anything_is_written(driver: Driv
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
     done = run(driver, tmp_path, "--gpus", "0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (B): PID 4242")
+    assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (Stand-in B): PID 4242")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
 
@@ -141,7 +124,7 @@ def test_who_is_on_a_gpu_is_looked_at_once_its_lock_is_held_also_for_a_run_that_
     for options in (("--resume", "latest"), ("--scenario", "ddp", "--gpus", "0", "--wait")):
         done = bench_run(driver, tmp_path, *options)
         assert done.returncode == 2
-        assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (B): PID 4242"), options
+        assert done.stderr.startswith("bench: error: --gpus: in use by others: GPU 0 (Stand-in B): PID 4242"), options
     assert [path.name for path in (tmp_path / "results").iterdir()] == [started.name]
     assert (started / "run.json").read_bytes() == before
 
@@ -150,7 +133,7 @@ def test_a_gpu_that_is_not_there_is_refused_by_its_uuid(driver: Driver, tmp_path
     driver.write(*TWO_GPUS)
     done = run(driver, tmp_path, "--gpus", "GPU-cccccccc")
     assert done.returncode == 2
-    assert "there is no GPU 'GPU-cccccccc'; choose from 0 (B, " in done.stderr
+    assert "there is no GPU 'GPU-cccccccc'; choose from 0 (Stand-in B, " in done.stderr
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])

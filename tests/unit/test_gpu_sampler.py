@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import NOT_AVAILABLE, Driver, compile_driver
+from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
@@ -22,22 +18,13 @@ from bench.machine.nvml import SCRAMBLED
 from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 
-MIB = 2**20
-A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
-TWO_GPUS = (f"device {A} 0 65 0 A {81920 * MIB}", f"device {B} 0 1 0 B {40960 * MIB}")
 BUSY = 4242
 """Somebody else's PID."""
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
-
 @pytest.fixture
-def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver(library, tmp_path / "driver.txt")
+def driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """It has both GPUs, and every process that is started has it."""
     for name, value in driver.environment().items():
         monkeypatch.setenv(name, value)
     driver.write(*TWO_GPUS)
@@ -53,6 +40,11 @@ class Sampling:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         return read_spool(spool_path(str(self.folder), 0))[table]
+
+    @property
+    def findings(self) -> dict[str, Any]:
+        assert self.sampler.findings is not None
+        return self.sampler.findings
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 30
@@ -87,8 +79,9 @@ def sources(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
     return {(row["pid"], row["device"], row["used_mib"], row["source"]) for row in rows}
 
 
-def test_in_a_container_with_empty_lists_each_rank_is_told_by_the_level_of_its_device(
-    start: Callable[..., Sampling], driver: Driver
+@pytest.mark.parametrize("listed", [(), (f"process {A} 11 0",)], ids=["not listed", "listed with 0 bytes"])
+def test_in_a_container_the_level_of_its_device_tells_a_rank(
+    listed: tuple[str, ...], start: Callable[..., Sampling], driver: Driver
 ) -> None:
     levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
     driver.write(*TWO_GPUS, *levels)
@@ -97,24 +90,10 @@ def test_in_a_container_with_empty_lists_each_rank_is_told_by_the_level_of_its_d
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.sampler.watch(0, "ddp", 1, 12, (B,))
     run.until_begun()
-    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}")
+    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"value {B} used {756 * MIB}", *listed)
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
-
-
-def test_in_a_container_a_rank_that_is_listed_with_0_bytes_is_told_by_the_level_too(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
-    driver.write(*TWO_GPUS, f"value {A} used {600 * MIB}")
-    run = start(nested=True)
-    run.sampler.begin(0)
-    run.sampler.watch(0, "single", 0, 11, (A,))
-    run.until_begun()
-    driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 11 0")
-    run.until(lambda: run.rows("memory"))
-    memory, _ = run.sampler.finish(0)
-    assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
 
 
 def test_what_was_before_the_launch_is_known_when_it_begins_however_slow_the_driver_is(
@@ -129,7 +108,7 @@ def test_what_was_before_the_launch_is_known_when_it_begins_however_slow_the_dri
     run.until(lambda: run.rows("memory"))
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
-    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+    assert run.findings["foreign"] == []
 
 
 def test_what_was_before_a_launch_that_is_watched_too_late_is_unknown(
@@ -147,7 +126,7 @@ def test_what_was_before_a_launch_that_is_watched_too_late_is_unknown(
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, None, None, "unavailable")}
     assert "the device's level before the launch is unknown" in memory[0]["reason"]
-    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+    assert run.findings["foreign"] == []
 
 
 def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_and_are_reported(
@@ -165,8 +144,7 @@ def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, None, None, "unavailable")}
     assert f"a process was on the device before the launch (PID {BUSY})" in memory[0]["reason"]
-    assert run.sampler.findings is not None
-    assert run.sampler.findings["foreign"] == [
+    assert run.findings["foreign"] == [
         {"device": A, "pid": BUSY, "name": "trainer", "peak_mib": 300.0, "certain": True}
     ]
 
@@ -181,8 +159,7 @@ def test_a_process_that_comes_during_the_launch_is_noticed_with_its_peak(
         driver.write(*TWO_GPUS, f"process {A} 11 {size * MIB}", f"process {A} {BUSY} {size * MIB}")
         run.until(lambda size=size: any(row["used_mib"] == size for row in run.rows("memory")))
     run.sampler.finish(0)
-    assert run.sampler.findings is not None
-    (foreign,) = run.sampler.findings["foreign"]
+    (foreign,) = run.findings["foreign"]
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
 
 
@@ -196,8 +173,7 @@ def test_a_foreign_process_whose_name_is_no_utf_8_is_told_without_it(
     run.until_begun()
     time.sleep(0.6)
     run.sampler.finish(0)
-    assert run.sampler.findings is not None
-    assert [(one["pid"], one["name"]) for one in run.sampler.findings["foreign"]] == [(nobody, None)]
+    assert [(one["pid"], one["name"]) for one in run.findings["foreign"]] == [(nobody, None)]
 
 
 def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[..., Sampling], driver: Driver) -> None:
@@ -226,9 +202,8 @@ def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[.
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
     memory, _ = run.sampler.finish(0)
     assert {(row["pid"], row["source"]) for row in memory} == {(11, "nvml_probe"), (12, "nvml_probe")}
-    assert run.sampler.findings is not None
-    assert run.sampler.findings["probes"] == {"0": 100011, "1": 100012}
-    assert run.sampler.findings["foreign"] == []
+    assert run.findings["probes"] == {"0": 100011, "1": 100012}
+    assert run.findings["foreign"] == []
 
 
 def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], driver: Driver) -> None:
@@ -264,13 +239,13 @@ def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..
     run.until_next("memory")
     memory, device = run.sampler.finish(0)
     assert {row["device"] for row in memory} == {row["device"] for row in device} == {A}
-    assert run.sampler.findings is not None and run.sampler.findings["foreign"] == []
+    assert run.findings["foreign"] == []
     run.sampler.watch(1, "ddp", 0, 12, (A,))
     run.sampler.watch(1, "ddp", 1, 13, (B,))
     time.sleep(0.6)
     _, device = run.sampler.finish(1)
     assert {row["device"] for row in device} == {A, B}
-    assert [one["pid"] for one in run.sampler.findings["foreign"]] == [BUSY]
+    assert [one["pid"] for one in run.findings["foreign"]] == [BUSY]
 
 
 def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other_goes_on(
@@ -282,7 +257,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.sampler.watch(0, "ddp", 1, 12, (B,))
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
-    keys = (
+    keys = [
         "processes",
         "utilisation",
         "power",
@@ -292,7 +267,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other
         "temperature",
         "throttle",
         "used",
-    )
+    ]
     driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
     run.until_next("memory")
     run.until_next("memory")
@@ -318,8 +293,7 @@ def test_scrambled_lists_are_dropped_counted_and_the_rank_is_unavailable(
     time.sleep(0.6)
     memory, _ = run.sampler.finish(0)
     assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
-    assert run.sampler.findings is not None
-    assert run.sampler.findings["scrambled_lists"] >= 1
+    assert run.findings["scrambled_lists"] >= 1
 
 
 def test_a_race_for_the_size_of_the_list_costs_no_sample(start: Callable[..., Sampling], driver: Driver) -> None:
@@ -385,21 +359,6 @@ def test_of_20_samples_a_thermal_bit_in_one_is_on_disk_and_the_counters_of_the_l
     assert {row["reason"] for row in on_a} == {None}
 
 
-def test_a_sampler_that_is_killed_leaves_a_gap_with_its_reason_and_its_findings_are_unknown(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
-    driver.write(*TWO_GPUS, f"process {A} 11 {MIB}")
-    run = start(nested=False)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.until(lambda: run.rows("memory"))
-    os.kill(run.sampler.pid, signal.SIGKILL)
-    memory, device = run.sampler.finish(0)
-    assert (memory[0]["used_mib"], memory[-1]["used_mib"]) == (1.0, None)
-    assert "SIGKILL" in memory[-1]["reason"]
-    assert device
-    assert run.sampler.findings is None
-
-
 # From the driver to a launch's energy
 
 
@@ -458,8 +417,5 @@ def test_a_thermal_bit_of_the_driver_makes_the_launch_invalid(start: Callable[..
     times = [row["t_ns"] for row in device]
     steps = [{"warmup": False, "start_ns": min(times), "step_ms": (max(times) - min(times)) / 1e6}]
     told = throttle.check(device, steps)
-    assert told == {
-        "verdict": "invalid",
-        "devices": {A: ["thermal slowdown (hardware)"], B: ["power cap"]},
-    }
+    assert told == {"verdict": "invalid", "devices": {A: ["thermal slowdown (hardware)"], B: ["power cap"]}}
     assert of_window(device)["verdict"] == "invalid"

@@ -1,45 +1,23 @@
 """The real pynvml against a stand-in driver: order, units, fallbacks, and what stays unknown."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from standin import NOT_AVAILABLE, Driver, compile_driver, python
+from standin import DEVICE_A, DEVICE_B, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.machine.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
 
-MIB = 2**20
-A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
-DEVICE_A = f"device {A} 0 65 0 Stand-in_A {81920 * MIB}"
-DEVICE_B = f"device {B} 0 1 0 Stand-in_B {40960 * MIB}"
-TWO_GPUS = (DEVICE_A, DEVICE_B)
-"""NVML lists A first; in PCI order B comes first."""
-
-
-@pytest.fixture(scope="session")
-def new_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_driver(tmp_path_factory.mktemp("driver"))
-
 
 @pytest.fixture(scope="session")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_driver(tmp_path_factory.mktemp("old-driver"), old=True)
-
-
-@pytest.fixture
-def driver(new_library: Path, tmp_path: Path) -> Driver:
-    return Driver(new_library, tmp_path / "driver.txt")
 
 
 @pytest.fixture

@@ -528,6 +528,7 @@ def test_a_killed_sampler_leaves_its_samples_and_says_what_is_missing(
     assert all(str(died) in row["reason"] and "SIGKILL" in row["reason"] for row in lost)
 
     assert sampler.pid != died
+    assert sampler.findings is None
     assert psutil.Process(sampler.pid).status() != psutil.STATUS_ZOMBIE
     sampler.watch(1, "ddp", 0, children[0].pid)
     later, _ = sampler.finish(1)
