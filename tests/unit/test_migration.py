@@ -1,0 +1,73 @@
+"""A run that the last bench of schema 3 wrote is read as one of today, and its tables are those of then."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.analyse.analysed import Analysed
+from bench.core.records import SCHEMA_VERSION
+from bench.history import nights
+from bench.report.tables import summary_of
+from bench.report.verdict_tables import for_csv
+from bench.runs.check import findings
+from bench.runs.codec import Damaged, decode, encode
+from bench.runs.document import RunDocument
+from bench.runs.migrate import migrate
+
+DATA = Path(__file__).parents[1] / "data" / "run-schema3"
+(STORED,) = DATA.glob("2*")
+RENAMED = {"precision_percent": "half_width_percent"}
+"""Columns of tables that have another name today."""
+
+
+@pytest.fixture(scope="module")
+def run() -> Analysed:
+    return Analysed.read(str(STORED))
+
+
+def test_it_is_sound_and_of_the_schema_of_today(run: Analysed) -> None:
+    assert findings(str(STORED)) == []
+    assert (run.document.schema_version, run.document.request.label) == (SCHEMA_VERSION, "schema 3")
+    assert len(run.document.launches) == 6 and len(run.document.diagnostics) == 3
+
+
+@pytest.mark.parametrize("name", ["summary", "findings", "parity", "communication", "time-spent"])
+def test_its_tables_have_the_values_of_then(run: Analysed, name: str) -> None:
+    then = pd.read_csv(DATA / "report" / f"{name}.csv").rename(columns=RENAMED)
+    now = summary_of(run) if name == "summary" else for_csv(run)[name]
+    assert len(now) == len(then)
+    for column in then.columns.difference(["run", "text", "remedy"]):
+        ours = now[column].reset_index(drop=True)
+        if pd.api.types.is_float_dtype(then[column]):
+            assert ours.astype("float64").to_numpy() == pytest.approx(then[column].to_numpy(), nan_ok=True), column
+        else:
+            assert [None if pd.isna(one) else one for one in ours] == [
+                None if pd.isna(one) else one for one in then[column]
+            ], column
+
+
+def test_its_digest_is_taken_as_it_lies_there() -> None:
+    assert nights.digest_of(str(STORED)) == json.loads((STORED / "digest.json").read_text())
+
+
+def test_its_document_survives_the_way_there_and_back(run: Analysed) -> None:
+    assert decode(RunDocument, encode(run.document)) == run.document
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda one: one["launches"][2].pop("status"), "launches[2].status is missing"),
+        (lambda one: one["launches"][0]["effective"].update(x=1), "launches[0].effective.x is unknown"),
+        (lambda one: one["reference"].update(launch=None), "reference.launch must be int, not NoneType"),
+        (lambda one: one.update(files=[]), "files must be an object, not list"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(spoil: object, says: str) -> None:
+    document = json.loads((STORED / "run.json").read_text())
+    spoil(document)  # type: ignore[operator]
+    with pytest.raises(Damaged) as caught:
+        decode(RunDocument, migrate(document))
+    assert str(caught.value) == says
