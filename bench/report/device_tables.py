@@ -2,13 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from bench.analyse import devices
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import plus_minus
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
-from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, number, of_run
+from bench.report.tables import (
+    UNKNOWN,
+    Cell,
+    Record,
+    Table,
+    bounded,
+    figure,
+    number,
+    of_run,
+    tabulate,
+    text,
+)
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -53,43 +62,31 @@ def energy_table(run: Analysed) -> Table | None:
     table = run.energy
     if table.empty:
         return None
+    energy, power, clock = "energy of the measured steps", "power (W)", "SM clock (MHz)"
     columns = (
-        Column(heading="scenario"),
-        Column(heading="launches", number=True),
-        Column(heading="J per launch", number=True, group="energy of the measured steps"),
-        Column(heading="J per 1,000 images", number=True, group="energy of the measured steps"),
-        Column(heading="source", group="energy of the measured steps"),
-        Column(heading="mean", number=True, group="power (W)"),
-        Column(heading="peak", number=True, group="power (W)"),
-        Column(heading="median", number=True, group="SM clock (MHz)"),
-        Column(heading="lowest", number=True, group="SM clock (MHz)"),
-        Column(heading="highest °C", number=True),
-        Column(heading="held back by"),
-        Column(heading="sent", number=True, group="PCIe (MiB/s)"),
-        Column(heading="received", number=True, group="PCIe (MiB/s)"),
-        Column(heading="sent", number=True, group="NVLink (MiB/s)"),
-        Column(heading="received", number=True, group="NVLink (MiB/s)"),
+        text("scenario", "scenario"),
+        figure("launches", "launches"),
+        bounded("J per launch", "energy_j", ",.0f", group=energy),
+        bounded("J per 1,000 images", "energy_per_1000_images_j", ",.0f", group=energy),
+        text("source", _source, group=energy),
+        bounded("mean", "mean_power_w", ",.0f", group=power),
+        figure("peak", "peak_power_w", ",.0f", group=power),
+        figure("median", "sm_clock_mhz", ",.0f", group=clock),
+        figure("lowest", "min_sm_clock_mhz", ",.0f", group=clock),
+        figure("highest °C", "max_temperature_c", ".0f"),
+        text("held back by", _throttle),
+        figure("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
+        figure("received", "pcie_rx_mib_s", ",.0f", group="PCIe (MiB/s)"),
+        figure("sent", "nvlink_tx_mib_s", ",.0f", group="NVLink (MiB/s)"),
+        figure("received", "nvlink_rx_mib_s", ",.0f", group="NVLink (MiB/s)"),
     )
     known = {row["scenario"]: row for row in table.to_dict("records")}
-    rows = [_energy_cells(known[name]) for name in scenarios(run.document) if name in known]
-    return Table(columns=columns, rows=tuple(rows), notes=tuple(_energy_notes(run, table)))
+    records = [known[name] for name in scenarios(run.document) if name in known]
+    return tabulate(columns, records, _energy_notes(run, table))
 
 
-def _energy_cells(row: Record) -> tuple[Cell, ...]:
-    return (
-        Cell(text=str(row["scenario"])),
-        Cell(text=str(row["launches"])),
-        Cell(text=number(row["energy_j"], ",.0f"), small=plus_minus(row, "energy_j")),
-        Cell(text=number(row["energy_per_1000_images_j"], ",.0f"), small=plus_minus(row, "energy_per_1000_images_j")),
-        Cell(text=UNKNOWN if number(row["energy_j"], "") == UNKNOWN else str(row["energy_source"])),
-        Cell(text=number(row["mean_power_w"], ",.0f"), small=plus_minus(row, "mean_power_w")),
-        Cell(text=number(row["peak_power_w"], ",.0f")),
-        Cell(text=number(row["sm_clock_mhz"], ",.0f")),
-        Cell(text=number(row["min_sm_clock_mhz"], ",.0f")),
-        Cell(text=number(row["max_temperature_c"], ".0f")),
-        _throttle(row),
-        *(Cell(text=number(row[f"{link}_mib_s"], ",.0f")) for link in devices.LINKS),
-    )
+def _source(row: Record) -> str:
+    return UNKNOWN if number(row["energy_j"], "") == UNKNOWN else str(row["energy_source"])
 
 
 def _throttle(row: Record) -> Cell:
@@ -163,10 +160,10 @@ WHICH = (
 )
 
 PROCESS = (
-    Column(heading="scenario"),
-    Column(heading="launch", number=True),
-    Column(heading="rank", number=True),
-    Column(heading="PID", number=True),
+    text("scenario", "scenario"),
+    figure("launch", "launch"),
+    figure("rank", "rank"),
+    figure("PID", "pid", ".0f"),
 )
 
 
@@ -177,35 +174,18 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
     found = _chosen_rows(run, table, chosen)
     if not found:
         return None
+    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     columns = (
         *PROCESS,
-        Column(heading="GPU", number=True),
-        Column(heading="the driver's peak MiB", number=True),
-        Column(heading="source"),
-        Column(heading="allocated MiB", number=True, group="torch's peaks"),
-        Column(heading="reserved MiB", number=True, group="torch's peaks"),
-        Column(heading="difference: context and libraries MiB", number=True),
+        figure("GPU", lambda row: str(indices.get(row["device"], row["device"]))),
+        figure("the driver's peak MiB", lambda row: _peak(mine, row)),
+        text("source", _memory_source),
+        figure("allocated MiB", "allocated_mib", ",.0f", group="torch's peaks"),
+        figure("reserved MiB", "reserved_mib", ",.0f", group="torch's peaks"),
+        figure("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
-    indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"], _index(row, indices)))
-    rows = []
-    for row in found:
-        source = row["source"] if isinstance(row["source"], str) else "torch_allocator"
-        rows.append(
-            (
-                Cell(text=str(row["scenario"])),
-                Cell(text=str(row["launch"])),
-                Cell(text=str(row["rank"])),
-                Cell(text=number(row["pid"], ".0f")),
-                Cell(text=str(indices.get(row["device"], row["device"]))),
-                Cell(text=number(row["peak_mib"], ",.0f"), small=_why_unknown(mine, row)),
-                Cell(text=source),
-                Cell(text=number(row["allocated_mib"], ",.0f")),
-                Cell(text=number(row["reserved_mib"], ",.0f")),
-                Cell(text=number(row["context_mib"], ",.0f")),
-            )
-        )
-    used = list(dict.fromkeys(cells[6].text for cells in rows))
+    used = list(dict.fromkeys(_memory_source(row) for row in found))
     notes = [
         WHICH,
         "allocated: what tensors held at most; reserved: what torch took from the driver for them. The difference is "
@@ -217,7 +197,11 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
         notes.append("A difference below zero says that the driver was asked too seldom to see the peak.")
     if table["reserved_mib"].isna().all():
         notes.append("Torch's peaks are unknown: no rank of this run recorded them.")
-    return Table(columns=columns, rows=tuple(rows), notes=tuple(notes))
+    return tabulate(columns, found, notes)
+
+
+def _memory_source(row: Record) -> str:
+    return row["source"] if isinstance(row["source"], str) else "torch_allocator"
 
 
 def _index(row: Record, indices: dict[str, int]) -> tuple[int, str]:
@@ -228,13 +212,14 @@ def _sources(used: list[str]) -> str:
     return "; ".join(f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
 
 
-def _why_unknown(memory: "pd.DataFrame", row: Record) -> str:
-    """Why the driver's figure is missing; empty where it is known."""
-    if number(row["peak_mib"], "") != UNKNOWN:
-        return ""
+def _peak(memory: "pd.DataFrame", row: Record) -> Cell:
+    """The driver's figure, or why it is missing."""
+    text = number(row["peak_mib"], ",.0f")
+    if text != UNKNOWN:
+        return Cell(text=text)
     same = (memory["launch"] == row["launch"]) & (memory["rank"] == row["rank"])
     own = same & ((memory["device"] == row["device"]) | memory["device"].isna())
-    return "; ".join(memory.loc[own, "reason"].dropna().unique())
+    return Cell(text=text, small="; ".join(memory.loc[own, "reason"].dropna().unique()))
 
 
 def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
@@ -242,29 +227,19 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     found = _chosen_rows(run, table, chosen)
     if not found:
         return None
-    columns = (
-        *PROCESS,
-        Column(heading="RSS peak MiB", number=True),
-        Column(heading="the kernel's peak MiB", number=True),
-        Column(heading="PSS peak MiB", number=True),
-    )
     reasons = list(dict.fromkeys(row["reason"] for row in found if isinstance(row["reason"], str)))
     alike = len(reasons) == 1 and all(isinstance(row["reason"], str) for row in found)
-    rows = [
-        (
-            Cell(text=str(row["scenario"])),
-            Cell(text=str(row["launch"])),
-            Cell(text=str(row["rank"])),
-            Cell(text=str(row["pid"])),
-            Cell(text=number(row["rss_mib"], ",.0f")),
-            Cell(text=number(row["kernel_peak_mib"], ",.0f")),
-            Cell(
-                text=number(row["pss_mib"], ",.0f"),
-                small=row["reason"] if isinstance(row["reason"], str) and not alike else "",
-            ),
-        )
-        for row in found
-    ]
+
+    def proportional(row: Record) -> Cell:
+        small = row["reason"] if isinstance(row["reason"], str) and not alike else ""
+        return Cell(text=number(row["pss_mib"], ",.0f"), small=small)
+
+    columns = (
+        *PROCESS,
+        figure("RSS peak MiB", "rss_mib", ",.0f"),
+        figure("the kernel's peak MiB", "kernel_peak_mib", ",.0f"),
+        figure("PSS peak MiB", proportional),
+    )
     notes = [
         WHICH,
         "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up; "
@@ -274,4 +249,4 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     ]
     if alike:
         notes.append(f"PSS is unknown: {reasons[0]}.")
-    return Table(columns=columns, rows=tuple(rows), notes=tuple(notes))
+    return tabulate(columns, found, notes)

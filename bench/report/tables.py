@@ -5,7 +5,7 @@ by ``bench.report.markdown``. What is unknown is a dash, and a note below the ta
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +44,6 @@ Record = dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column: its heading, the group it stands under (may be empty), whether it is numbers."""
-
-    heading: str
-    number: bool = False
-    group: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """A cell: its text, what is smaller below it, how long a bar behind it is (0 to 1).
 
@@ -65,6 +56,32 @@ class Cell:
     bar: float = 0.0
     tone: str = ""
     wrap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its heading, what it shows of a record, whether that is numbers, the group it stands under if any."""
+
+    heading: str
+    of: Callable[[Any], Cell | str] = str
+    number: bool = False
+    group: str = ""
+
+
+def text(heading: str, of: str | Callable[[Any], Cell | str], *, group: str = "") -> Column:
+    """A column of words. ``of``: the key of a record, or a function of it."""
+    return Column(heading=heading, of=of if callable(of) else lambda row: str(row[of]), group=group)
+
+
+def figure(heading: str, of: str | Callable[[Any], Cell | str], form: str = "", *, group: str = "") -> Column:
+    """A column of numbers. ``of``: the key of a record, whose value takes ``form``, or a function of it."""
+    show = of if callable(of) else lambda row: number(row[of], form)
+    return Column(heading=heading, of=show, number=True, group=group)
+
+
+def bounded(heading: str, name: str, form: str, *, group: str = "") -> Column:
+    """A column of numbers with how far the farther end of the 95 % interval is below each."""
+    return figure(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +103,15 @@ class Table:
             else:
                 spans.append((column.group, 1))
         return spans if any(name for name, _ in spans) else []
+
+
+def tabulate(
+    columns: Sequence[Column], records: Iterable[Any], notes: Iterable[str] = (), marked: int | None = None
+) -> Table:
+    """A table with a row for each record."""
+    cells = ((column.of(record) for column in columns) for record in records)
+    rows = tuple(tuple(Cell(text=cell) if isinstance(cell, str) else cell for cell in row) for row in cells)
+    return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
 
 
 def summary_of(run: Run) -> "pd.DataFrame":
@@ -110,51 +136,32 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     """The summary for people: speed, memory, energy where it is known, what ran, how it went."""
     best = fastest(table)
     highest = table["throughput_img_s"].max()
+
+    def speed(row: Record) -> Cell:
+        known = row["throughput_img_s"]
+        length = 0.0 if _unknown(known) else float(known / highest)
+        return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_img_s"), bar=length)
+
     with_energy = table["energy_per_1000_images_j"].notna().any()
     columns = (
-        Column(heading="scenario"),
-        Column(heading="img/s", number=True),
-        Column(heading="step median ms", number=True),
-        Column(heading="step p95 ms", number=True),
-        Column(heading=f"speed ÷ {BASE}", number=True),
-        Column(heading="peak MiB of a PID", number=True),
-        Column(heading="peak MiB in all", number=True),
-        Column(heading="memory source"),
-        *((Column(heading="J per 1,000 images", number=True),) if with_energy else ()),
-        Column(heading="figures"),
-        Column(heading="numerics"),
-        Column(heading="what ran"),
-        Column(heading="launches ok", number=True),
-        Column(heading="status"),
+        text("scenario", "scenario"),
+        figure("img/s", speed),
+        bounded("step median ms", "step_median_ms", ",.1f"),
+        bounded("step p95 ms", "step_p95_ms", ",.1f"),
+        bounded(f"speed ÷ {BASE}", "relative_to_ddp", ".2f"),
+        bounded("peak MiB of a PID", "peak_pid_mib", ",.0f"),
+        bounded("peak MiB in all", "peak_total_mib", ",.0f"),
+        text("memory source", lambda row: number(row["memory_source"], "")),
+        *((bounded("J per 1,000 images", "energy_per_1000_images_j", ",.0f"),) if with_energy else ()),
+        text("figures", lambda row: _verdict(row["validity"], row["findings"])),
+        text("numerics", lambda row: _verdict(row["parity"], "")),
+        text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
+        figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
+        text("status", "status"),
     )
-    rows = []
-    for row in table.to_dict("records"):
-        speed = row["throughput_img_s"]
-        rows.append(
-            (
-                Cell(text=str(row["scenario"])),
-                Cell(
-                    text=number(speed, ",.1f"),
-                    small=plus_minus(row, "throughput_img_s"),
-                    bar=0.0 if _unknown(speed) else float(speed / highest),
-                ),
-                _figure(row, "step_median_ms", ",.1f"),
-                _figure(row, "step_p95_ms", ",.1f"),
-                _figure(row, "relative_to_ddp", ".2f"),
-                _figure(row, "peak_pid_mib", ",.0f"),
-                _figure(row, "peak_total_mib", ",.0f"),
-                Cell(text=number(row["memory_source"], "")),
-                *((_figure(row, "energy_per_1000_images_j", ",.0f"),) if with_energy else ()),
-                _verdict(row["validity"], row["findings"]),
-                _verdict(row["parity"], ""),
-                Cell(text=row["what_ran"] or UNKNOWN, wrap=True),
-                Cell(text=f"{row['launches_ok']}/{row['launches']}"),
-                Cell(text=str(row["status"])),
-            )
-        )
     marked = None if best is None else list(table["scenario"]).index(best["scenario"])
     notes = (*(f"{line}." for line in about_intervals(table)), *_why_unknown(run, table))
-    return Table(columns=columns, rows=tuple(rows), notes=notes, marked=marked)
+    return tabulate(columns, table.to_dict("records"), notes, marked)
 
 
 def _verdict(verdict: Any, why: Any) -> Cell:
@@ -162,11 +169,6 @@ def _verdict(verdict: Any, why: Any) -> Cell:
     if _unknown(verdict):
         return Cell(text=UNKNOWN)
     return Cell(text=verdict, small="" if _unknown(why) else why, tone=TONES[verdict], wrap=True)
-
-
-def _figure(row: dict[Any, Any], name: str, form: str) -> Cell:
-    """A figure of the summary with its interval below it."""
-    return Cell(text=number(row[name], form), small=plus_minus(row, name))
 
 
 def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
@@ -195,22 +197,12 @@ def published_table(run: Analysed) -> Table | None:
     theirs = published.PUBLISHED_ITERATIONS
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     columns = (
-        Column(heading="scenario"),
-        *(Column(heading=f"{iteration}", number=True, group=here) for iteration in mine),
-        Column(heading=f"this run: time ÷ {BASE}", number=True),
-        *(Column(heading=f"{iteration}", number=True, group=there) for iteration in theirs),
-        Column(heading=f"published: time ÷ {BASE}", number=True),
+        text("scenario", "scenario"),
+        *(_with_bar(f"{iteration}", f"elapsed_s_{iteration}", group=here) for iteration in mine),
+        _with_bar(f"this run: time ÷ {BASE}", "relative"),
+        *(figure(f"{iteration}", f"published_s_{iteration}", ".1f", group=there) for iteration in theirs),
+        figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
     )
-    rows = [
-        (
-            Cell(text=str(row["scenario"])),
-            *(_with_bar(row, f"elapsed_s_{iteration}", ",.2f") for iteration in mine),
-            _with_bar(row, "relative", ".2f"),
-            *(Cell(text=number(row[f"published_s_{iteration}"], ".1f")) for iteration in theirs),
-            Cell(text=number(row["published_relative"], ".2f")),
-        )
-        for row in form.to_dict("records")
-    ]
     notes = (
         f"time ÷ {BASE}: at the last iteration shown; above 1 is slower. Seconds never carry from one machine to "
         "another; these ratios do so between like machines.",
@@ -219,13 +211,17 @@ def published_table(run: Analysed) -> Table | None:
         f"Published workload: {published.PUBLISHED_WORKLOAD}. Source: the author's own figures, on three GPUs; "
         "it has no row for a single process.",
     )
-    return Table(columns=columns, rows=tuple(rows), notes=notes)
+    return tabulate(columns, form.to_dict("records"), notes)
 
 
-def _with_bar(row: dict[Any, Any], name: str, form: str) -> Cell:
-    """A figure of the published form with its interval below it."""
-    known = (None if _unknown(row[column]) else row[column] for column in published.ends(name))
-    return Cell(text=number(row[name], form), small=bar(half_width_percent(*known)))
+def _with_bar(heading: str, name: str, group: str = "") -> Column:
+    """A column of the published form, each figure with its interval below it."""
+
+    def cell(row: Record) -> Cell:
+        known = (None if _unknown(row[column]) else row[column] for column in published.ends(name))
+        return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*known)))
+
+    return figure(heading, cell, group=group)
 
 
 def details_table(run: Run) -> Table:
@@ -297,75 +293,65 @@ def _dtypes(counts: Mapping[str, int]) -> str:
 
 def launches_table(run: Analysed) -> Table:
     """Every launch: how it went, its processes, and what was checked about its figures."""
-    columns = (
-        Column(heading="launch", number=True),
-        Column(heading="scenario"),
-        Column(heading="repeat", number=True),
-        Column(heading="status"),
-        Column(heading="PID by rank"),
-        Column(heading="wall (s)", number=True),
-        Column(heading="first forward (s)", number=True),
-        Column(heading="steps vs wall time (%)", number=True),
-        Column(heading="last third vs first (%)", number=True),
-        Column(heading="skew of ranks (%)", number=True),
-        Column(heading="outliers", number=True),
-        Column(heading="cores kept busy by others", number=True),
-        Column(heading="findings"),
-        Column(heading="skipped steps", number=True),
-        Column(heading="last loss", number=True),
-        Column(heading="loss finite"),
-        Column(heading="ranks alike"),
-    )
     loss = losses(run.iterations).set_index("launch")
-    figures = run.figures.set_index("launch")
+    figures = run.figures.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
-    rows = tuple(_launch_cells(launch, loss, figures, codes) for launch in run.document.launches)
+
+    def status(launch: LaunchRecord) -> Cell:
+        reason, failed = launch.reason or "", launch.first_failed_rank
+        return Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}")
+
+    def conservation(launch: LaunchRecord) -> Cell:
+        sound = "" if launch.checks.conservation_ok else "too much"
+        return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
+
+    def known(launch: LaunchRecord, name: str) -> Any:
+        return figures.get(launch.launch, {}).get(name)
+
+    def skew(launch: LaunchRecord) -> Cell:
+        slowest = known(launch, "slowest_rank")
+        small = "" if _unknown(slowest) else f"rank {slowest:.0f}"
+        return Cell(text=_percent(known(launch, "skew"), ".1f"), small=small)
+
+    def finite(launch: LaunchRecord) -> Cell:
+        first_bad = loss["first_not_finite"].get(launch.launch)
+        small = "" if _unknown(first_bad) else f"not finite from step {first_bad} on"
+        return Cell(text={True: "yes", False: "no", None: UNKNOWN}[launch.checks.finite_loss], small=small)
+
+    def alike(launch: LaunchRecord) -> Cell:
+        differ = launch.checks.ranks_differ
+        small = f"different: {', '.join(differ)}" if differ else ""
+        return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
+
+    def found(launch: LaunchRecord) -> str:
+        return str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)
+
+    columns = (
+        figure("launch", lambda launch: str(launch.launch)),
+        text("scenario", lambda launch: launch.scenario),
+        figure("repeat", lambda launch: str(launch.repeat)),
+        text("status", status),
+        text("PID by rank", lambda launch: ", ".join(f"{rank.rank}: {rank.pid}" for rank in launch.ranks) or UNKNOWN),
+        figure("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
+        figure("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
+        figure("steps vs wall time (%)", conservation),
+        figure("last third vs first (%)", lambda launch: _percent(known(launch, "drift"), "+.1f")),
+        figure("skew of ranks (%)", skew),
+        figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
+        figure("cores kept busy by others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
+        text("findings", found),
+        figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
+        figure("last loss", lambda launch: number(loss["last_loss"].get(launch.launch), ".4g")),
+        text("loss finite", finite),
+        text("ranks alike", alike),
+    )
     notes = (
         "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
         "0.5 % in a sound launch. skipped steps: optimizer steps that the loss scaler left out of the measured window. "
         "last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median over "
         "ranks; the rank that is slowest most often stands below. last loss: of the global batch.",
     )
-    return Table(columns=columns, rows=rows, notes=notes)
-
-
-def _launch_cells(
-    launch: LaunchRecord, loss: "pd.DataFrame", figures: "pd.DataFrame", codes: "pd.Series"
-) -> tuple[Cell, ...]:
-    checks = launch.checks
-    figure = figures.loc[launch.launch].to_dict() if launch.launch in figures.index else {}
-    slowest = figure.get("slowest_rank")
-    error, sound = checks.conservation_error, checks.conservation_ok
-    known = launch.launch in loss.index
-    first_bad = loss["first_not_finite"].get(launch.launch) if known else None
-    differ = checks.ranks_differ
-    failed = launch.first_failed_rank
-    reason = launch.reason or ""
-    return (
-        Cell(text=str(launch.launch)),
-        Cell(text=launch.scenario),
-        Cell(text=str(launch.repeat)),
-        Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}"),
-        Cell(text=", ".join(f"{rank.rank}: {rank.pid}" for rank in launch.ranks) or UNKNOWN),
-        Cell(text=number(launch.wall_s, ",.1f")),
-        Cell(text=number(launch.first_forward_s, ",.2f")),
-        Cell(text=number(None if error is None else 100 * error, ".3f"), small="" if sound else "too much"),
-        Cell(text=_percent(figure.get("drift"), "+.1f")),
-        Cell(text=_percent(figure.get("skew"), ".1f"), small="" if _unknown(slowest) else f"rank {slowest:.0f}"),
-        Cell(text=number(figure.get("outliers"), ".0f")),
-        Cell(text=number(checks.foreign_cores, ".2f")),
-        Cell(text=str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)),
-        Cell(text=number(checks.skipped_steps, "d")),
-        Cell(text=number(loss["last_loss"].get(launch.launch), ".4g")),
-        Cell(
-            text={True: "yes", False: "no", None: UNKNOWN}[checks.finite_loss],
-            small="" if _unknown(first_bad) else f"not finite from step {first_bad} on",
-        ),
-        Cell(
-            text=UNKNOWN if differ is None else "no" if differ else "yes",
-            small=f"different: {', '.join(differ)}" if differ else "",
-        ),
-    )
+    return tabulate(columns, run.document.launches, notes)
 
 
 def _percent(part: Any, form: str) -> str:

@@ -1,8 +1,7 @@
 """The tables behind the verdicts: findings, parity, where the time goes, and how the steps scatter."""
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
@@ -12,7 +11,19 @@ from bench.analyse.bars import bar
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
-from bench.report.tables import TONES, UNKNOWN, Cell, Column, Record, Table, number, of_run
+from bench.report.tables import (
+    TONES,
+    UNKNOWN,
+    Cell,
+    Column,
+    Record,
+    Table,
+    figure,
+    number,
+    of_run,
+    tabulate,
+    text,
+)
 from bench.runs.document import LaunchRecord, RunDocument
 from bench.runs.reader import Run
 
@@ -33,24 +44,19 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
 
 def findings_table(run: Analysed) -> Table | None:
     """What was found, one row for all findings that ask for the same; None where nothing was."""
-    rows = [
-        (
-            Cell(text=row["code"], tone=TONES[row["severity"]]),
-            Cell(text=row["severity"]),
-            Cell(text=row["what"], wrap=True),
-            Cell(text=row["where"], wrap=True),
-            Cell(text=row["remedy"], wrap=True),
-        )
-        for row in grouped(run.findings, scenarios(run.document)).to_dict("records")
-    ]
-    if not rows:
-        return None
-    headings = ("finding", "makes it", "what was seen", "scenarios (launches)", "what to do")
+    records = grouped(run.findings, scenarios(run.document)).to_dict("records")
+    columns = (
+        text("finding", lambda row: Cell(text=row["code"], tone=TONES[row["severity"]])),
+        text("severity", "severity"),
+        text("what was seen", lambda row: Cell(text=row["what"], wrap=True)),
+        text("scenarios (launches)", lambda row: Cell(text=row["where"], wrap=True)),
+        text("what to do", lambda row: Cell(text=row["remedy"], wrap=True)),
+    )
     notes = (
         "invalid: the figure is wrong, or is of something else. warning: it is right for what happened, and that may "
         "not be what was meant. Where several launches show the same, the worst is the example.",
     )
-    return Table(columns=tuple(Column(heading=text) for text in headings), rows=tuple(rows), notes=notes)
+    return tabulate(columns, records, notes) if records else None
 
 
 def parity_table(run: Analysed) -> Table | None:
@@ -58,42 +64,30 @@ def parity_table(run: Analysed) -> Table | None:
     launches = run.parity
     if launches.empty:
         return None
+    launch_of = {launch.launch: launch for launch in run.document.launches}
+    gradient, loss = "gradient of the first step", "loss, nearest to its bound"
     columns = (
-        Column(heading="scenario"),
-        Column(heading="verdict"),
-        Column(heading="launch", number=True),
-        Column(heading="error", number=True, group="gradient of the first step"),
-        Column(heading="bound", number=True, group="gradient of the first step"),
-        Column(heading="one replica alone", number=True, group="gradient of the first step"),
-        Column(heading="error", number=True, group="loss, nearest to its bound"),
-        Column(heading="bound", number=True, group="loss, nearest to its bound"),
-        Column(heading="at step", number=True, group="loss, nearest to its bound"),
-        Column(heading="parameters alike on all ranks"),
+        text("scenario", "scenario"),
+        text("verdict", _parity_verdict),
+        figure("launch", "launch"),
+        _error("error", "gradient_error", gradient),
+        _error("bound", "gradient_bound", gradient),
+        _error("one replica alone", "gradient_alone", gradient),
+        _error("error", "loss_error", loss),
+        _error("bound", "loss_bound", loss),
+        figure("at step", "loss_step", ".0f", group=loss),
+        text("parameters alike on all ranks", lambda row: _alike(launch_of[row["launch"]])),
     )
-    records = {launch.launch: launch for launch in run.document.launches}
-    rows = []
-    for row in numerics.by_scenario(launches).to_dict("records"):
-        verdict = row["verdict"] if isinstance(row["verdict"], str) else "not shown"
-        reason = row["reason"] if isinstance(row["reason"], str) else ""
-        rows.append(
-            (
-                Cell(text=str(row["scenario"])),
-                Cell(text=verdict, small=reason, tone=TONES.get(verdict, "")),
-                Cell(text=str(row["launch"])),
-                Cell(text=_error(row["gradient_error"])),
-                Cell(text=_error(row["gradient_bound"])),
-                Cell(text=_error(row["gradient_alone"])),
-                Cell(text=_error(row["loss_error"])),
-                Cell(text=_error(row["loss_bound"])),
-                Cell(text=number(row["loss_step"], ".0f")),
-                _alike(records[row["launch"]]),
-            )
-        )
-    return Table(columns=columns, rows=tuple(rows), notes=_about_parity(run.document))
+    return tabulate(columns, numerics.by_scenario(launches).to_dict("records"), _about_parity(run.document))
 
 
-def _error(value: Any) -> str:
-    return "0" if value == 0 else number(value, ".2g")
+def _parity_verdict(row: Record) -> Cell:
+    verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
+    return Cell(text=verdict or "not shown", small=reason, tone=TONES.get(verdict, ""))
+
+
+def _error(heading: str, name: str, group: str) -> Column:
+    return figure(heading, lambda row: "0" if row[name] == 0 else number(row[name], ".2g"), group=group)
 
 
 def _alike(launch: LaunchRecord) -> Cell:
@@ -146,47 +140,38 @@ def communication_table(run: Run) -> Table | None:
     if table.empty:
         return None
     columns = (
-        Column(heading="scenario"),
-        Column(heading="exposed communication ms", number=True),
-        Column(heading="method"),
-        Column(heading="cost of synchronising ms", number=True),
-        Column(heading="backward without it ms", number=True),
-        Column(heading="communication ms", number=True),
-        Column(heading="of it overlapped ms", number=True),
-        Column(heading="computation slowed by ms", number=True),
-        Column(heading="the two methods agree"),
-        Column(heading="pairs of steps", number=True),
+        text("scenario", "scenario"),
+        _with_interval("exposed communication ms", "exposed"),
+        text("method", _method),
+        _with_interval("cost of synchronising ms", "cost"),
+        figure("backward without it ms", "without_ms", ",.1f"),
+        figure("communication ms", "comm_ms", ",.1f"),
+        figure("of it overlapped ms", "overlap_ms", ",.1f"),
+        _with_interval("computation slowed by ms", "slowed"),
+        text("the two methods agree", lambda row: {True: "yes", False: "no"}.get(row["agree"], UNKNOWN)),
+        figure("pairs of steps", "pairs", ".0f"),
     )
-    rows = []
-    for row in table.to_dict("records"):
-        reason = row["reason"] if isinstance(row["reason"], str) else ""
-        rows.append(
-            (
-                Cell(text=str(row["scenario"])),
-                _with_interval(row, "exposed"),
-                Cell(text=row["method"] if isinstance(row["method"], str) else UNKNOWN, small=reason, wrap=True),
-                _with_interval(row, "cost"),
-                Cell(text=number(row["without_ms"], ",.1f")),
-                Cell(text=number(row["comm_ms"], ",.1f")),
-                Cell(text=number(row["overlap_ms"], ",.1f")),
-                _with_interval(row, "slowed"),
-                Cell(text={True: "yes", False: "no"}.get(row["agree"], UNKNOWN)),
-                Cell(text=number(row["pairs"], ".0f")),
-            )
-        )
     notes = (
         "From diagnostic launches, whose steps count in no other figure. Below a figure its 95 % interval over steps. "
         "Exposed: what of the communication is left after the last gradient is computed, by torch DDP's own logger; "
         "elsewhere the paired difference. Cost of synchronising: the backward pass with it less that without "
         "(no_sync() or its like), steps taken in pairs, the slowest rank's.",
     )
-    return Table(columns=columns, rows=tuple(rows), notes=notes)
+    return tabulate(columns, table.to_dict("records"), notes)
 
 
-def _with_interval(row: Record, name: str) -> Cell:
-    low, high = (number(row[f"{name}_{end}_ms"], ",.1f") for end in ("low", "high"))
-    small = "" if UNKNOWN in (low, high) else f"{low} to {high}"
-    return Cell(text=number(row[f"{name}_ms"], ",.1f"), small=small)
+def _method(row: Record) -> Cell:
+    method, reason = (row[name] if isinstance(row[name], str) else "" for name in ("method", "reason"))
+    return Cell(text=method or UNKNOWN, small=reason, wrap=True)
+
+
+def _with_interval(heading: str, name: str) -> Column:
+    def cell(row: Record) -> Cell:
+        low, high = (number(row[f"{name}_{end}_ms"], ",.1f") for end in ("low", "high"))
+        small = "" if UNKNOWN in (low, high) else f"{low} to {high}"
+        return Cell(text=number(row[f"{name}_ms"], ",.1f"), small=small)
+
+    return figure(heading, cell)
 
 
 def communication_words(run: Run) -> list[str]:
@@ -244,19 +229,9 @@ def data_parallel_table(run: Run) -> Table | None:
     table = diagnosed.data_parallel(run.diagnostics)
     if table.empty:
         return None
-    columns = (
-        Column(heading="scenario"),
-        *(Column(heading=f"{part.replace('_', ' ')} ms", number=True) for part in diagnosed.PARTS),
-    )
-    rows = [
-        (
-            Cell(text=str(row["scenario"])),
-            *(Cell(text=number(row[f"{part}_ms"], ",.2f")) for part in diagnosed.PARTS),
-        )
-        for row in table.to_dict("records")
-    ]
+    parts = (figure(f"{part.replace('_', ' ')} ms", f"{part}_ms", ",.2f") for part in diagnosed.PARTS)
     notes = ("Parts of the forward pass, medians over the steps of the diagnostic launch, devices idle in between.",)
-    return Table(columns=columns, rows=tuple(rows), notes=notes)
+    return tabulate((text("scenario", "scenario"), *parts), table.to_dict("records"), notes)
 
 
 def spent_table(run: Run) -> Table | None:
@@ -265,32 +240,26 @@ def spent_table(run: Run) -> Table | None:
     if table.empty:
         return None
     names = [name for name in table.columns if name not in ("scenario", "step_ms")]
+    records = [{**row, "whole": sum(row[name] for name in names)} for row in table.to_dict("records")]
     columns = (
-        Column(heading="scenario"),
-        *(Column(heading=f"{name} ms", number=True) for name in names),
-        Column(heading="all operators ms", number=True),
-        Column(heading="the profiled step ms", number=True),
+        text("scenario", "scenario"),
+        *(_of_whole(name) for name in names),
+        figure("all operators ms", "whole", ",.1f"),
+        figure("the profiled step ms", "step_ms", ",.1f"),
     )
-    rows = []
-    for row in table.to_dict("records"):
-        whole = sum(row[name] for name in names)
-        rows.append(
-            (
-                Cell(text=str(row["scenario"])),
-                *(Cell(text=number(row[name], ",.1f"), small=_share(row[name], whole)) for name in names),
-                Cell(text=number(whole, ",.1f")),
-                Cell(text=number(row["step_ms"], ",.1f")),
-            )
-        )
     notes = (
         "Self times on rank 0 under the profiler, which makes operators longer; below each its share of all. casts: "
         "conversions and copies between precisions. other: what has no category of its own.",
     )
-    return Table(columns=columns, rows=tuple(rows), notes=notes)
+    return tabulate(columns, records, notes)
 
 
-def _share(value: float, whole: float) -> str:
-    return f"{100 * value / whole:.1f} %" if whole > 0 and value / whole >= 0.0005 else ""
+def _of_whole(name: str) -> Column:
+    def cell(row: Record) -> Cell:
+        share = row[name] / row["whole"] if row["whole"] > 0 else 0.0
+        return Cell(text=number(row[name], ",.1f"), small=f"{100 * share:.1f} %" if share >= 0.0005 else "")
+
+    return figure(f"{name} ms", cell)
 
 
 def traces(run: Run) -> list[str]:
@@ -303,50 +272,40 @@ def statistics_table(run: Analysed) -> Table | None:
     figures = run.good_figures
     if figures.empty:
         return None
-    columns = (
-        Column(heading="scenario"),
-        Column(heading="launches", number=True),
-        Column(heading="measured steps", number=True),
-        Column(heading="median ms", number=True),
-        Column(heading="mean ms", number=True),
-        Column(heading="p95 ms", number=True),
-        Column(heading="p99 ms", number=True),
-        Column(heading="middle half ÷ median (%)", number=True),
-        Column(heading="outliers", number=True),
-        Column(heading="last third vs first (%)", number=True),
-        Column(heading="skew of ranks (%)", number=True),
-        Column(heading="waiting for data (%)", number=True),
-    )
-    rows = []
-    for scenario in scenarios(run.document):
-        mine = figures[figures["scenario"] == scenario]
-        if mine.empty:
-            continue
+
+    def outliers(mine: "pd.DataFrame") -> Cell:
         steps, out = int(mine["measured"].sum()), int(mine["outliers"].sum())
-        drift = max(mine["drift"].dropna(), key=abs, default=None)
-        rows.append(
-            (
-                Cell(text=scenario),
-                Cell(text=str(len(mine))),
-                Cell(text=str(steps)),
-                *(
-                    Cell(text=number(estimate(mine[name]).value, ",.1f"), small=_bar(mine[name]))
-                    for name in ("median_ms", "mean_ms", "p95_ms", "p99_ms")
-                ),
-                Cell(text=number(100 * float((mine["iqr_ms"] / mine["median_ms"]).max()), ".1f")),
-                Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else ""),
-                Cell(text=UNKNOWN if drift is None else number(100 * drift, "+.1f")),
-                Cell(text=number(100 * mine["skew"].max(), ".1f")),
-                Cell(text=number(100 * mine["data_share"].max(), ".1f")),
-            )
-        )
+        return Cell(text=str(out), small=f"{100 * out / steps:.1f} %" if out else "")
+
+    def drift(mine: "pd.DataFrame") -> str:
+        most = max(mine["drift"].dropna(), key=abs, default=None)
+        return UNKNOWN if most is None else number(100 * most, "+.1f")
+
+    columns = (
+        text("scenario", lambda mine: mine["scenario"].iloc[0]),
+        figure("launches", lambda mine: str(len(mine))),
+        figure("measured steps", lambda mine: str(mine["measured"].sum())),
+        *(_mean(heading, f"{heading}_ms") for heading in ("median", "mean", "p95", "p99")),
+        figure("middle half ÷ median (%)", lambda mine: f"{100 * (mine['iqr_ms'] / mine['median_ms']).max():.1f}"),
+        figure("outliers", outliers),
+        figure("last third vs first (%)", drift),
+        figure("skew of ranks (%)", lambda mine: number(100 * mine["skew"].max(), ".1f")),
+        figure("waiting for data (%)", lambda mine: number(100 * mine["data_share"].max(), ".1f")),
+    )
+    of = dict(list(figures.groupby("scenario")))
     notes = (
         "Of the slowest rank's step; median, mean, p95 and p99 of each launch, and of several launches the geometric "
         "mean of theirs. Outliers (beyond 1.5 interquartile ranges from the quartiles of their launch) are labelled "
         "and stay in every figure. Percentages in the other columns are of the launch that is worst in it.",
     )
-    return Table(columns=columns, rows=tuple(rows), notes=notes)
+    return tabulate(columns, [of[name] for name in scenarios(run.document) if name in of], notes)
 
 
-def _bar(values: Iterable[float]) -> str:
-    return bar(estimate(values).half_width_percent)
+def _mean(heading: str, name: str) -> Column:
+    """The mean over launches with its interval."""
+
+    def cell(mine: "pd.DataFrame") -> Cell:
+        found = estimate(mine[name])
+        return Cell(text=number(found.value, ",.1f"), small=bar(found.half_width_percent))
+
+    return figure(f"{heading} ms", cell)
