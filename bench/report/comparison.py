@@ -4,7 +4,7 @@ What is compared and how is in :mod:`bench.analyse.between_runs`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,7 @@ from bench.report.drawing import (
     text_width_in,
     titled,
 )
-from bench.report.tables import UNKNOWN, Cell, Column, Table
+from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 
 NAME = "comparison"
 """Of the files."""
@@ -55,8 +55,6 @@ NAME = "comparison"
 TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
 UNITS = {metric.name: metric.unit for metric in METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
-HEADINGS = ("scenario", "metric", "base", "new", "ratio", "95 % interval", "p (Holm)", "verdict")
-
 BETWEEN_RUNS = (
     "the intervals are over launches within each run; what changes from one run to the next (heat, a reboot, "
     "neighbours) is not in them and may be the difference: measure both again, or gate over a history of runs"
@@ -108,11 +106,12 @@ def as_text(compared: Compared, width: int | None = None) -> str:
     ``width``: see :func:`align`.
     """
     table = _table(compared)
-    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
-    before = ""
-    for row in rows[1:]:
-        row[0], before = ("" if row[0] == before else row[0]), row[0]
-    lines = [*_heading(compared), "", align(rows, left=("scenario", "metric", "verdict"), width=width), ""]
+    lines = [
+        *_heading(compared),
+        "",
+        align(table.texts(repeats=False), left=("scenario", "metric", "verdict"), width=width),
+        "",
+    ]
     lines += in_words(compared)
     lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -176,25 +175,26 @@ def _silent(compared: Compared) -> list[str]:
 
 
 def _table(compared: Compared) -> Table:
-    rows = tuple(tuple(_cells(row)) for row in _shown(compared))
-    columns = tuple(Column(heading=heading, number=2 <= at < 7) for at, heading in enumerate(HEADINGS))
-    return Table(columns=columns, rows=rows, notes=tuple(_notes(compared)))
+    def known(of: Callable[[Row], str]) -> Callable[[Row], str]:
+        return lambda row: UNKNOWN if row.figure is None else of(row)
+
+    columns = (
+        text("scenario", lambda row: row.scenario),
+        text("metric", known(_metric)),
+        figure("base", known(lambda row: _value(row, row.base))),
+        figure("new", known(lambda row: _value(row, row.new))),
+        figure("ratio", known(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
+        figure("95 % interval", known(lambda row: _interval(row) or UNKNOWN)),
+        figure("p (Holm)", known(lambda row: UNKNOWN if row.p_holm is None else _p(row.p_holm))),
+        text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
+    )
+    return tabulate(columns, _shown(compared), _notes(compared))
 
 
-def _cells(row: Row) -> Iterator[Cell]:
-    yield Cell(text=row.scenario)
-    if row.figure is None:
-        yield from (Cell(text=UNKNOWN) for _ in range(6))
-    else:
-        unit = UNITS.get(row.metric)
-        each = " of the largest process" if row.figure == "peak_pid_mib" else ""
-        yield Cell(text=TITLES[row.metric] + each + (f" ({unit})" if unit else ""))
-        yield Cell(text=_value(row, row.base))
-        yield Cell(text=_value(row, row.new))
-        yield Cell(text=UNKNOWN if row.ratio is None else _ratio(row.ratio))
-        yield Cell(text=_interval(row) or UNKNOWN)
-        yield Cell(text=UNKNOWN if row.p_holm is None else _p(row.p_holm))
-    yield Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))
+def _metric(row: Row) -> str:
+    unit = UNITS.get(row.metric)
+    each = " of the largest process" if row.figure == "peak_pid_mib" else ""
+    return TITLES[row.metric] + each + (f" ({unit})" if unit else "")
 
 
 def _notes(compared: Compared) -> Iterator[str]:

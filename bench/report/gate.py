@@ -32,13 +32,11 @@ from bench.history.gate import (
     Outcome,
 )
 from bench.report import markdown
-from bench.report.tables import UNKNOWN, Cell, Column, Table
+from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 
 TITLES = {STEP_TIME: "step time", MEMORY: "peak memory", PARITY: "numerics"}
 UNITS = {STEP_TIME: "ms", MEMORY: "MiB"}
-HEADINGS = ("scenario", "metric", "tonight", "base", "change", "bound", "nights", "verdict")
 LEFT = ("scenario", "metric", "verdict")
-NUMBERS = range(2, 7)
 TONES = {
     REGRESSED: "bad",
     **dict.fromkeys(ABSENT, "bad"),
@@ -141,10 +139,9 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     On a terminal, from which a long table has moved the outcome away, it stands below once more.
     """
     table = table_of(outcome.rows, outcome)
-    rows = [[column.heading for column in table.columns], *([cell.text for cell in row] for row in table.rows)]
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
-        lines += ["", align(_fitting(_without_repeats(rows), width), left=LEFT, width=width)]
+        lines += ["", align(_fitting(table.texts(repeats=False), width), left=LEFT, width=width)]
     lines += _reasons(outcome)
     lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
@@ -225,20 +222,22 @@ def for_programs(outcome: Outcome) -> dict[str, Any]:
 
 def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
     """The rows as a table, with notes on how to read it."""
-    columns = tuple(Column(heading=heading, number=at in NUMBERS) for at, heading in enumerate(HEADINGS))
-    return Table(columns=columns, rows=tuple(tuple(_cells(row)) for row in rows), notes=tuple(_notes(rows, outcome)))
+    columns = (
+        text("scenario", lambda row: row.scenario),
+        text("metric", _metric),
+        figure("tonight", lambda row: _value(row.tonight)),
+        figure("base", lambda row: _value(row.base)),
+        figure("change", lambda row: _change(row.ratio)),
+        figure("bound", lambda row: _change(row.bound)),
+        figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
+        text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
+    )
+    return tabulate(columns, rows, _notes(rows, outcome))
 
 
-def _cells(row: Judged) -> Iterator[Cell]:
+def _metric(row: Judged) -> str:
     unit = UNITS.get(row.metric)
-    yield Cell(text=row.scenario)
-    yield Cell(text=TITLES[row.metric] + (f" ({unit})" if unit else ""))
-    yield Cell(text=_value(row.tonight))
-    yield Cell(text=_value(row.base))
-    yield Cell(text=_change(row.ratio))
-    yield Cell(text=_change(row.bound))
-    yield Cell(text=str(len(row.nights)) if row.nights else UNKNOWN)
-    yield Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))
+    return TITLES[row.metric] + (f" ({unit})" if unit else "")
 
 
 def _notes(rows: Sequence[Judged], outcome: Outcome) -> Iterator[str]:
@@ -251,14 +250,6 @@ def _notes(rows: Sequence[Judged], outcome: Outcome) -> Iterator[str]:
             f"together) and at least {smallest}; with fewer nights the lower confidence bound of the change must be "
             f"beyond {100 * rule.before:g} %"
         )
-
-
-def _without_repeats(rows: list[list[str]]) -> list[list[str]]:
-    """The name of a scenario only on the first of its lines."""
-    before = ""
-    for row in rows[1:]:
-        row[0], before = ("" if row[0] == before else row[0]), row[0]
-    return rows
 
 
 def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:

@@ -18,7 +18,7 @@ from bench.report import page, put
 from bench.report.drawing import inline, plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.page import PagePlot
-from bench.report.tables import UNKNOWN, Cell, Column, Table
+from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
 PAGE = "history.html"
@@ -236,77 +236,56 @@ def _cells(trend: Trend | None) -> list[Cell]:
 def events_table(track: Track) -> Table:
     """A row for each pair of nights that anything shifted between, the latest first."""
     columns = (
-        Column(heading="first night after"),
-        Column(heading="last night before"),
-        Column(heading="what shifted"),
-        Column(heading="commits"),
-        Column(heading="what else changed"),
+        text("first night after", lambda event: Cell(text=event.after.date, small=event.after.run)),
+        text("last night before", lambda event: Cell(text=event.before.date, small=event.before.run)),
+        text("what shifted", lambda event: Cell(text="; ".join(what_shifted(event)), wrap=True)),
+        text("commits", lambda event: Cell(text=event.commits, wrap=True)),
+        text("what else changed", lambda event: Cell(text="; ".join(event.differs) or NOTHING_ELSE, wrap=True)),
     )
-    rows = tuple(
-        (
-            Cell(text=event.after.date, small=event.after.run),
-            Cell(text=event.before.date, small=event.before.run),
-            Cell(text="; ".join(what_shifted(event)), wrap=True),
-            Cell(text=event.commits, wrap=True),
-            Cell(text="; ".join(event.differs) or NOTHING_ELSE, wrap=True),
-        )
-        for event in track.events
-    )
-    return Table(columns=columns, rows=rows, notes=(ABOUT_COMMITS,))
+    return tabulate(columns, track.events, (ABOUT_COMMITS,))
 
 
 def shifts_table(track: Track) -> Table:
     """Every shift with its interval, the latest first."""
+
+    def ratio(pair: tuple[Event, Change]) -> Cell:
+        found = pair[1].shift.ratio
+        return Cell(text=percent(found), tone="bad" if found > 1.0 else "good")
+
     columns = (
-        Column(heading="scenario"),
-        Column(heading="figure"),
-        Column(heading="first night after"),
-        Column(heading="change", number=True),
-        Column(heading="95 % interval", number=True),
-        Column(heading="nights before", number=True),
-        Column(heading="nights after", number=True),
+        text("scenario", lambda pair: Cell(text=pair[1].scenario, small=pair[1].what_ran)),
+        text("figure", lambda pair: NAMES[pair[1].metric]),
+        text("first night after", lambda pair: pair[0].after.date),
+        figure("change", ratio),
+        figure("95 % interval", lambda pair: f"{percent(pair[1].shift.low)} to {percent(pair[1].shift.high)}"),
+        figure("nights before", lambda pair: f"{pair[1].shift.n_before:,}"),
+        figure("nights after", lambda pair: f"{pair[1].shift.n_after:,}"),
     )
-    rows = [
-        (
-            Cell(text=change.scenario, small=change.what_ran),
-            Cell(text=NAMES[change.metric]),
-            Cell(text=event.after.date),
-            Cell(text=percent(change.shift.ratio), tone="bad" if change.shift.ratio > 1.0 else "good"),
-            Cell(text=f"{percent(change.shift.low)} to {percent(change.shift.high)}"),
-            Cell(text=f"{change.shift.n_before:,}"),
-            Cell(text=f"{change.shift.n_after:,}"),
-        )
-        for event in track.events
-        for change in event.changes
-    ]
-    return Table(columns=columns, rows=tuple(rows), notes=(ABOUT_INTERVALS,))
+    pairs = [(event, change) for event in track.events for change in event.changes]
+    return tabulate(columns, pairs, (ABOUT_INTERVALS,))
 
 
 def _without(track: Track) -> Table:
     """The nights on which a scenario has no figure to go by, and why."""
-    columns = (Column(heading="scenario"), Column(heading="nights", number=True), Column(heading="why not"))
-    rows = tuple(
-        (Cell(text=scenario), Cell(text=f"{count:,}"), Cell(text=why, wrap=True))
-        for (scenario, why), count in track.unusable.items()
+    columns = (
+        text("scenario", lambda night: night[0][0]),
+        figure("nights", lambda night: f"{night[1]:,}"),
+        text("why not", lambda night: Cell(text=night[0][1], wrap=True)),
     )
-    return Table(columns=columns, rows=rows)
+    return tabulate(columns, track.unusable.items())
 
 
 def _single(tracks: Sequence[Track]) -> Table | None:
     """Runs that can be set against no other."""
     if not tracks:
         return None
-    columns = (Column(heading="run"), Column(heading="date"), Column(heading="work"), Column(heading="on"))
-    rows = tuple(
-        (
-            Cell(text=track.nights[0].run),
-            Cell(text=track.nights[0].date),
-            Cell(text=track.work, wrap=True),
-            Cell(text=track.place, wrap=True),
-        )
-        for track in tracks
+    columns = (
+        text("run", lambda track: track.nights[0].run),
+        text("date", lambda track: track.nights[0].date),
+        text("work", lambda track: Cell(text=track.work, wrap=True)),
+        text("on", lambda track: Cell(text=track.place, wrap=True)),
     )
-    return Table(columns=columns, rows=rows)
+    return tabulate(columns, tracks)
 
 
 def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
@@ -322,7 +301,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             plain(span(track)),
             *([plain(last_night(track))] if last_night(track) else []),
             "",
-            _aligned(summary_table(track, brief=True), width),
+            align(summary_table(track, brief=True).texts(), left=("scenario", "first", "last"), width=width),
             "",
         ]
         for event in track.events[:LISTED]:
@@ -342,11 +321,6 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     if single:
         lines.append(f"runs that can be set against no other: {_few([track.nights[0].run for track in single])}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
-
-
-def _aligned(table: Table, width: int | None) -> str:
-    rows = [[column.heading for column in table.columns], *([plain(cell.text) for cell in row] for row in table.rows)]
-    return align(rows, left=("scenario", "first", "last"), width=width)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
+from bench.report.drawing import plain
 from bench.runs.codec import encode
 from bench.runs.document import Effective, LaunchRecord, RunDocument
 from bench.runs.reader import Run
@@ -103,6 +104,14 @@ class Table:
             else:
                 spans.append((column.group, 1))
         return spans if any(name for name, _ in spans) else []
+
+    def texts(self, *, repeats: bool = True) -> list[list[str]]:
+        """The headings and the cells. Without ``repeats`` a first cell is empty if it is that of the row before."""
+        lines = [[plain(cell.text) for cell in row] for row in self.rows]
+        before = ""
+        for line in () if repeats else lines:
+            line[0], before = ("" if line[0] == before else line[0]), line[0]
+        return [[column.heading for column in self.columns], *lines]
 
 
 def tabulate(
