@@ -43,6 +43,7 @@ from bench.report.drawing import (
     legend_row,
     light,
     plain,
+    row_label,
     short,
     text_width_in,
     titled,
@@ -299,7 +300,7 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
         for position, row in enumerate(rows):
             _whisker(axes, row, position)
             if number == 0:
-                _scenario_label(axes, position, row.scenario, labels[row.scenario])
+                row_label(axes, position, row.scenario, labels[row.scenario])
         axes.set_title(
             f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}",
             fontsize=9,
@@ -368,13 +369,6 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
     axes.annotate(f"{_ratio(row.ratio)}  {verdict}", (1, position), (8, 1.5), va="bottom", fontsize=8, **place)
     axes.texts[-1].set_color(colour if row.change in TONES else light("ink"))
     axes.annotate(_interval(row), (1, position), (8, -2), va="top", fontsize=7, color=light("muted"), **place)
-
-
-def _scenario_label(axes: Artist, position: int, name: str, label: str) -> None:
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
-    axes.annotate(short(name), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place)
-    axes.texts[-1].set_color(light("ink"))
-    axes.annotate(label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
 
 
 def _source(compared: Compared) -> str:

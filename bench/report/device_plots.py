@@ -15,7 +15,6 @@ from bench.report.drawing import (
     TITLE_IN,
     WIDTH_IN,
     Artist,
-    Entry,
     Plot,
     axes_at,
     colour_of,
@@ -110,7 +109,7 @@ def memory_stack(run: Run) -> Plot | None:
     caption = _about_stack(stage, known, len(proportional) > 0)
     shown = set(known["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.sheet, "memory-stack", title, caption, [_bare(name) for name in named])
+    return finished(run, stage.sheet, "memory-stack", title, caption, named)
 
 
 def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
@@ -171,14 +170,10 @@ def power(run: Analysed) -> Plot | None:
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     shown = set(timeline["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.sheet, "power", title, caption, [_bare(name) for name in named])
+    return finished(run, stage.sheet, "power", title, caption, named)
 
 
 _TONE = {"invalid": "bad", "warning": "doubt"}
-
-
-def _bare(scenario: str) -> Entry:
-    return Entry(scenario=scenario, label="", colour="ink")
 
 
 def _of_rank(rank: int) -> str:

@@ -210,9 +210,9 @@ def device(document: RunDocument) -> str:
     return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def finished(run: Run, sheet: Artist, name: str, title: str, caption: str, rows: Sequence[Entry]) -> Plot:
-    """The files of a sheet; the caption tells which scenarios have no row in it."""
-    left_out = failures(run.document, [row.scenario for row in rows])
+def finished(run: Run, sheet: Artist, name: str, title: str, caption: str, scenarios: Sequence[str]) -> Plot:
+    """The files of a sheet; the caption says which scenarios it does not have. ``scenarios``: those that it has."""
+    left_out = failures(run.document, scenarios)
     if left_out:
         caption += f" Without figures and left out: {left_out}."
     return drawn(sheet, name, title, caption)
@@ -254,12 +254,7 @@ def row_axes(sheet: Artist, rows: Sequence[Entry], *, right_in: float) -> Artist
     axes.spines["left"].set_visible(False)
     axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
     for position, row in enumerate(rows):
-        place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(
-            short(row.scenario), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place
-        )
-        axes.texts[-1].set_color(light("ink"))
-        axes.annotate(row.label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+        row_label(axes, position, row.scenario, row.label)
     return axes
 
 
@@ -312,6 +307,33 @@ def line_key(axes: Artist, rows: Sequence[Entry], ends: Mapping[str, float], tex
         axes.lines[-1].set(linewidth=2.4, linestyle=dashes(row))
 
     key_beside(axes, sorted(rows, key=lambda row: -ends[row.scenario]), texts, sample)
+
+
+def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> None:
+    """A scenario's line; a dot if it is of a single point."""
+    axes.plot(*line_points(x, y), color=light(row.colour), linewidth=1.7, linestyle=dashes(row))
+    axes.lines[-1].set_marker("o" if len(x) == 1 else "")
+
+
+def stacked_bar(axes: Artist, position: int, parts: Sequence[tuple[str, float]], longest: float, whole: float) -> None:
+    """A bar of ``parts`` (colour and width), labelled if wide enough, with a diamond at ``whole``."""
+    start = 0.0
+    for colour, width in parts:
+        axes.barh(position, width, left=start, height=0.56, color=light(colour), linewidth=0)
+        if width > 0.06 * longest:
+            text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
+            text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
+        start += width
+    axes.plot([whole], [position], marker="D", markersize=4.6, linestyle="none")
+    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+
+
+def row_label(axes: Artist, position: int, name: str, label: str) -> None:
+    """At the left of a row its name and, smaller, what really ran."""
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
+    axes.annotate(short(name), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place)
+    axes.texts[-1].set_color(light("ink"))
+    axes.annotate(label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
 
 
 def line_points(x: Any, y: Any) -> tuple[Any, Any]:

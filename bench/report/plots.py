@@ -26,17 +26,16 @@ from bench.report.drawing import (
     TITLE_IN,
     WIDTH_IN,
     Artist,
-    Entry,
     Plot,
     about_lines,
     axes_at,
-    dashes,
     finished,
     handle,
     key_width_in,
     legend_row,
     light,
     line_key,
+    line_of,
     line_points,
     locator,
     right_label,
@@ -45,6 +44,7 @@ from bench.report.drawing import (
     rows_of,
     run_sheet,
     short,
+    stacked_bar,
 )
 from bench.report.verdict_plots import losses, time_spent, trade_off
 from bench.runs.document import LaunchRecord
@@ -172,7 +172,7 @@ def step_times(run: Analysed) -> Plot | None:
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if launches["repeat"].max() > 0:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."
-    return finished(run, sheet, "step-times", title, caption, rows)
+    return finished(run, sheet, "step-times", title, caption, [row.scenario for row in rows])
 
 
 def phase_stack(run: Analysed) -> Plot | None:
@@ -190,25 +190,14 @@ def phase_stack(run: Analysed) -> Plot | None:
     axes = row_axes(sheet, rows, right_in=0.35)
     farthest = longest
     for position, row in enumerate(rows):
-        start = 0.0
-        for phase in PHASES:
-            width = float(medians[f"{phase}_ms"][row.scenario])
-            axes.barh(position, width, left=start, height=0.56, color=light(phase), linewidth=0)
-            if width > 0.06 * longest:
-                text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
-                text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
-            start += width
-            low, high = bars.get((row.scenario, phase), (0.0, 0.0))
-            if high - low > 0:
-                farthest = max(farthest, start - width + high)
-                axes.plot(
-                    [start - width + low, start - width + high],
-                    [position + 0.19 * (-1) ** PHASES.index(phase)] * 2,
-                    linewidth=1.2,
-                )
+        widths = [float(medians[f"{phase}_ms"][row.scenario]) for phase in PHASES]
+        stacked_bar(axes, position, list(zip(PHASES, widths, strict=True)), longest, middle[row.scenario]["median_ms"])
+        for number, phase in enumerate(PHASES):
+            low, high = (sum(widths[:number]) + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
+            if high > low:
+                farthest = max(farthest, high)
+                axes.plot([low, high], [position + 0.19 * (-1) ** number] * 2, linewidth=1.2)
                 axes.lines[-1].set(color=light("ink"), solid_capstyle="butt")
-        axes.plot([middle[row.scenario]["median_ms"]], [position], marker="D", markersize=4.6, linestyle="none")
-        axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
     axes.set_xlim(0, min(farthest, 1.5 * longest) * 1.03)
     axes.set_xlabel("median of each phase (ms)")
     names = {"backward": "backward incl. communication"}
@@ -220,7 +209,7 @@ def phase_stack(run: Analysed) -> Plot | None:
     )
     if bars:
         caption += " Thin lines: 95 % intervals of where a phase ends, over launches."
-    return finished(run, sheet, "phases", title, caption, rows)
+    return finished(run, sheet, "phases", title, caption, [row.scenario for row in rows])
 
 
 def memory(run: Analysed) -> Plot | None:
@@ -262,8 +251,7 @@ def memory(run: Analysed) -> Plot | None:
     caption += about_lines(
         max(int(line.groupby(memory_timeline.LINE, observed=True).size().max()) for line in lines.values())
     )
-    rows = [Entry(scenario=name, label="", colour="ink") for name in lines]
-    return finished(run, sheet, "memory", title, caption, rows)
+    return finished(run, sheet, "memory", title, caption, list(lines))
 
 
 def elapsed(run: Analysed) -> Plot | None:
@@ -292,7 +280,7 @@ def elapsed(run: Analysed) -> Plot | None:
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
     for row in rows:
-        axes.plot(*line_points(*series[row.scenario]), color=light(row.colour), linewidth=1.9, linestyle=dashes(row))
+        line_of(axes, row, *series[row.scenario])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
@@ -303,7 +291,7 @@ def elapsed(run: Analysed) -> Plot | None:
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
     caption += about_lines(max(len(values) for _, values in series.values()))
-    return finished(run, sheet, "elapsed", title, caption, rows)
+    return finished(run, sheet, "elapsed", title, caption, [row.scenario for row in rows])
 
 
 def _of_launch(launch: LaunchRecord, *tables: "pd.DataFrame") -> "list[pd.DataFrame]":

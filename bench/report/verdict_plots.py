@@ -21,7 +21,6 @@ from bench.report.drawing import (
     about_lines,
     axes_at,
     colour_of,
-    dashes,
     finished,
     handle,
     key_beside,
@@ -29,13 +28,14 @@ from bench.report.drawing import (
     legend_row,
     light,
     line_key,
-    line_points,
+    line_of,
     locator,
     row_axes,
     rows_height_in,
     rows_of,
     run_sheet,
     short,
+    stacked_bar,
 )
 from bench.runs.document import LaunchRecord
 from bench.runs.reader import Run
@@ -125,7 +125,7 @@ def trade_off(run: Analysed) -> Plot | None:
     legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
-    return finished(run, sheet, "trade-off", title, caption, entries)
+    return finished(run, sheet, "trade-off", title, caption, [entry.scenario for entry in entries])
 
 
 def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
@@ -225,19 +225,13 @@ def losses(run: Analysed) -> Plot | None:
         )
     caption += about_lines(int(curves.groupby("scenario").size().max()))
     legend_row(sheet, keys)
-    return finished(run, sheet, "losses", title, caption, rows)
+    return finished(run, sheet, "losses", title, caption, [row.scenario for row in rows])
 
 
 def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup: int) -> None:
     for row in rows:
         mine = curves[curves["scenario"] == row.scenario]
-        axes.plot(
-            *line_points(mine["step"].to_numpy(), mine["loss"].to_numpy()),
-            color=light(row.colour),
-            linewidth=1.6,
-            linestyle=dashes(row),
-        )
-        axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
+        line_of(axes, row, mine["step"].to_numpy(), mine["loss"].to_numpy())
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
@@ -260,13 +254,7 @@ def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame") -> No
     ends = {}
     for row in rows:
         mine = parts[parts["scenario"] == row.scenario]
-        axes.plot(
-            *line_points(mine["step"].to_numpy(), mine["part"].to_numpy()),
-            color=light(row.colour),
-            linewidth=1.6,
-            linestyle=dashes(row),
-        )
-        axes.lines[-1].set_marker("o" if len(mine) == 1 else "")
+        line_of(axes, row, mine["step"].to_numpy(), mine["part"].to_numpy())
         ends[row.scenario] = float(mine["part"].iloc[-1])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(9, integer=True))
@@ -293,16 +281,8 @@ def time_spent(run: Run) -> Plot | None:
     sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
     axes = row_axes(sheet, rows, right_in=0.35)
     for position, row in enumerate(rows):
-        start = 0.0
-        for name in categories:
-            width = float(table[name][row.scenario])
-            axes.barh(position, width, left=start, height=0.56, color=light(SPENT[name]), linewidth=0)
-            if width > 0.06 * longest:
-                text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
-                text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
-            start += width
-        axes.plot([table["step_ms"][row.scenario]], [position], marker="D", markersize=4.6, linestyle="none")
-        axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+        parts = [(SPENT[name], float(table[name][row.scenario])) for name in categories]
+        stacked_bar(axes, position, parts, longest, table["step_ms"][row.scenario])
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     keys = [(handle("box-full", SPENT[name]), name) for name in categories]
@@ -311,7 +291,7 @@ def time_spent(run: Run) -> Plot | None:
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
     )
-    return finished(run, sheet, "time-spent", title, caption, rows)
+    return finished(run, sheet, "time-spent", title, caption, [row.scenario for row in rows])
 
 
 def rows_for(launches: Mapping[str, LaunchRecord]) -> list[Entry]:
