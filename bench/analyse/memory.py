@@ -31,16 +31,19 @@ def per_process(memory: pd.DataFrame) -> pd.DataFrame:
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
 
-    The total is unknown (null) where the memory of one of the processes was never known, or only as torch's own peak,
-    which is not of any one time. Such a table comes back as it is.
+    Hosts share no clock, so ticks are of one host: of several, the total is the sum of the peaks of each. The total is
+    unknown (null) where the memory of one of the processes was never known, or only as torch's own peak, which is not
+    of any one time. Such a table comes back as it is.
     """
     if "peak_total_mib" in memory:
         return memory
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     own = memory["source"] == ALLOCATOR
     sampled = memory.assign(used_mib=memory["used_mib"].where(~own)) if own.any() else memory
-    by_tick = per_process(sampled).groupby(["launch", "t_ns"])["used_mib"].sum()
-    total = by_tick.groupby("launch").max().rename("peak_total_mib")
+    whole = only(sampled, sampled["used_mib"].notna())
+    by_tick = whole.groupby(["launch", "host", "t_ns"], observed=True, dropna=False)["used_mib"].sum()
+    by_host = by_tick.groupby(["launch", "host"], observed=True, dropna=False).max()
+    total = by_host.groupby("launch").sum().rename("peak_total_mib")
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
     total = total[total.index.isin(samples[samples > 0].index)]
     told = memory[["launch", "source"]].drop_duplicates()

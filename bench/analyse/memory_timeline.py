@@ -1,4 +1,4 @@
-"""Memory of each process over the time of its launch, on one clock with the steps."""
+"""Memory of each process over the time of its launch, on one clock with the steps of its host."""
 
 import pandas as pd
 
@@ -13,15 +13,23 @@ def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) ->
     """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps.
 
     That is ``first_forward_s`` before the end of the first forward pass; where no rank came that far, or a sample is
-    older, the first sample.
+    older, the first sample. On the clock of :func:`_clock`.
     """
-    mine = memory.loc[memory["launch"] == launch.launch, "t_ns"]
+    host = _clock(launch, memory, steps)
+    mine = memory.loc[(memory["launch"] == launch.launch) & (True if host is None else memory["host"] == host), "t_ns"]
     table = _iterations(launch, steps)
     first = table[table["step"] == 0]
     known = [int(mine.min())] if len(mine) else []
     if len(first) and launch.first_forward_s is not None:
         known.append(int(first["forward_end_ns"].iloc[0] - launch.first_forward_s * 1e9))
     return min(known)
+
+
+def _clock(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> str | None:
+    """The host whose clock the iterations of a launch are on; None where the launch has one host, or no steps."""
+    table = _iterations(launch, steps)
+    several = memory.loc[memory["launch"] == launch.launch, "host"].nunique() > 1
+    return str(table["host"].iloc[0]) if several and len(table) else None
 
 
 def _iterations(launch: LaunchRecord, steps: pd.DataFrame) -> pd.DataFrame:
@@ -32,10 +40,12 @@ def _iterations(launch: LaunchRecord, steps: pd.DataFrame) -> pd.DataFrame:
 def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
 
-    Ordered by line and time. ``seconds``: since :func:`start_ns`.
+    Ordered by line and time. ``seconds``: since :func:`start_ns`; on the clock of another host, since its first sample.
     """
     mine = memory[(memory["launch"] == launch.launch) & memory["used_mib"].notna()]
-    seconds = (mine["t_ns"] - start_ns(launch, memory, steps)) / 1e9
+    origin, host = start_ns(launch, memory, steps), _clock(launch, memory, steps)
+    first = mine.groupby("host", observed=True)["t_ns"].transform("min")
+    seconds = (mine["t_ns"] - (origin if host is None else first.where(mine["host"] != host, origin))) / 1e9
     ordered: pd.DataFrame = mine.assign(seconds=seconds).sort_values([*LINE, "seconds"]).reset_index(drop=True)
     return ordered[[*LINE, "seconds", "used_mib", "source"]]
 

@@ -44,8 +44,9 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
     step. Where ``steps`` tells: ``loss``, of the global batch: the mean over ranks, whose parts are equal, not finite
     where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
-    ``forward_end_ns``: when the last rank had done its forward pass; ``elapsed_s``: seconds from the start of training
-    to the end of the step, of the latest rank. A table of iterations comes back as it is.
+    ``forward_end_ns``: when the last rank had done its forward pass, all three on the clock of ``host``, the first
+    rank's, and over the ranks there; ``elapsed_s``: seconds from the start of training to the end of the step, of the
+    latest rank. A table of iterations comes back as it is.
     """
     if FASTEST in steps:
         return steps
@@ -53,12 +54,16 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     known = steps[[name for name in needed if name in steps]]
     known = known.astype({name: "float64" for name in needed if name in known and known[name].dtype == object})
     arrays = {str(name): known[name].to_numpy() for name in known}
+    several = "host" in steps and steps["host"].nunique() > 1
+    if several:
+        arrays["host"], hosts = pd.factorize(steps["host"])
     launches = list(steps.groupby("launch", sort=True).indices.values()) or [np.empty(0, dtype="int64")]
     parts = [_of_launch({name: values[rows] for name, values in arrays.items()}) for rows in launches]
     slowest = [rows[part.pop("slowest")] for rows, part in zip(launches, parts, strict=True)]
     own = [name for name in steps.columns if name not in ("start_ns", "loss")]
     table = steps[own].take(np.concatenate(slowest)).reset_index(drop=True)
-    return table.assign(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    table = table.assign(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    return table.assign(host=hosts.take(table["host"].to_numpy())) if several else table
 
 
 def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
@@ -86,12 +91,23 @@ def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
     if "loss" in of:
         found["loss"] = of["loss"].mean(axis=1)
     if "start_ns" in of:
-        ends_ns = of["start_ns"] + np.rint(times * 1e6).astype("int64")
-        found |= {"begin_ns": of["start_ns"].min(axis=1), "end_ns": ends_ns.max(axis=1)}
+        begins_ns = of["start_ns"]
+        ends_ns = begins_ns + np.rint(times * 1e6).astype("int64")
+        if "host" in of:
+            found["host"] = of["host"][:, 0]
+        found |= {
+            "begin_ns": _on_one_clock(begins_ns, of).min(axis=1),
+            "end_ns": _on_one_clock(ends_ns, of).max(axis=1),
+        }
         if "forward_ms" in of:
-            forward_ns = of["start_ns"] + (of["data_ms"] + of["forward_ms"]) * 1e6
-            found["forward_end_ns"] = forward_ns.max(axis=1)
+            forward_ns = begins_ns + (of["data_ms"] + of["forward_ms"]) * 1e6
+            found["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=1)
     return found
+
+
+def _on_one_clock(times_ns: Any, of: dict[str, Any]) -> Any:
+    """Times of shape (steps, ranks), with those of other hosts than the first rank's replaced by the first rank's."""
+    return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
 
 
 def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:

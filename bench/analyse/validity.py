@@ -43,7 +43,7 @@ def findings(document: RunDocument, steps: pd.DataFrame, parity: pd.DataFrame) -
     figures = per_launch(steps).set_index("launch")
     rows = []
     good = document.good
-    cores = {launch.effective.affinity for launch in good if launch.effective}
+    cores = {pair for launch in good if launch.effective for pair in _cores(launch, launch.effective)}
     for launch in good:
         if launch.launch not in figures.index:
             continue
@@ -198,17 +198,28 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
         )
 
 
-def _threads(launch: LaunchRecord, ran: Effective, cores: set[int]) -> Iterator[Finding]:
-    """Whether every rank had what it was meant to have."""
-    differ = launch.checks.ranks_differ
-    planned = max(1, ran.affinity // launch.processes)
+def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
+    """The hosts of a launch, each with the cores that its ranks there could use; runs of before say that of one."""
+    of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}
+    return of_ranks or {("", ran.affinity)}
+
+
+def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
+    """Whether every rank had what it was meant to have. ``cores``: of all launches, as :func:`_cores`."""
+    differ, hosts = launch.checks.ranks_differ, sorted({host for host, _ in cores})
+    had = {(rank.host or "", rank.ran_threads, rank.threads) for rank in launch.ranks if rank.ran_threads is not None}
     unequal = []
     if differ:
         unequal.append(f"its ranks differ in {', '.join(differ)}")
-    if ran.threads != planned:
-        unequal.append(f"its ranks had {ran.threads} threads where {planned} were planned")
-    if len(cores) > 1:
-        unequal.append(f"launches of this run had {' and '.join(map(str, sorted(cores)))} cores")
+    for host, threads, planned in sorted(had or {("", ran.threads, max(1, ran.affinity // launch.processes))}):
+        if threads != planned:
+            where = f" on {host}" if len(hosts) > 1 else ""
+            unequal.append(f"its ranks{where} had {threads} threads where {planned} were planned")
+    for host in hosts:
+        counts = sorted(count for name, count in cores if name == host)
+        if len(counts) > 1:
+            where = f" on {host}" if len(hosts) > 1 else ""
+            unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where}")
     if unequal:
         yield Finding(
             code="unequal",

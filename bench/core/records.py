@@ -33,8 +33,10 @@ STEP_COLUMNS = {
     "optimizer_ms": "float64",
     "step_ms": "float64",
     "loss": "float64",
+    "host": "string",
 }
-"""One row per rank and step, warm-up steps included. ``start_ns``: the host's monotonic clock (CLOCK_MONOTONIC)."""
+"""One row per rank and step, warm-up steps included. ``start_ns``: the monotonic clock of ``host`` (CLOCK_MONOTONIC),
+which has nothing to do with that of another host."""
 
 MEMORY_COLUMNS = {
     "launch": "int32",
@@ -84,8 +86,12 @@ offers none. On the
 CPU one row per sample and package with ``energy_mj`` alone (RAPL), where the kernel lets it be read.
 """
 
-LATER_COLUMNS = frozenset({"pss_mib", "pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib", "mig"})
-"""Columns that came after the first runs were written: last in their table, and null in a run that lacks them."""
+LATER_COLUMNS = {
+    "steps": ("host",),
+    "memory": ("pss_mib",),
+    "device": ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib", "mig"),
+}
+"""By table the columns that came after the first runs were written: the last ones, and null in a run without them."""
 
 
 NUMERICS_COLUMNS = {

@@ -16,6 +16,8 @@ beside it loses a few slices of the scheduler (some 3 ms each), more than 0.5 % 
 
 EXPECTED_TO_DIFFER = {"device"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
+OF_A_HOST = {"threads", "affinity"}
+"""Keys in which ranks on different hosts are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +36,14 @@ def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
     """The record of a launch, for run.json. ``checks``: what others have verified about it."""
     outcome, results = done.outcome, done.outcome.results
     ran = results[0].get("effective") if results else None
+    hosts = [job.ranks[result["rank"]].host for result in results]
     return replace(
         blank(job),
         status=outcome.status,
         reason=outcome.reason,
         first_failed_rank=outcome.first_failed_rank,
         effective=decode(Effective, ran, "effective") if ran else None,
-        checks=decode(Checks, encode(Checks(foreign_cores=done.foreign_cores)) | _checks(results) | checks),
+        checks=decode(Checks, encode(Checks(foreign_cores=done.foreign_cores)) | _checks(results, hosts) | checks),
         ranks=_ranks(outcome, results, job),
         started_utc=done.started_utc,
         ended_utc=done.ended_utc,
@@ -77,11 +80,12 @@ def blank(job: Job) -> LaunchRecord:
     )
 
 
-def _checks(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """What can be verified about a measured launch's figures.
+def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
+    """What can be verified about a measured launch's figures. ``hosts``: of each rank, in the order of ``results``.
 
     ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
-    wall time for it. ``ranks_differ``: keys of ``effective`` in which the ranks are unlike. ``initial_weights_alike``
+    wall time for it. ``ranks_differ``: keys of ``effective`` in which the ranks are unlike, or those of one host where
+    hosts may differ. ``initial_weights_alike``
     and ``final_weights_alike``: whether all ranks had the same parameters, bit for bit, before the first and after the
     last step.
     """
@@ -90,12 +94,13 @@ def _checks(results: list[dict[str, Any]]) -> dict[str, Any]:
         return {}
     apart_ms = [abs(sum(window["step_ms"]) - window["wall_ms"]) for window in measured]
     allowed_ms = [max(CONSERVATION_LIMIT * window["wall_ms"], SLICE_MS) for window in measured]
-    first = results[0]["effective"]
+    of_host = {host: result["effective"] for host, result in zip(reversed(hosts), reversed(results), strict=True)}
     differ = {
         key
-        for result in results[1:]
-        for key in first
-        if key not in EXPECTED_TO_DIFFER and result["effective"][key] != first[key]
+        for host, result in zip(hosts, results, strict=True)
+        for key, value in result["effective"].items()
+        if key not in EXPECTED_TO_DIFFER
+        and value != (of_host[host] if key in OF_A_HOST else results[0]["effective"])[key]
     }
     return {
         "conservation_error": max(ms / window["wall_ms"] for ms, window in zip(apart_ms, measured, strict=True)),
@@ -124,6 +129,8 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[R
                 **rank,
                 host=job.ranks[rank["rank"]].host,
                 threads=job.ranks[rank["rank"]].threads,
+                ran_threads=result.get("effective", {}).get("threads"),
+                cores=result.get("effective", {}).get("affinity"),
                 log=f"logs/{job.log_name(rank['rank'])}",
                 device=result["effective"]["device"] if "effective" in result else None,
                 allocator=result.get("allocator"),

@@ -35,6 +35,7 @@ def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
                         "step": step,
                         "warmup": window == "warmup",
                         **dict(zip(columns, values, strict=True)),
+                        "host": job.ranks[result["rank"]].host,
                     }
                 )
                 step += 1
@@ -45,8 +46,9 @@ def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
     """The rows of steps.parquet of the ranks that came to no end: the losses, which stay with a rank, are unknown."""
     head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
     return [
-        {**head, "rank": result["rank"], "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
+        {**head, **of, "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
         for result in partial
+        for of in ({"rank": result["rank"], "host": job.ranks[result["rank"]].host},)
         for row in result["steps"]
     ]
 

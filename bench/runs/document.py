@@ -207,13 +207,15 @@ class Checks:
 class RankRecord:
     """A rank of a launch. ``phase`` and ``step``: where it was last. ``allocator``: its peaks (MiB) by name.
 
-    ``threads``: what it was meant to have.
+    ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to run them on.
     """
 
     rank: int
     pid: int | None
     host: str | None = None
     threads: int | None = None
+    ran_threads: int | None = None
+    cores: int | None = None
     phase: str | None = None
     step: int | None = None
     log: str | None = None

@@ -81,7 +81,10 @@ _CHECKS = (
     *("initial_weights_alike", "final_weights_alike", "foreign_cores", "sampling", "scrambled_lists", "probes"),
     *("cpu_energy", "throttle"),
 )
-_RANK = ("pid", "host", "threads", "phase", "step", "log", "device", "allocator", "initial_sha256", "final_sha256")
+_RANK = (
+    *("pid", "host", "threads", "ran_threads", "cores", "phase", "step"),
+    *("log", "device", "allocator", "initial_sha256", "final_sha256"),
+)
 
 
 def _launch_from_3(record: Json) -> Json:

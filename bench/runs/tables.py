@@ -65,7 +65,7 @@ def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN
     try:
         table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
         for field in schema:
-            if field.name in LATER_COLUMNS and field.name not in table.column_names:
+            if field.name in LATER_COLUMNS.get(name, ()) and field.name not in table.column_names:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
         table = table.select(schema.names).cast(schema)
         table.validate(full=True)  # a page's header is in no checksum: its labels may be of words that are not there

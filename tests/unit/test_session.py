@@ -139,7 +139,7 @@ def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
     plan = rank.Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
-    checks = record._checks([rank._measure(plan, lambda *phase, **more: lambda step: None, 0)])
+    checks = record._checks([rank._measure(plan, lambda *phase, **more: lambda step: None, 0)], ["node1"])
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 

@@ -1,0 +1,121 @@
+"""A launch on two hosts, made up: their clocks are hours apart, and one has more cores than the other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from standin.documents import changed
+
+from bench.analyse.memory import peaks
+from bench.analyse.memory_timeline import start_ns, timeline, windows
+from bench.analyse.parity import parity
+from bench.analyse.steps import per_iteration, per_launch
+from bench.analyse.validity import findings
+from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.experiments import record
+from bench.runs.document import RankRecord
+from bench.runs.reader import Run, read
+from tests.standin.runs import DDP, write_run
+
+HOUR_NS = 3600 * 10**9
+CLOCKS = {"node1": 5 * HOUR_NS, "node2": 2 * HOUR_NS}
+HOSTS = ("node1", "node2")
+
+
+def steps() -> pd.DataFrame:
+    """Three steps of 100 ms on rank 0, and 10 ms more on rank 1; the first is a warm-up."""
+    rows = []
+    for rank, host in enumerate(HOSTS):
+        step_ms = 100.0 + 10.0 * rank
+        for step in range(3):
+            phases = {"data_ms": 10.0, "forward_ms": 30.0, "backward_ms": 50.0, "optimizer_ms": step_ms - 90.0}
+            about = {"launch": 0, "scenario": "ddp", "repeat": 0, "rank": rank, "step": step, "warmup": step == 0}
+            start_ns = CLOCKS[host] + step * 110_000_000
+            rows.append({**about, "start_ns": start_ns, **phases, "step_ms": step_ms, "loss": 1.0, "host": host})
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
+
+
+def memory(*samples: tuple[str, int, float]) -> pd.DataFrame:
+    """Samples as (host, ms on its clock, MiB) of its one rank."""
+    rows = []
+    for host, at_ms, used_mib in samples:
+        rank = HOSTS.index(host)
+        about = {"launch": 0, "scenario": "ddp", "host": host, "device": "cpu", "source": "rss"}
+        t_ns = CLOCKS[host] + at_ms * 1_000_000
+        rows.append({**about, "t_ns": t_ns, "pid": 40, "rank": rank, "used_mib": used_mib})
+    return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS))
+
+
+SAMPLES = memory(("node1", -50, 100.0), ("node1", 200, 300.0), ("node2", 0, 250.0), ("node2", 130, 200.0))
+
+
+def test_times_of_an_iteration_are_of_one_clock_and_its_length_is_that_of_the_slowest_rank() -> None:
+    table = per_iteration(steps())
+    assert list(table["ranks"]) == [2, 2, 2] and list(table["rank"]) == [1, 1, 1]
+    assert list(table["step_ms"]) == [110.0] * 3 and list(table["elapsed_s"]) == pytest.approx([0.11, 0.22, 0.33])
+    assert set(table["host"]) == {"node1"}
+    begins = [CLOCKS["node1"] + step * 110_000_000 for step in range(3)]
+    assert list(table["begin_ns"]) == begins
+    assert list(table["end_ns"]) == [begin + 100_000_000 for begin in begins]
+    assert list(table["forward_end_ns"]) == [begin + 40_000_000 for begin in begins]
+    assert per_launch(steps())["median_ms"].tolist() == [110.0]
+
+
+def test_the_total_peak_is_the_sum_of_the_peaks_of_the_hosts() -> None:
+    (peak,) = peaks(SAMPLES).to_dict("records")
+    assert (peak["peak_pid_mib"], peak["peak_total_mib"]) == (300.0, 550.0)
+
+
+def test_samples_of_each_host_are_placed_on_its_own_clock(run: Run) -> None:
+    launch = replace(run.document.launches[0], launch=0, first_forward_s=0.14)
+    began_ns = CLOCKS["node1"] - 100_000_000
+    assert start_ns(launch, SAMPLES, steps()) == began_ns
+    line = timeline(launch, SAMPLES, steps())
+    assert line["seconds"].tolist() == pytest.approx([0.05, 0.30, 0.0, 0.13])
+    assert windows(launch, SAMPLES, steps()) == pytest.approx((0.10, 0.21, 0.42))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return read(str(write_run(tmp_path, [DDP])))
+
+
+def unequal(run: Run, *ranks: RankRecord) -> list[str]:
+    """What is found about threads where a launch had these ranks."""
+    launches = [replace(run.document.launches[0], ranks=ranks, processes=len(ranks))]
+    asked = changed(run, launches=launches)
+    found = findings(asked.document, run.steps, parity(asked.document, run.steps, run.numerics))
+    return [row["text"] for row in found.to_dict("records") if row["code"] == "unequal"]
+
+
+def ranks(*about: tuple[str, int, int, int]) -> tuple[RankRecord, ...]:
+    """Ranks as (host, planned threads, threads that they had, cores)."""
+    return tuple(
+        RankRecord(rank=rank, pid=40, host=host, threads=planned, ran_threads=threads, cores=cores)
+        for rank, (host, planned, threads, cores) in enumerate(about)
+    )
+
+
+def test_threads_are_those_planned_for_each_host(run: Run) -> None:
+    assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 2))) == []
+    assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 2, 2), ("node2", 1, 2, 2))) == [
+        "its ranks on node2 had 2 threads where 1 were planned"
+    ]
+    assert unequal(run, *ranks(("node1", 8, 8, 8), ("node2", 1, 1, 2), ("node2", 1, 1, 4))) == [
+        "launches of this run had 2 and 4 cores on node2"
+    ]
+
+
+def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
+    def result(**ran: Any) -> dict[str, Any]:
+        window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
+        weights = {"initial_sha256": "a", "final_sha256": "b"}
+        return {"measured": window, "effective": ran, "skipped_steps": 0, "skipped_warmup_steps": 0, **weights}
+
+    small, large = result(threads=1, affinity=2, backend="gloo"), result(threads=4, affinity=4, backend="gloo")
+    assert record._checks([small, large], ["node1", "node2"])["ranks_differ"] == []
+    assert record._checks([small, large], ["node1", "node1"])["ranks_differ"] == ["affinity", "threads"]
+    other = result(threads=4, affinity=4, backend="nccl")
+    assert record._checks([small, large, other], ["node1", "node2", "node2"])["ranks_differ"] == ["backend"]
