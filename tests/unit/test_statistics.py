@@ -23,6 +23,7 @@ from bench.analyse.intervals import estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
 from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
 from bench.console import summary_table
+from bench.core.records import MEMORY_COLUMNS
 from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -373,7 +374,7 @@ def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]
         for launch, peak in enumerate(peaks_by_launch)
     ]
     columns = ["launch", "scenario", "t_ns", "pid", "rank", "used_mib"]
-    memory = pd.DataFrame(used, columns=columns).astype({"used_mib": "float64"}).assign(source="rss")
+    memory = pd.DataFrame(used, columns=columns).astype({"used_mib": "float64"}).assign(source="rss", host="node1")
     records = [
         {"launch": number, "scenario": scenario, "status": "ok", "reason": None, "effective": None}
         for number, (scenario, _) in enumerate(launches)
@@ -492,7 +493,7 @@ def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
     row = summarised({"ddp": [4.0, 4.1, 4.2]}, {"ddp": [100.0, 110.0]}).loc["ddp"]
     assert (row["peak_pid_mib"], row["launches_ok"]) == (110.0, 3)
     assert row["peak_pid_low_mib"] == estimate([100.0, 110.0]).low
-    assert peaks(pd.DataFrame(columns=["launch", "scenario", "t_ns", "pid", "rank", "used_mib", "source"])).empty
+    assert peaks(pd.DataFrame(columns=list(MEMORY_COLUMNS))).empty
 
 
 def with_phases(steps: pd.DataFrame) -> pd.DataFrame:
