@@ -656,14 +656,15 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
+    from bench.runs.codec import encode
     from bench.runs.reader import read
 
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
         run = Analysed.of(read(os.path.join(folder, name), allow_incomplete=True))
-        if run.document["launches"]:
+        if run.document.launches:
             summary, parity = (records(table) for table in (overview(run), run.parity))
             begun = [row for row in summary if row["launches"]]
-            return {"path": os.path.join(folder, name), **run.document, "parity": parity, "summary": begun}
+            return {"path": os.path.join(folder, name), **encode(run.document), "parity": parity, "summary": begun}
     return None
 
 

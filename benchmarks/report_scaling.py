@@ -35,6 +35,7 @@ sys.path.insert(0, os.path.join(paired.ROOT, "tests"))  # where runs are written
 from standin.gpu_runs import OnGpus
 from standin.runs import write_run
 
+from bench.runs.document import LaunchRecord
 from bench.runs.tables import COLUMNS
 from bench.runs.writer import RunWriter
 from bench.seams.discover import DEFAULT
@@ -136,9 +137,9 @@ def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:
     ]
     path = write_run(Path(folder), launches, scenarios=list(DEFAULT), gpus=GPUS, replicas=RANKS, complete=False)
     writer = RunWriter.reopen(str(path))
-    records = writer.document["launches"]
+    records = writer.document.launches
     level = {name: STEP_MS * (1.0 + 0.03 * place) for place, name in enumerate(DEFAULT)}
-    times = [drawn(steps, level[record["scenario"]], random) for record in records]
+    times = [drawn(steps, level[record.scenario], random) for record in records]
     ends_ns = np.cumsum([SECOND_NS * 5 + int(one.sum(axis=1).max() * 1e6) for one in times])
     starts_ns = [0, *ends_ns[:-1]]
     for name, make in (("steps", step_table), ("memory", memory_table), ("device", device_table)):
@@ -148,7 +149,6 @@ def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:
         )
         pq.write_table(whole, path / f"{name}.parquet", write_page_checksum=True)
         del whole
-    writer.document["end"] = {"utc": "2026-01-03T03:05:15Z"}
     writer.seal(complete=True)
     return path
 
@@ -162,7 +162,7 @@ def drawn(steps: int, level_ms: float, random: np.random.Generator) -> np.ndarra
     return times
 
 
-def step_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.Table:
+def step_table(record: LaunchRecord, start_ns: int, times: np.ndarray) -> pa.Table:
     rank, step = (index.ravel() for index in np.indices(times.shape))
     own = times.ravel()
     loss = 6.0 + 0.9 * np.exp(-step / 5000.0) + 0.3 * np.sin(own * 1e6)  # as ragged as losses are
@@ -170,7 +170,7 @@ def step_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.T
         "steps",
         record,
         len(own),
-        repeat=np.full(len(own), record["repeat"]),
+        repeat=np.full(len(own), record.repeat),
         rank=rank,
         step=step,
         warmup=step < WARMUP,
@@ -184,7 +184,7 @@ def step_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.T
     )
 
 
-def memory_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.Table:
+def memory_table(record: LaunchRecord, start_ns: int, times: np.ndarray) -> pa.Table:
     ticks, t_ns = ticked(start_ns, times, MEMORY_S)
     rank = np.tile(np.arange(RANKS), ticks)
     return columns(
@@ -193,7 +193,7 @@ def memory_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa
         ticks * RANKS,
         host="host",
         t_ns=np.repeat(t_ns, RANKS),
-        pid=np.array([one["pid"] for one in record["ranks"]])[rank],
+        pid=np.array([one.pid for one in record.ranks])[rank],
         rank=rank,
         device=np.array([gpu["uuid"] for gpu in GPUS])[rank],
         used_mib=6500.0 + 100.0 * rank + np.repeat(np.minimum(np.arange(ticks), 50), RANKS),
@@ -201,7 +201,7 @@ def memory_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa
     )
 
 
-def device_table(record: dict[str, Any], start_ns: int, times: np.ndarray) -> pa.Table:
+def device_table(record: LaunchRecord, start_ns: int, times: np.ndarray) -> pa.Table:
     ticks, t_ns = ticked(start_ns, times, DEVICE_S)
     gpu = np.tile(np.arange(RANKS), ticks)
     tick = np.repeat(np.arange(ticks), RANKS)
@@ -233,9 +233,9 @@ def ticked(start_ns: int, times: np.ndarray, every_s: float) -> tuple[int, np.nd
     return ticks, start_ns - SECOND_NS + (np.arange(ticks) * every_s * 1e9).astype("int64")
 
 
-def columns(name: str, record: dict[str, Any], rows: int, **given: Any) -> pa.Table:
+def columns(name: str, record: LaunchRecord, rows: int, **given: Any) -> pa.Table:
     """A launch's rows of a table. One text stands for all of them; what is not given, and a NaN, is null."""
-    known = {"launch": record["launch"], "scenario": record["scenario"], **given}
+    known = {"launch": record.launch, "scenario": record.scenario, **given}
     arrays = []
     for column, alias in COLUMNS[name].items():
         kind = pa.type_for_alias(alias)
