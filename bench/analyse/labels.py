@@ -3,12 +3,6 @@
 from bench.runs.document import Effective
 
 HALF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
-PARALLEL = {
-    "torch.nn.parallel.data_parallel.DataParallel": "DataParallel",
-    "torch.nn.parallel.distributed.DistributedDataParallel": "torch DDP",
-    "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
-    "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
-}
 
 
 def what_ran(effective: Effective | None) -> str:
@@ -19,13 +13,8 @@ def what_ran(effective: Effective | None) -> str:
 
 
 def parallel(effective: Effective) -> str:
-    """The wrapper that was around the model."""
-    name = PARALLEL.get(effective.wrapper)
-    if name is None:
-        return "no wrapper" if effective.wrapper.startswith("torchvision.") else effective.wrapper.split(".")[-1]
-    if name == "DataParallel":
-        return "DataParallel, pass-through" if effective.replicas == 1 else name
-    return name + _in_python(effective) if name == "apex DDP" else name
+    """What the strategy is called."""
+    return effective.label + (_in_python(effective) if effective.parallel_impl == "apex" else "")
 
 
 def precision(effective: Effective) -> str:

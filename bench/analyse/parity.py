@@ -64,7 +64,8 @@ def parity(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -
         gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
         loss = losses[of_launches.get(launch.launch, [])]
         known = dict.fromkeys(COLUMNS) | {"launch": launch.launch, "scenario": launch.scenario}
-        rows.append(known | _judge(launch, gradients, loss, document.workload.warmup or 0, reference))
+        why_not = document.strategy_of(launch).not_comparable
+        rows.append(known | _judge(launch, gradients, loss, document.workload.warmup or 0, reference, why_not))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -161,7 +162,12 @@ class _Reference:
 
 
 def _judge(
-    launch: LaunchRecord, gradients: list[np.ndarray], loss: np.ndarray, warmup: int, reference: "_Reference | str"
+    launch: LaunchRecord,
+    gradients: list[np.ndarray],
+    loss: np.ndarray,
+    warmup: int,
+    reference: "_Reference | str",
+    not_comparable: str | None,
 ) -> dict[str, Any]:
     """The verdict on a launch and the figures that it rests on."""
     if launch.effective is None:
@@ -172,6 +178,8 @@ def _judge(
     bad = np.flatnonzero(~np.isfinite(loss))
     if len(bad):
         return found | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
+    if not_comparable is not None:
+        return found | {"reason": f"not comparable: {not_comparable}"}
     if checks.final_weights_alike is False:
         when = "before the first step" if not checks.initial_weights_alike else "after the last step"
         return found | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}

@@ -19,7 +19,7 @@ from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
 from bench.runs.codec import decode, encode
-from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, WorkloadRecord
+from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, StrategyRecord, WorkloadRecord
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -27,6 +27,7 @@ from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found
 from bench.seams.site import Connected, Options
+from bench.seams.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +180,13 @@ def _circumstances(
         fresh=site.description["fresh"],
         apex=decode(Apex, site.description["apex"]),
         sources={found.name: Source(file=found.file, sha256=sha256(found.file)) for found in scenarios},
+        strategies={found.strategy_name: _declared(found.strategy) for found in scenarios},
         start=State(**machine.state()),
     )
+
+
+def _declared(strategy: Strategy) -> StrategyRecord:
+    return StrategyRecord(hue=strategy.hue, dash=strategy.dash, not_comparable=strategy.not_comparable)
 
 
 @contextmanager

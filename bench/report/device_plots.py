@@ -234,7 +234,7 @@ def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
             start=(int(row["start_ns"]) - origin_ns) / 1e9,
             end=(int(row["end_ns"]) - origin_ns) / 1e9,
             status=known[row["launch"]].status if row["launch"] in known else "interrupted",
-            colour=colour_of(known[row["launch"]]) if row["launch"] in known else "muted",
+            colour=colour_of(run.document, known[row["launch"]]) if row["launch"] in known else "muted",
         )
         for row in bounds.to_dict("records")
     ]

@@ -10,6 +10,7 @@ import logging
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,20 +35,6 @@ THEME: dict[str, tuple[str, str]] = {
     "muted": ("#5c6672", "#9da7b3"),
     "grid": ("#e2e6ea", "#2b323a"),
     "shade": ("#eef1f4", "#20262d"),
-    "single": ("#6a737d", "#a0a9b4"),
-    "dp": ("#c2570c", "#f0924a"),
-    "ddp-o0": ("#123f8c", "#4b82e0"),
-    "ddp-o1": ("#2f6bcf", "#74a3f0"),
-    "ddp-o2": ("#5f97e8", "#9cc0f8"),
-    "ddp-o3": ("#90b9f1", "#c6dcfd"),
-    "apex_ddp-o0": ("#0a5748", "#1f9c84"),
-    "apex_ddp-o1": ("#12866f", "#46bda4"),
-    "apex_ddp-o2": ("#3fae97", "#7dd6c1"),
-    "apex_ddp-o3": ("#7bcbb8", "#b3ecdd"),
-    "custom-o0": ("#7d1f66", "#bd4fa1"),
-    "custom-o1": ("#a63e8b", "#d47abd"),
-    "custom-o2": ("#c76cb0", "#e4a1d3"),
-    "custom-o3": ("#df9fcf", "#f3c9e8"),
     "data": ("#d9a514", "#e3b93f"),
     "forward": ("#8a93c9", "#7c86c4"),
     "backward": ("#5a4a9c", "#a99be8"),
@@ -71,7 +58,40 @@ THEME: dict[str, tuple[str, str]] = {
     "line-6": ("#b3263c", "#f07f8f"),
     "line-7": ("#4f5d6e", "#aebacb"),
 }
-"""By name the colour on a light page and on a dark one. A family of scenarios has one hue, lighter with the level."""
+"""By name the colour on a light page and on a dark one."""
+
+DASHES = {
+    "solid": "-",
+    "dotted": (0, (1, 1)),
+    "dashed": (0, (3.2, 1)),
+    "dash-dot": (0, (4, 1, 1, 1)),
+    "short": (0, (1.5, 1)),
+}
+"""A strategy's kind of line, so that its hue is not the only sign of it."""
+
+HUES = {"grey": (210, 0.08), "red": (2, 0.68), "orange": (25, 0.85), "olive": (58, 0.7), "green": (130, 0.5)} | {
+    "teal": (168, 0.7),
+    "cyan": (192, 0.8),
+    "blue": (217, 0.72),
+    "violet": (262, 0.55),
+    "magenta": (316, 0.5),
+}
+"""Of a strategy: degrees on the colour wheel, and saturation."""
+
+LIGHTNESS = {"o0": (0.29, 0.58), "o1": (0.45, 0.68), "o2": (0.6, 0.78), "o3": (0.73, 0.87)}
+"""Of a precision level, on a light page and on a dark one."""
+
+
+def _shade(hue: str, lightness: float) -> str:
+    degrees, saturation = HUES[hue]
+    return "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(degrees / 360, lightness, saturation))
+
+
+THEME |= {
+    f"{hue}-{level}": (_shade(hue, on_light), _shade(hue, on_dark))
+    for hue in HUES
+    for level, (on_light, on_dark) in LIGHTNESS.items()
+}
 
 WIDTH_IN = 9.2
 EDGE_IN = 0.14
@@ -111,17 +131,17 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A scenario in a plot: its name, what really ran, its colour."""
+    """A scenario in a plot: its name, what really ran, its colour, its kind of line."""
 
     scenario: str
     label: str
     colour: str
+    dash: str
 
 
-def colour_of(launch: LaunchRecord) -> str:
+def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
     """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
-    strategy, level = launch.strategy or "", (launch.precision or "").lower()
-    return next(name for name in (strategy, f"{strategy}-{level}", f"custom-{level}") if name in THEME)
+    return f"{document.strategy_of(launch).hue}-{(launch.precision or 'O0').lower()}"
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
@@ -146,10 +166,18 @@ def inline(svg: str, prefix: str, title: str) -> str:
 
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
     """The scenarios that have steps, with what really ran."""
-    return [
-        Entry(scenario=name, label=short(what_ran(launch.effective)), colour=colour_of(launch))
-        for name, launch in shown(run.document, steps).items()
-    ]
+    return rows_for(run, shown(run.document, steps))
+
+
+def rows_for(run: Run, launches: Mapping[str, LaunchRecord]) -> list[Entry]:
+    """A row for each of these launches by scenario."""
+    return [entry_for(run, launch, short(what_ran(launch.effective))) for launch in launches.values()]
+
+
+def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
+    """The row of a launch, with this label."""
+    dash = run.document.strategy_of(launch).dash
+    return Entry(scenario=launch.scenario, label=label, colour=colour_of(run.document, launch), dash=dash)
 
 
 def plain(text: str) -> str:
@@ -264,12 +292,6 @@ def right_label(axes: Artist, position: int, first: str, second: str) -> None:
     axes.annotate(second, (1, position), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
 
 
-def dashes(row: Entry) -> Any:
-    """A family's kind of line, so that its hue is not the only sign of it."""
-    kinds = {"single": (0, (1, 1)), "dp": (0, (4, 1, 1, 1)), "apex_ddp": (0, (3.2, 1)), "custom": (0, (1.5, 1))}
-    return kinds.get(row.colour.split("-")[0], "-")
-
-
 def key_width_in(sheet: Artist, rows: Sequence[Entry], texts: Mapping[str, str]) -> float:
     """How much room at the right of the axes :func:`key_beside` takes, in inches."""
     names = (text_width_in(sheet, f"{short(row.scenario)}  {texts[row.scenario]}", KEY_SIZE, bold=True) for row in rows)
@@ -304,14 +326,14 @@ def line_key(axes: Artist, rows: Sequence[Entry], ends: Mapping[str, float], tex
 
     def sample(row: Entry, x: float, y: float) -> None:
         axes.plot([x - half, x + half], [y, y], transform=axes.transAxes, color=light(row.colour), clip_on=False)
-        axes.lines[-1].set(linewidth=2.4, linestyle=dashes(row))
+        axes.lines[-1].set(linewidth=2.4, linestyle=DASHES[row.dash])
 
     key_beside(axes, sorted(rows, key=lambda row: -ends[row.scenario]), texts, sample)
 
 
 def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> None:
     """A scenario's line; a dot if it is of a single point."""
-    axes.plot(*line_points(x, y), color=light(row.colour), linewidth=1.7, linestyle=dashes(row))
+    axes.plot(*line_points(x, y), color=light(row.colour), linewidth=1.7, linestyle=DASHES[row.dash])
     axes.lines[-1].set_marker("o" if len(x) == 1 else "")
 
 

@@ -168,7 +168,7 @@ def step_times(run: Analysed) -> Plot | None:
     keys.append(("bar", "median" if launches["repeat"].max() == 0 else "geometric mean of the launches' medians"))
     if launches["repeat"].max() > 0:
         keys.append(("triangle", "median of a launch"))
-    legend_row(sheet, [(handle(kind, "ddp-o1"), text) for kind, text in keys])
+    legend_row(sheet, [(handle(kind, "blue-o1"), text) for kind, text in keys])
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if launches["repeat"].max() > 0:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."

@@ -1,12 +1,10 @@
 """The plots behind the verdicts: speed against memory, losses against the reference, what the time is spent on."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.communication import spent
-from bench.analyse.labels import what_ran
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.report.drawing import (
@@ -20,7 +18,7 @@ from bench.report.drawing import (
     Plot,
     about_lines,
     axes_at,
-    colour_of,
+    entry_for,
     finished,
     handle,
     key_beside,
@@ -31,13 +29,13 @@ from bench.report.drawing import (
     line_of,
     locator,
     row_axes,
+    rows_for,
     rows_height_in,
     rows_of,
     run_sheet,
     short,
     stacked_bar,
 )
-from bench.runs.document import LaunchRecord
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -71,10 +69,8 @@ def trade_off(run: Analysed) -> Plot | None:
     title = "Speed against memory"
     rows = known.sort_values("throughput_img_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
-    colours = {launch.scenario: colour_of(launch) for launch in run.document.launches}
-    entries = [
-        Entry(scenario=row["scenario"], label=_note(row, marks), colour=colours[row["scenario"]]) for row in rows
-    ]
+    launches = {launch.scenario: launch for launch in run.document.launches}
+    entries = [entry_for(run, launches[row["scenario"]], _note(row, marks)) for row in rows]
     texts = {
         row["scenario"]: f"{row['throughput_img_s']:,.1f} img/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
     }
@@ -119,9 +115,9 @@ def trade_off(run: Analysed) -> Plot | None:
             )
             axes.lines[-1].set(markerfacecolor="none", markeredgecolor=light("ink"), markeredgewidth=1.3)
     key_beside(axes, entries, texts, mark)
-    keys = [(handle("hollow", "ddp-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
+    keys = [(handle("hollow", "blue-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
     if known["why_not"].notna().any():
-        keys.append((handle("square", "ddp-o1"), "left out of the recommendation"))
+        keys.append((handle("square", "blue-o1"), "left out of the recommendation"))
     legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
@@ -274,7 +270,7 @@ def time_spent(run: Run) -> Plot | None:
         return None
     table = table.set_index("scenario")
     launches = {launch.scenario: launch for launch in run.document.diagnostics if launch.looks}
-    rows = rows_for(launches)
+    rows = rows_for(run, launches)
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
     title = "What the time of a step is spent on"
@@ -292,11 +288,3 @@ def time_spent(run: Run) -> Plot | None:
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
     )
     return finished(run, sheet, "time-spent", title, caption, [row.scenario for row in rows])
-
-
-def rows_for(launches: Mapping[str, LaunchRecord]) -> list[Entry]:
-    """A row for each of these launches by scenario."""
-    return [
-        Entry(scenario=name, label=short(what_ran(launch.effective)), colour=colour_of(launch))
-        for name, launch in launches.items()
-    ]

@@ -96,6 +96,15 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRecord:
+    """What a strategy declares and a reader of the run needs (:class:`bench.seams.Strategy`)."""
+
+    hue: str = "magenta"
+    dash: str = "short"
+    not_comparable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The host at one moment."""
 
@@ -124,10 +133,12 @@ class Tf32:
 class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
-    ``*_dtypes``: elements by type. ``apex_kernels``, ``bf16_instructions``: None where it does not apply.
+    ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``apex_kernels`` and ``bf16_instructions``
+    are null where they do not apply.
     """
 
     model: str | None
+    label: str
     wrapper: str
     parallel_impl: str | None
     precision_impl: str | None
@@ -460,6 +471,7 @@ class RunDocument:
     fresh: bool | None = None
     apex: Apex
     sources: Mapping[str, Source] = field(default_factory=dict)
+    strategies: Mapping[str, StrategyRecord] = field(default_factory=dict)
     imported: Imported | None = None
     start: State
     launches: tuple[LaunchRecord, ...] = ()
@@ -481,6 +493,10 @@ class RunDocument:
     def good(self) -> list[LaunchRecord]:
         """The measured launches that are ``ok``."""
         return [launch for launch in self.launches if launch.status == "ok"]
+
+    def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
+        """What the strategy of a launch declares; of one that is not known what is usual."""
+        return self.strategies.get(launch.strategy or "", StrategyRecord())
 
     @property
     def records(self) -> list[Record]:

@@ -37,6 +37,7 @@ def _from_3(document: Json) -> Json:
         **_lists("command"),
         "run": "",
         "sources": {},
+        "strategies": _STRATEGIES,
         **document,
     }
     found["interval_target"] = found.pop("precision", None)
@@ -65,6 +66,21 @@ def _from_3(document: Json) -> Json:
     return found
 
 
+_STRATEGIES = {
+    name: {"hue": hue, "dash": dash, "not_comparable": None}
+    for name, hue, dash in (
+        ("single", "grey", "dotted"),
+        ("dp", "orange", "dash-dot"),
+        ("ddp", "blue", "solid"),
+        ("apex_ddp", "teal", "dashed"),
+    )
+}
+_LABELS = {
+    "torch.nn.parallel.data_parallel.DataParallel": "DataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch DDP",
+    "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
+    "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
+}
 _WORKLOAD = ("model", "image_size", "global_batch", "replicas", "device", "half", "warmup", "hash")
 _MACHINE = (
     *("host", "os", "python", "cpu", "cores_usable", "cores_online", "memory_gib"),
@@ -95,11 +111,17 @@ def _launch_from_3(record: Json) -> Json:
     found["ranks"] = [_empty(*_RANK) | rank for rank in found["ranks"]]
     if found["effective"] is not None:
         ran = {name: value for name, value in found["effective"].items() if name != "session"}
-        found["effective"] = _empty(*_EFFECTIVE) | ran
+        found["effective"] = _empty(*_EFFECTIVE) | {"label": _label_from_3(ran)} | ran
     if found["failure"] is not None:
         known = _empty("rank", "phase", "step", "where", "memory", "steps_kept") | _lists("log_end", "others")
         found["failure"] = known | found["failure"]
     return found
+
+
+def _label_from_3(ran: Json) -> str:
+    wrapper: str = ran["wrapper"]
+    known = _LABELS.get(wrapper, "no wrapper" if wrapper.startswith("torchvision.") else wrapper.split(".")[-1])
+    return "DataParallel, pass-through" if known == "DataParallel" and ran["replicas"] == 1 else known
 
 
 def _look_from_3(look: Json) -> Json:

@@ -40,7 +40,7 @@ class ConvolutionWatch:
             hook.remove()
 
 
-def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
+def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[str, Any]:
     """Describe the session that just trained. Dtypes map to the number of elements that have them."""
     model = session.model
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
@@ -76,6 +76,7 @@ def read(session: Session, watch: ConvolutionWatch) -> dict[str, Any]:
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),
     }
+    found["label"] = _label(strategy, found)
     found["precision"] = observed_level(found)
     found["apex_kernels"] = _apex_kernels(found)
     return found
@@ -139,6 +140,17 @@ def versions() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
         "nccl": ".".join(map(str, nccl)) if nccl else None,
     }
+
+
+def _label(strategy: Strategy, found: dict[str, Any]) -> str:
+    """By the wrapper that is there; of a strategy that names none, what it calls itself and the wrapper."""
+    if strategy.alone_label is not None and found["replicas"] == 1:
+        return strategy.alone_label
+    for one in strategy.implementations:
+        if one.wrapper == found["wrapper"] or (one.wrapper is None and found["parallel_impl"] is None):
+            return one.label
+    wrapper = "" if found["parallel_impl"] is None else f" ({found['wrapper'].split('.')[-1]})"
+    return strategy.label + wrapper
 
 
 def _weights(model: nn.Module) -> str:

@@ -179,7 +179,7 @@ class Plan:
 
     def what_ran(self, session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:
         """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
-        ran = effective.read(session, watch)
+        ran = effective.read(session, self.strategy, watch)
         job = self.parts.job
         wrong = effective.contradictions(
             ran,

@@ -14,6 +14,7 @@ from bench.analyse.memory import peak_by_process, peaks, per_process
 from bench.analyse.steps import headline, per_launch, phases, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.runs.document import RunDocument
+from bench.seams import discover
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -315,10 +316,19 @@ def test_a_run_of_which_nothing_was_published_has_a_form_too() -> None:
 # What ran
 
 
+WRAPPERS = [
+    one.wrapper
+    for name, file in discover.names(discover.STRATEGY).items()
+    for one in discover.load_strategy(name, file)[0].implementations
+    if one.wrapper is not None and one.needs is None
+]
+
+
 def effective(wrapper: str = "torch.nn.parallel.distributed.DistributedDataParallel", **more: Any) -> dict[str, Any]:
     """``effective`` of a launch on two CPU ranks, changed."""
     return {
         "wrapper": wrapper,
+        "parallel_impl": wrapper.split(".")[0],
         "precision": "O0",
         "precision_impl": "torch",
         "compute_dtypes": ["float32"],
@@ -387,7 +397,7 @@ def test_what_ran_is_said_in_words(ran: dict[str, Any] | None, words: str) -> No
     assert labels.what_ran(launch.effective) == words
 
 
-@pytest.mark.parametrize("wrapper", [name for name in labels.PARALLEL if not name.startswith("apex.")])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_wrappers_that_have_a_name_are_classes_that_exist(wrapper: str) -> None:
     """Read off the source, since importing torch takes seconds."""
     package, *modules, name = wrapper.split(".")

@@ -135,8 +135,8 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     assert len(svgs) == len(PLOTS)
     assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
     used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
-    assert {"ink", "paper", "ddp-o0", "ddp-o2", "apex_ddp-o0"} <= used <= set(drawing.THEME)
-    assert html.count("--ddp-o0:") == 2  # a light and a dark one
+    assert {"ink", "paper", "blue-o0", "blue-o2", "teal-o0"} <= used <= set(drawing.THEME)
+    assert html.count("--blue-o0:") == 2  # a light and a dark one
     assert len({light for light, _ in drawing.THEME.values()}) == len(drawing.THEME)
 
 

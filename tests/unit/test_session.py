@@ -50,7 +50,7 @@ def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timing
     watch = effective.ConvolutionWatch(session.model)
     timings = loop.run_window(session, load, steps, device=parts.device)
     watch.stop()
-    return effective.read(session, watch), timings
+    return effective.read(session, SINGLE.strategy, watch), timings
 
 
 @cache
