@@ -689,7 +689,7 @@ def test_a_launch_that_fails_before_its_first_turn_says_why_at_once(pack: Any, t
     import launching
 
     job = launching.plan("single", model="resnet18", warmup=1, iters=1)
-    failing = SimpleNamespace(run=lambda *about: SimpleNamespace(status="oom", reason="planted"))
+    failing = SimpleNamespace(perform=lambda *about: SimpleNamespace(status="oom", reason="planted"))
     began_s = time.monotonic()
     with pytest.raises(RuntimeError, match="the launch of single failed: planted"):
         launching.Turns(failing, job, str(tmp_path)).wait_until_warm()
