@@ -26,7 +26,8 @@ from scipy import signal, stats
 
 from bench.analyse.comparison import FASTER, SLOWER, compare
 from bench.analyse.intervals import estimate
-from bench.analyse.steps import headline, per_launch
+from bench.analyse.steps import headline, per_iteration, per_launch
+from bench.runs.frames import RankSteps
 
 SEED = 20261121
 LAUNCHES = 5
@@ -145,14 +146,16 @@ def autocorrelated(random: np.random.Generator, shape: tuple[int, ...]) -> Array
 
 def medians(steps: pd.DataFrame) -> Array:
     """The figure of each launch, one row for each comparison."""
-    found: Array = per_launch(steps)["median_ms"].to_numpy().reshape(-1, LAUNCHES)
+    found: Array = per_launch(per_iteration(RankSteps(steps))).frame["median_ms"].to_numpy().reshape(-1, LAUNCHES)
     return found
 
 
 def pooled(base: pd.DataFrame, new: pd.DataFrame) -> Array:
     """p of each comparison if every measured step were a replicate."""
     one, other = (
-        np.log(headline(steps[~steps["warmup"]])["step_ms"].to_numpy()).reshape(-1, LAUNCHES * MEASURED)
+        np.log(headline(per_iteration(RankSteps(steps[~steps["warmup"]])))["step_ms"].to_numpy()).reshape(
+            -1, LAUNCHES * MEASURED
+        )
         for steps in (base, new)
     )
     p: Array = stats.ttest_ind(one, other, axis=1, equal_var=False).pvalue

@@ -1,6 +1,6 @@
 """A run with the tables that are made of it, each made once: what a report is drawn and written from.
 
-    run = Analysed.read("results/RUN")
+    run = Analysed.of(read("results/RUN", condense=per_iteration))
     run.figures  # bench.analyse.steps.per_launch
 
 A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds. The
@@ -19,7 +19,8 @@ from bench.analyse.memory import peaks
 from bench.analyse.parity import parity
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.analyse.validity import findings
-from bench.runs.reader import Run, read
+from bench.runs.frames import Iterations, LaunchFigures
+from bench.runs.reader import Run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,28 +35,23 @@ class Analysed(Run):
         """The run itself where it is one already."""
         return run if isinstance(run, cls) else cls(**{field.name: getattr(run, field.name) for field in fields(Run)})
 
-    @classmethod
-    def read(cls, path: str, *, allow_incomplete: bool = False) -> Self:
-        """As :func:`bench.runs.store.read`; its ``steps`` are iterations already, which take far less memory."""
-        return cls.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))
-
     @cached_property
-    def iterations(self) -> pd.DataFrame:
+    def iterations(self) -> Iterations:
         """:func:`bench.analyse.steps.per_iteration`."""
-        return per_iteration(self.steps)
+        return self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
 
     @cached_property
-    def good_iterations(self) -> pd.DataFrame:
-        return ok_rows(self.document, self.iterations)
+    def good_iterations(self) -> Iterations:
+        return Iterations(ok_rows(self.document, self.iterations.frame))
 
     @cached_property
-    def figures(self) -> pd.DataFrame:
+    def figures(self) -> LaunchFigures:
         """:func:`bench.analyse.steps.per_launch`."""
         return per_launch(self.iterations)
 
     @cached_property
-    def good_figures(self) -> pd.DataFrame:
-        return ok_rows(self.document, self.figures)
+    def good_figures(self) -> LaunchFigures:
+        return LaunchFigures(ok_rows(self.document, self.figures.frame))
 
     @cached_property
     def good_phases(self) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from itertools import combinations
 import pandas as pd
 
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of
-from bench.analyse.steps import per_launch
+from bench.runs.frames import LaunchFigures
 
 LAUNCHES_WANTED = 3
 """Launches that a side needs for a verdict: with two, the scatter is known from a single difference."""
@@ -87,31 +87,31 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def between_scenarios(steps: pd.DataFrame, base: str, confidence: float = CONFIDENCE) -> pd.DataFrame:
-    """Every other scenario against ``base``: one row each, in the order of ``steps``, columns :data:`COLUMNS`.
+def between_scenarios(launches: LaunchFigures, base: str, confidence: float = CONFIDENCE) -> pd.DataFrame:
+    """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
-    ``steps``: rows of steps.parquet, of launches that are ``ok`` alone. ``ratio``: step time over that of ``base``, on
+    ``launches``: of launches that are ``ok`` alone. ``ratio``: step time over that of ``base``, on
     the launches' medians. ``p_holm``: adjusted over the scenarios; the verdict goes by it. The interval is that of each
     scenario by itself. Null where ``base``, or a scenario, has too few launches.
     """
-    medians = _medians(steps)
+    medians = _medians(launches)
     pairs = [(base, scenario) for scenario in medians if scenario != base]
     return _compared(medians, pairs, confidence)
 
 
-def pairwise(steps: pd.DataFrame, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def pairwise(launches: LaunchFigures, confidence: float = CONFIDENCE) -> pd.DataFrame:
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
-    medians = _medians(steps)
+    medians = _medians(launches)
     return _compared(medians, list(combinations(medians, 2)), confidence)
 
 
-def against_fastest(steps: pd.DataFrame, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def against_fastest(launches: LaunchFigures, confidence: float = CONFIDENCE) -> pd.DataFrame:
     """The fastest scenario as ``base`` against every other: one row each, as :func:`between_scenarios`.
 
     Which one is fastest is read off the same launches, so it is likely to have had luck. ``p_holm`` is therefore
     adjusted over all pairs of scenarios and not only over those shown: it holds whichever turns out to be the fastest.
     """
-    medians = _medians(steps)
+    medians = _medians(launches)
     if not medians:
         return _compared({}, [], confidence)
     fastest = min(medians, key=lambda scenario: geometric_mean(figures(medians[scenario])))
@@ -120,10 +120,9 @@ def against_fastest(steps: pd.DataFrame, confidence: float = CONFIDENCE) -> pd.D
     return table[table["base"] == fastest].reset_index(drop=True)
 
 
-def _medians(steps: pd.DataFrame) -> dict[str, list[float]]:
+def _medians(launches: LaunchFigures) -> dict[str, list[float]]:
     """The medians of the launches of each scenario (ms), in the order in which they come."""
-    figures = per_launch(steps)
-    return {str(scenario): list(mine) for scenario, mine in figures.groupby("scenario", sort=False)["median_ms"]}
+    return {str(scenario): list(mine) for scenario, mine in launches.frame.groupby("scenario", sort=False)["median_ms"]}
 
 
 def _compared(medians: dict[str, list[float]], pairs: Sequence[tuple[str, str]], confidence: float) -> pd.DataFrame:

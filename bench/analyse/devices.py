@@ -21,8 +21,8 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate
-from bench.analyse.steps import per_iteration
 from bench.machine import throttle
+from bench.runs.frames import Iterations
 
 COUNTER_WINDOW_S = 10.0
 """Shorter windows integrate power."""
@@ -50,7 +50,7 @@ SCENARIO_COLUMNS = [
 ]
 
 
-def per_device(device: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     """One row per launch and device with samples in its measured window: the columns of :data:`COLUMNS`.
 
     ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or, where it is null, ``energy_reason``. Powers
@@ -79,7 +79,7 @@ def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterato
 
 
 def per_launch(
-    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int | None, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: Iterations, global_batch: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
@@ -91,8 +91,7 @@ def per_launch(
     :func:`per_device` of these tables, where it is at hand.
     """
     table = per_device(device, steps) if devices is None else devices
-    steps = per_iteration(steps)
-    measured = steps["launch"][~steps["warmup"].astype(bool)].value_counts()
+    measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
     samples = device[["launch", "t_ns", "device", "power_w"]]
     peaks_w = {launch: _peak_power(mine) for launch, mine in _within(samples, windows(steps))}
     rows = []
@@ -128,7 +127,7 @@ def per_launch(
 
 
 def per_scenario(
-    device: pd.DataFrame, steps: pd.DataFrame, global_batch: int | None, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: Iterations, global_batch: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
@@ -225,9 +224,9 @@ def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["launch", "device", "verdict", "start_ns", "end_ns"])
 
 
-def windows(steps: pd.DataFrame) -> dict[Any, tuple[int, int]]:
+def windows(steps: Iterations) -> dict[Any, tuple[int, int]]:
     """Start and end (ns) of the measured steps of each launch, over its ranks; an imported launch has none."""
-    table = per_iteration(steps)
+    table = steps.frame
     measured = table.loc[~table["warmup"].astype(bool), ["launch", "begin_ns", "end_ns"]]
     bounds = measured.groupby("launch").agg(start=("begin_ns", "min"), end=("end_ns", "max"))
     return {launch: (int(start), int(end)) for launch, start, end in bounds.dropna().itertuples()}

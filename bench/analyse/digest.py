@@ -68,7 +68,7 @@ def of_run(run: Run) -> dict[str, Any]:
 def _figures(run: Analysed, memory: pd.DataFrame, energy: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
     batch = run.document.workload.global_batch
-    times = run.good_figures.set_index("launch")["median_ms"]
+    times = run.good_figures.frame.set_index("launch")["median_ms"]
     clocks = ok_rows(run.document, run.devices).groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,

@@ -33,10 +33,8 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
 
     Hosts share no clock, so ticks are of one host: of several, the total is the sum of the peaks of each. The total is
     unknown (null) where the memory of one of the processes was never known, or only as torch's own peak, which is not
-    of any one time. Such a table comes back as it is.
+    of any one time.
     """
-    if "peak_total_mib" in memory:
-        return memory
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     own = memory["source"] == ALLOCATOR
     sampled = memory.assign(used_mib=memory["used_mib"].where(~own)) if own.any() else memory
@@ -144,12 +142,11 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     return table[table["launch"].isin(ok)].reset_index(drop=True)
 
 
-def largest_launches(document: RunDocument, memory: pd.DataFrame) -> dict[str, int]:
+def largest_launches(document: RunDocument, known: pd.DataFrame) -> dict[str, int]:
     """For each scenario with a known peak the ``ok`` launch that the peak of the summary is from, the first if several.
 
     That is the one with the largest peak of all processes together; of one process, where no total is known.
     """
-    known = peaks(memory)
     ok = {launch.launch: launch.scenario for launch in document.good}
     known = known[known["launch"].isin(list(ok))].sort_values("launch")
     chosen = {}

@@ -2,14 +2,14 @@
 
 import pandas as pd
 
-from bench.analyse.steps import per_iteration
 from bench.runs.document import LaunchRecord
+from bench.runs.frames import Iterations
 
 LINE = ["rank", "pid", "device"]
 """What makes a line: a DataParallel process is on every GPU, a rank of DDP on its own."""
 
 
-def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> int:
+def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> int:
     """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps.
 
     That is ``first_forward_s`` before the end of the first forward pass; where no rank came that far, or a sample is
@@ -17,7 +17,7 @@ def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) ->
     """
     host = _clock(launch, memory, steps)
     mine = memory.loc[(memory["launch"] == launch.launch) & (True if host is None else memory["host"] == host), "t_ns"]
-    table = _iterations(launch, steps)
+    table = steps.of(launch.launch).frame
     first = table[table["step"] == 0]
     known = [int(mine.min())] if len(mine) else []
     if len(first) and launch.first_forward_s is not None:
@@ -25,19 +25,14 @@ def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) ->
     return min(known)
 
 
-def _clock(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> str | None:
+def _clock(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> str | None:
     """The host whose clock the iterations of a launch are on; None where the launch has one host, or no steps."""
-    table = _iterations(launch, steps)
+    table = steps.of(launch.launch).frame
     several = memory.loc[memory["launch"] == launch.launch, "host"].nunique() > 1
     return str(table["host"].iloc[0]) if several and len(table) else None
 
 
-def _iterations(launch: LaunchRecord, steps: pd.DataFrame) -> pd.DataFrame:
-    """Of a launch; those of all launches, or the rows of all, are given."""
-    return per_iteration(steps[steps["launch"] == launch.launch])
-
-
-def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     """The known samples of a launch that has some: ``rank, pid, device, seconds, used_mib, source``.
 
     Ordered by line and time. ``seconds``: since :func:`start_ns`; on the clock of another host, since its first sample.
@@ -50,12 +45,12 @@ def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) ->
     return ordered[[*LINE, "seconds", "used_mib", "source"]]
 
 
-def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: pd.DataFrame) -> tuple[float, float, float] | None:
+def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float, float] | None:
     """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one.
 
     None where the launch has no measured steps.
     """
-    mine = _iterations(launch, steps)
+    mine = steps.of(launch.launch).frame
     measured = mine[~mine["warmup"]]
     if measured.empty:
         return None

@@ -48,7 +48,7 @@ def overview(run: Run) -> pd.DataFrame:
         ("against_fastest", good),
         ("against_fastest_parallel", of_several_replicas(run.document, good)),
     ):
-        rivals = against_fastest(figures[figures["scenario"].isin(rows["scenario"])])
+        rivals = against_fastest(figures.only(figures.frame["scenario"].isin(rows["scenario"])))
         table[column] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
     return table
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.steps import per_iteration
 from bench.runs.document import Effective, LaunchRecord, ParityRecord, RunDocument
+from bench.runs.frames import Iterations
 
 ROUNDINGS = 3.0
 SAME_GRADIENT = 1e-5
@@ -44,7 +44,7 @@ UNTRUE = (DIVERGED, NOT_FINITE)
 COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
-def parity(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """One row per launch that is ``ok``.
 
     ``verdict``: ``same``, ``within half precision``, ``diverged``, ``not finite``, or None where it cannot be said,
@@ -55,7 +55,7 @@ def parity(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -
     """
     reference = _Reference.of(document, numerics)
     sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
-    table = per_iteration(steps)
+    table = steps.frame
     of_launches = table.groupby("launch").indices
     losses = table["loss"].to_numpy()
     rows = []
@@ -77,7 +77,7 @@ def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates("scenario").drop(columns="gravity").sort_values("launch").reset_index(drop=True)
 
 
-def loss_curves(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFrame) -> pd.DataFrame:
+def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
 
     ``scenario, launch, step``; ``loss``: of the global batch (mean over ranks); ``reference``: that of the reference of
@@ -85,7 +85,7 @@ def loss_curves(document: RunDocument, steps: pd.DataFrame, numerics: pd.DataFra
     there is no such reference.
     """
     reference = _Reference.of(document, numerics)
-    means = per_iteration(steps)[["launch", "step", "loss"]]
+    means = steps.frame[["launch", "step", "loss"]]
     with_steps = set(means["launch"].unique())
     tables = []
     for scenario in dict.fromkeys(document.request.scenarios):

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.intervals import estimate, ratio_of
-from bench.analyse.steps import BASE, ELAPSED, per_iteration
+from bench.analyse.steps import BASE, ELAPSED
+from bench.runs.frames import Iterations
 
 PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
 PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
@@ -35,24 +36,24 @@ def iterations(steps: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(part * steps // 5 for part in range(5)))
 
 
-def elapsed(steps: pd.DataFrame) -> pd.DataFrame:
+def elapsed(steps: Iterations) -> pd.DataFrame:
     """Seconds from the start of training to the end of each iteration: ``launch, scenario, step, elapsed_s``.
 
     Per rank the sum of its steps; over ranks the latest.
     """
-    return per_iteration(steps)[["launch", "scenario", "step", ELAPSED]]
+    return steps.frame[["launch", "scenario", "step", ELAPSED]]
 
 
-def table(steps: pd.DataFrame, scenarios: list[str]) -> pd.DataFrame:
+def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     """The published form of a run beside the published rows, one row per scenario.
 
     Columns ``scenario``; ``elapsed_s_<i>`` and ``relative`` (elapsed at the last shown iteration over that of ``ddp``:
     above 1 is slower) of this run, geometric means over launches, each with the ends of its 95 % interval in
     ``*_low`` and ``*_high``; ``published_s_<i>`` and ``published_relative``. Null where there is nothing.
     """
-    if steps.empty:
+    if steps.frame.empty:
         return pd.DataFrame()
-    shown = iterations(int(steps["step"].max()) + 1)
+    shown = iterations(int(steps.frame["step"].max()) + 1)
     mine = elapsed(steps)
     groups = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()

@@ -50,7 +50,7 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     believable = table.loc[table["why_not"].isna(), "scenario"]
     figures = run.good_figures
-    rivals = against_fastest(figures[figures["scenario"].isin(believable)])
+    rivals = against_fastest(figures.only(figures.frame["scenario"].isin(believable)))
     if rivals.empty:
         return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")
@@ -77,7 +77,7 @@ def _chance(row: Row) -> str:
 def _pair(run: Analysed, scenario: str, base: str) -> Row:
     """One scenario's step against another's; the verdict goes by p adjusted over all pairs of the run's scenarios."""
     figures = run.good_figures
-    (row,) = between_scenarios(figures[figures["scenario"].isin([scenario, base])], base).to_dict("records")
+    (row,) = between_scenarios(figures.only(figures.frame["scenario"].isin([scenario, base])), base).to_dict("records")
     pairs = pairwise(figures)
     p = float(pairs.loc[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1), "p_holm"].item())
     return {**row, "p_holm": p, "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
@@ -85,7 +85,7 @@ def _pair(run: Analysed, scenario: str, base: str) -> Row:
 
 def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Why DataParallel is slower than DDP, by shares of the difference."""
-    if not {"dp", "ddp"} <= set(run.good_figures["scenario"]):
+    if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
     if _effective(run, "dp").replicas == 1:
@@ -123,7 +123,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
     """Whether O1 is slower than no AMP, and what it spends time on that the other does not."""
-    if not {half, full} <= set(run.good_figures["scenario"]):
+    if not {half, full} <= set(run.good_figures.frame["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
     pair = _pair(run, half, full)

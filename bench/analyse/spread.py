@@ -4,20 +4,19 @@ import numpy as np
 import pandas as pd
 
 from bench.analyse.intervals import estimate
-from bench.analyse.steps import headline, per_iteration, per_launch
+from bench.analyse.steps import headline
+from bench.runs.frames import Iterations, LaunchFigures
 
 
-def spread(steps: pd.DataFrame, figures: pd.DataFrame | None = None) -> pd.DataFrame:
+def spread(steps: Iterations, figures: LaunchFigures) -> pd.DataFrame:
     """One row per scenario: ``scenario, p25_ms, median_ms, p75_ms, measured, half_width_percent``.
 
     Quartiles of all measured steps of the slowest rank; the median is that of the summary, the geometric mean of the
-    launches' medians, and so is its precision (null for one launch). ``figures``: :func:`per_launch` of the same
-    launches, where it is at hand.
+    launches' medians, and so is its precision (null for one launch). ``figures``: of the same launches.
     """
     table = headline(steps)
     groups = table.loc[~table["warmup"], ["scenario", "step_ms"]].groupby("scenario")["step_ms"]
-    figures = per_launch(steps) if figures is None else figures
-    medians = {name: estimate(mine) for name, mine in figures.groupby("scenario")["median_ms"]}
+    medians = {name: estimate(mine) for name, mine in figures.frame.groupby("scenario")["median_ms"]}
     return pd.DataFrame(
         {
             "p25_ms": groups.quantile(0.25),
@@ -31,13 +30,13 @@ def spread(steps: pd.DataFrame, figures: pd.DataFrame | None = None) -> pd.DataF
     ).reset_index(names="scenario")
 
 
-def losses(steps: pd.DataFrame) -> pd.DataFrame:
+def losses(steps: Iterations) -> pd.DataFrame:
     """One row per launch: ``launch, last_loss, first_not_finite``.
 
     ``last_loss``: of the last step, the mean over ranks, which is the loss of the global batch because the ranks' parts
     are equal. ``first_not_finite``: the first step at which some rank's loss is NaN or infinite; null without one.
     """
-    means = per_iteration(steps)[["launch", "step", "loss"]]
+    means = steps.frame[["launch", "step", "loss"]]
     last = means.drop_duplicates("launch", keep="last").set_index("launch")["loss"].rename("last_loss")
     broken = means[~np.isfinite(means["loss"])]
     first = broken.groupby("launch")["step"].min().rename("first_not_finite").astype("Int64")

@@ -9,8 +9,7 @@ launches and a ratio of scenarios are reckoned on logarithms, whose mean that is
 interval and the quotient of two points is the ratio that their comparison gives.
 
 Three tables, each made of the one before: rows of steps.parquet, their :func:`per_iteration`, and their launches
-(:func:`per_launch`). A function that wants one of them takes a finer one as well, and condenses it first; who asks many
-of them about millions of steps condenses once (``bench.analyse.analysed``).
+(:func:`per_launch`). Each is a type of its own (:mod:`bench.runs.frames`).
 """
 
 from typing import Any
@@ -21,9 +20,9 @@ import pandas as pd
 from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended
-from bench.analyse.memory import peaks
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
+from bench.runs.frames import Iterations, LaunchFigures, RankSteps
 
 BASE = "ddp"
 """The scenario that speeds are given relative to."""
@@ -38,7 +37,7 @@ DRIFT_STEPS = 6
 ELAPSED, FASTEST, MIDDLE = "elapsed_s", "fastest_ms", "middle_ms"
 
 
-def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
+def per_iteration(timed: RankSteps) -> Iterations:
     """One row per launch and step, in their order: the row of the slowest rank (of equal ones the first), and more.
 
     ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
@@ -46,10 +45,9 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
     ``forward_end_ns``: when the last rank had done its forward pass, all three on the clock of ``host``, the first
     rank's, and over the ranks there; ``elapsed_s``: seconds from the start of training to the end of the step, of the
-    latest rank. A table of iterations comes back as it is.
+    latest rank.
     """
-    if FASTEST in steps:
-        return steps
+    steps = timed.frame
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
     known = steps[[name for name in needed if name in steps]]
     known = known.astype({name: "float64" for name in needed if name in known and known[name].dtype == object})
@@ -63,7 +61,7 @@ def per_iteration(steps: pd.DataFrame) -> pd.DataFrame:
     own = [name for name in steps.columns if name not in ("start_ns", "loss")]
     table = steps[own].take(np.concatenate(slowest)).reset_index(drop=True)
     table = table.assign(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-    return table.assign(host=hosts.take(table["host"].to_numpy())) if several else table
+    return Iterations(table.assign(host=hosts.take(table["host"].to_numpy())) if several else table)
 
 
 def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
@@ -119,18 +117,18 @@ def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:
     return latest
 
 
-def headline(steps: pd.DataFrame) -> pd.DataFrame:
+def headline(table: Iterations) -> pd.DataFrame:
     """One row per launch and step: ``launch, scenario, repeat, step, warmup, step_ms`` (maximum over ranks)."""
-    return per_iteration(steps)[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
+    return table.frame[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
 
 
-def outliers(steps: pd.DataFrame) -> pd.DataFrame:
+def outliers(table: Iterations) -> pd.DataFrame:
     """The headline of the measured steps with a column ``outlier``: far from the other steps of its launch.
 
     Beyond :data:`FENCE` interquartile ranges below the first or above the third quartile of the launch. A label and no
     sieve: a step that waited was waited for, and it stays in every figure.
     """
-    measured = headline(steps)
+    measured = headline(table)
     measured = measured[~measured["warmup"]].reset_index(drop=True)
     groups = measured.groupby("launch")["step_ms"]
     low, high = (measured["launch"].map(groups.quantile(part)) for part in (0.25, 0.75))
@@ -138,7 +136,7 @@ def outliers(steps: pd.DataFrame) -> pd.DataFrame:
     return measured.assign(outlier=(measured["step_ms"] < low - reach) | (measured["step_ms"] > high + reach))
 
 
-def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
+def per_launch(table: Iterations) -> LaunchFigures:
     """One row per launch over its measured steps; times are of the headline (ms).
 
     ``launch, scenario, repeat, median_ms, mean_ms, p95_ms, p99_ms, iqr_ms`` (third quartile less the first),
@@ -148,9 +146,6 @@ def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
     median over steps of the part of the slowest rank's step that it waited for data.
     """
-    if "median_ms" in steps:
-        return steps
-    table = per_iteration(steps)
     labelled = outliers(table)
     groups = labelled.groupby("launch")
     times = groups["step_ms"]
@@ -167,8 +162,8 @@ def per_launch(steps: pd.DataFrame) -> pd.DataFrame:
             outliers=groups["outlier"].sum().astype("int64"),
         )
     )
-    more = pd.concat([_drift(labelled), _of_ranks(table)], axis=1)
-    return figures.reset_index().join(more, on="launch")
+    more = pd.concat([_drift(labelled), _of_ranks(table.frame)], axis=1)
+    return LaunchFigures(figures.reset_index().join(more, on="launch"))
 
 
 def _drift(measured: pd.DataFrame) -> pd.Series:
@@ -194,45 +189,42 @@ def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"skew": skew, "slowest_rank": rank.where(several.reindex(rank.index)), "data_share": share})
 
 
-def phases(steps: pd.DataFrame) -> pd.DataFrame:
+def phases(medians: pd.DataFrame) -> pd.DataFrame:
     """Median of each phase per scenario (ms), over the measured steps of the rank whose step was the headline.
 
     Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: for each launch the median over its steps, for
     the scenario the median over its launches. Medians of phases need not add up to the median of the step.
     """
-    medians = phases_by_launch(steps).drop(columns="launch")
-    return medians.groupby("scenario", sort=False).median().reset_index()
+    return medians.drop(columns="launch").groupby("scenario", sort=False).median().reset_index()
 
 
-def phase_intervals(steps: pd.DataFrame) -> pd.DataFrame:
+def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario and phase: ``scenario, phase, low_ms, high_ms``, over the launches of :func:`phases`.
 
     The 95 % interval (Student's t) of the mean of the launches' medians, on the times themselves, because a phase may
     take none; null for one launch.
     """
     rows = []
-    for scenario, mine in phases_by_launch(steps).groupby("scenario", sort=False):
+    for scenario, mine in medians.groupby("scenario", sort=False):
         for phase in PHASES:
             _, low, high = mean_interval(mine[f"{phase}_ms"].to_numpy())
             rows.append({"scenario": scenario, "phase": phase, "low_ms": low, "high_ms": high})
     return pd.DataFrame(rows, columns=["scenario", "phase", "low_ms", "high_ms"])
 
 
-def phases_by_launch(steps: pd.DataFrame) -> pd.DataFrame:
+def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
     """Median of each phase (ms) of the slowest rank's measured steps, a row per launch with its ``scenario``.
 
-    Ordered by scenario and launch. Such a table comes back as it is.
+    Ordered by scenario and launch.
     """
-    if "step" not in steps:
-        return steps
-    table = per_iteration(steps)
+    table = iterations.frame
     names = [f"{phase}_ms" for phase in PHASES]
     groups = table.loc[~table["warmup"], ["launch", "scenario", *names]].groupby("launch")
     medians = groups["scenario"].first().to_frame().join(groups[names].median()).reset_index()
     return medians.sort_values(["scenario", "launch"])[["scenario", "launch", *names]].reset_index(drop=True)
 
 
-def summary(document: RunDocument, steps: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
+def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
     ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run`` where an interrupted
@@ -249,10 +241,8 @@ def summary(document: RunDocument, steps: pd.DataFrame, memory: pd.DataFrame) ->
     launch, and tell how much it changes from one to the next.
     """
     global_batch = document.workload.global_batch
-    figures = per_launch(steps)
-    peak = peaks(memory)
     good = {launch.launch: launch.scenario for launch in document.good}
-    mine = figures.assign(of=figures["launch"].map(good))
+    mine = figures.frame.assign(of=figures.frame["launch"].map(good))
     base = mine.loc[mine["of"] == BASE, "median_ms"]
     rows = []
     for scenario in scenarios(document):

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.parity import COARSE, UNTRUE
-from bench.analyse.steps import per_launch
 from bench.runs.document import Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
+from bench.runs.frames import LaunchFigures
 
 UNSTEADY = 0.01
 """Last third of a launch's steps against its first: by how much their medians may be apart."""
@@ -35,12 +35,12 @@ FEWEST_LAUNCHES = 3
 COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
-def findings(document: RunDocument, steps: pd.DataFrame, parity: pd.DataFrame) -> pd.DataFrame:
+def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataFrame) -> pd.DataFrame:
     """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario``, and so on: :class:`Finding`.
 
     ``parity``: as from :func:`bench.analyse.parity.parity`. Launches that failed have a status and no findings.
     """
-    figures = per_launch(steps).set_index("launch")
+    figures = of_launches.frame.set_index("launch")
     rows = []
     good = document.good
     cores = {pair for launch in good if launch.effective for pair in _cores(launch, launch.effective)}

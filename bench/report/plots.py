@@ -47,7 +47,6 @@ from bench.report.drawing import (
     stacked_bar,
 )
 from bench.report.verdict_plots import losses, time_spent, trade_off
-from bench.runs.document import LaunchRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,12 +129,12 @@ def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed)
 
 def step_times(run: Analysed) -> Plot | None:
     """Every measured step as a dot, the middle half of them as a box, the median as a bar."""
-    steps, launches = run.good_iterations, run.good_figures
+    steps, launches = run.good_iterations.frame, run.good_figures.frame
     if steps.empty:
         return None
     rows = rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
-    middle = spread(steps, launches).set_index("scenario").to_dict("index")
+    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     global_batch = run.document.workload.global_batch or 0
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     cut = high / 2 < low < high
@@ -177,9 +176,9 @@ def step_times(run: Analysed) -> Plot | None:
 
 def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
-    if run.good_figures.empty:
+    if run.good_figures.frame.empty:
         return None
-    rows = rows_of(run, run.good_figures)
+    rows = rows_of(run, run.good_figures.frame)
     medians = phases(run.good_phases).set_index("scenario")
     known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
@@ -218,7 +217,10 @@ def memory(run: Analysed) -> Plot | None:
     launches = shown(run.document, known)
     if not launches:
         return None
-    own = {name: _of_launch(launch, known, run.iterations) for name, launch in launches.items()}
+    own = {
+        name: (known[known["launch"] == launch.launch], run.iterations.of(launch.launch))
+        for name, launch in launches.items()
+    }
     lines = {name: memory_timeline.timeline(launch, *own[name]) for name, launch in launches.items()}
     sources = sorted({source for line in lines.values() for source in line["source"].unique()})
     highest = max(float(line["used_mib"].max()) for line in lines.values())
@@ -256,10 +258,10 @@ def memory(run: Analysed) -> Plot | None:
 
 def elapsed(run: Analysed) -> Plot | None:
     """Elapsed seconds against iteration, a line for each scenario, warm-up included: the published form."""
-    if run.good_figures.empty:
+    if run.good_figures.frame.empty:
         return None
-    rows = rows_of(run, run.good_figures)
-    launches = shown(run.document, run.good_figures)
+    rows = rows_of(run, run.good_figures.frame)
+    launches = shown(run.document, run.good_figures.frame)
     seconds = published.elapsed(run.good_iterations)
     series = {}
     for row in rows:
@@ -292,10 +294,6 @@ def elapsed(run: Analysed) -> Plot | None:
     )
     caption += about_lines(max(len(values) for _, values in series.values()))
     return finished(run, sheet, "elapsed", title, caption, [row.scenario for row in rows])
-
-
-def _of_launch(launch: LaunchRecord, *tables: "pd.DataFrame") -> "list[pd.DataFrame]":
-    return [table[table["launch"] == launch.launch] for table in tables]
 
 
 def jitter(k: int) -> float:

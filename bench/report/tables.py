@@ -199,10 +199,10 @@ def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
 def published_table(run: Analysed) -> Table | None:
     """Elapsed seconds of this run beside the published ones; None for a run without steps of an ``ok`` launch."""
     steps = run.good_iterations
-    if steps.empty:
+    if steps.frame.empty:
         return None
     form = published.table(steps, scenarios(run.document))
-    mine = tuple(dict.fromkeys(published.iterations(int(steps["step"].max()) + 1)))
+    mine = tuple(dict.fromkeys(published.iterations(int(steps.frame["step"].max()) + 1)))
     theirs = published.PUBLISHED_ITERATIONS
     here, there = "this run: seconds at iteration", "published: seconds at iteration"
     columns = (
@@ -303,7 +303,7 @@ def _dtypes(counts: Mapping[str, int]) -> str:
 def launches_table(run: Analysed) -> Table:
     """Every launch: how it went, its processes, and what was checked about its figures."""
     loss = losses(run.iterations).set_index("launch")
-    figures = run.figures.set_index("launch").to_dict("index")
+    figures = run.figures.frame.set_index("launch").to_dict("index")
     codes = run.findings.groupby("launch")["code"].agg(", ".join)
 
     def status(launch: LaunchRecord) -> Cell:

@@ -186,7 +186,7 @@ def losses(run: Analysed) -> Plot | None:
     if curves.empty:
         return None
     drawn = set(curves["scenario"].unique())
-    rows = [row for row in rows_of(run, run.figures) if row.scenario in drawn]
+    rows = [row for row in rows_of(run, run.figures.frame) if row.scenario in drawn]
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62

@@ -269,7 +269,7 @@ def traces(run: Run) -> list[str]:
 
 def statistics_table(run: Analysed) -> Table | None:
     """How the steps of each scenario scatter; None without steps of an ``ok`` launch."""
-    figures = run.good_figures
+    figures = run.good_figures.frame
     if figures.empty:
         return None
 

@@ -199,7 +199,7 @@ class Checks:
 
     conservation_error: float | None = None
     conservation_ok: bool | None = None
-    ranks_differ: Names = ()
+    ranks_differ: Names | None = None
     skipped_steps: int | None = None
     skipped_warmup_steps: int | None = None
     finite_loss: bool | None = None

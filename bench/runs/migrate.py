@@ -93,7 +93,7 @@ _LAUNCH = (
 )
 _EFFECTIVE = ("model", "weights", "optimizer_settings", "cudnn_benchmark", "bf16_instructions", "apex_kernels")
 _CHECKS = (
-    *("conservation_error", "conservation_ok", "skipped_steps", "skipped_warmup_steps", "finite_loss"),
+    *("conservation_error", "conservation_ok", "ranks_differ", "skipped_steps", "skipped_warmup_steps", "finite_loss"),
     *("initial_weights_alike", "final_weights_alike", "foreign_cores", "sampling", "scrambled_lists", "probes"),
     *("cpu_energy", "throttle"),
 )
@@ -107,7 +107,7 @@ def _launch_from_3(record: Json) -> Json:
     if "replica_counts" in record:  # the reference
         return _empty("reason", "wall_s", "unit_roundoff") | record
     found = _empty(*_LAUNCH) | {"repeat": 0, **_lists("ranks"), "checks": {}} | record
-    found["checks"] = _empty(*_CHECKS) | _lists("ranks_differ", "foreign") | found["checks"]
+    found["checks"] = _empty(*_CHECKS) | _lists("foreign") | found["checks"]
     found["ranks"] = [_empty(*_RANK) | rank for rank in found["ranks"]]
     if found["effective"] is not None:
         ran = {name: value for name, value in found["effective"].items() if name != "session"}

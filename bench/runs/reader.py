@@ -14,6 +14,7 @@ from bench.core.records import SCHEMA_VERSION
 from bench.runs.codec import Damaged, decode
 from bench.runs.document import RunDocument
 from bench.runs.files import is_file, seal_of, sha256, unreadable
+from bench.runs.frames import Iterations, RankSteps
 from bench.runs.migrate import migrate
 from bench.runs.spool import read_spool, spool_path, spooled_launches
 from bench.runs.tables import COLUMNS, SAMPLED, condensed, read_table, recorded, to_frame, to_table
@@ -33,11 +34,14 @@ RESTORE = "restore it, or measure again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read from its folder. Tables have the columns of ``bench.core.records``, unless steps were condensed."""
+    """A run as read from its folder. Tables have the columns of ``bench.core.records``.
+
+    ``timed``: its steps, which may have been condensed when they were read.
+    """
 
     path: str
     document: RunDocument
-    steps: "pd.DataFrame"
+    timed: RankSteps | Iterations
     memory: "pd.DataFrame"
     device: "pd.DataFrame"
     numerics: "pd.DataFrame"
@@ -48,9 +52,15 @@ class Run:
         """The folder's name."""
         return os.path.basename(self.path)
 
+    @property
+    def steps(self) -> "pd.DataFrame":
+        """The rows of steps.parquet, of a run whose steps were not condensed."""
+        assert isinstance(self.timed, RankSteps), "its steps were condensed when it was read"
+        return self.timed.frame
+
 
 def read(
-    path: str, *, allow_incomplete: bool = False, condense: "Callable[[pd.DataFrame], pd.DataFrame] | None" = None
+    path: str, *, allow_incomplete: bool = False, condense: Callable[[RankSteps], Iterations] | None = None
 ) -> Run:
     """Read and verify a run folder.
 
@@ -65,12 +75,13 @@ def read(
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
-    tables = {"steps": condensed(_rows(path, "steps", document, spooled, labels=True), condense)} if condense else {}
-    for name in COLUMNS:
-        if name not in tables:
-            tables[name] = to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED))
+    steps = _rows(path, "steps", document, spooled, labels=condense is not None)
+    timed = condensed(steps, condense) if condense else RankSteps(to_frame(steps))
+    del steps
+    others = [name for name in COLUMNS if name != "steps"]
+    tables = {name: to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED)) for name in others}
     tables |= _with_salvaged(tables, salvaged)
-    return Run(path=os.path.abspath(path), document=document, **tables)
+    return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
@@ -128,16 +139,15 @@ def _read_document(path: str) -> RunDocument:
         raise RequestError("RUN", problem, "use the bench that wrote it, or a newer one")
     if version < (SEALED_SINCE if "seal" in stored else 1):
         raise RequestError("RUN", f"{file} has a schema version that is not its own", RESTORE)
+    if version >= SEALED_SINCE and stored.get("seal") != (_seal_or_none(stored) or ""):
+        raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     try:
-        document = decode(RunDocument, migrate(stored))
+        return decode(RunDocument, migrate(stored))
     except Damaged as error:
         raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{file} is no run.json of schema {version} ({type(error).__name__}: {error})"
         raise RequestError("RUN", problem, RESTORE) from error
-    if version >= SEALED_SINCE and (document.seal is None or document.seal != _seal_or_none(stored)):
-        raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
-    return document
 
 
 def _seal_or_none(document: dict[str, Any]) -> str | None:

@@ -2,8 +2,8 @@
 
 One JSON document a line, ``[table, row]``, handed to the operating system after every sample. So whatever is killed,
 the sampler or all of bench, what was sampled until then can be read back: by the command line when the launch ends, or
-by ``bench.runs.store`` from the folder of a run that was never finished. Every :data:`SYNC_S` it is flushed to disk, so
-that the death of the machine loses some seconds and no more.
+by ``bench.runs.reader`` from the folder of a run that was never finished. Every :data:`SYNC_S` it is flushed to disk,
+so that the death of the machine loses some seconds and no more.
 """
 
 import json

@@ -16,6 +16,7 @@ from bench.core.records import (
     STEP_COLUMNS,
 )
 from bench.runs.document import RunDocument
+from bench.runs.frames import Iterations, RankSteps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +97,7 @@ def to_frame(table: "pa.Table") -> "pd.DataFrame":
     return frame
 
 
-def condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFrame]") -> "pd.DataFrame":
+def condensed(table: "pa.Table", condense: Callable[[RankSteps], Iterations]) -> Iterations:
     """What ``condense`` makes of the launches of a table, two chunks of :data:`CHUNK_ROWS` rows and more at a time."""
     import numpy as np
     import pandas as pd
@@ -113,8 +114,9 @@ def condensed(table: "pa.Table", condense: "Callable[[pd.DataFrame], pd.DataFram
         starts.append(int(np.searchsorted(launch, last, "right")))
     with ThreadPoolExecutor(max_workers=2) as pool:
         slices = [table.slice(start, end - start) for start, end in pairwise(starts)] or [table]
-        parts = list(pool.map(lambda part: condense(part.to_pandas()), slices))
+        parts = list(pool.map(lambda part: condense(RankSteps(part.to_pandas())).frame, slices))
     del table, slices
     pa.default_memory_pool().release_unused()
     whole = pd.concat(parts, ignore_index=True)
-    return whole.astype({name: whole[name].cat.categories.dtype for name in whole.select_dtypes("category")})
+    words = {name: whole[name].cat.categories.dtype for name in whole.select_dtypes("category")}
+    return Iterations(whole.astype(words))

@@ -35,6 +35,7 @@ from bench.runs.document import (
     TryRecord,
 )
 from bench.runs.files import DIGEST, describe_files, seal_of, write_atomically
+from bench.runs.frames import RankSteps
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
 
@@ -155,7 +156,7 @@ class RunWriter:
     def frames(self) -> Run:
         """The run as it would be read now."""
         tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
-        return Run(path=self.path, document=self._document, **tables)
+        return Run(path=self.path, document=self._document, timed=RankSteps(tables.pop("steps")), **tables)
 
     def put(self, **tables: Rows) -> None:
         """Put the rows of a launch whose record stands in the document on disk."""

@@ -5,10 +5,12 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+from bench.analyse.steps import per_iteration
 from bench.console import count, passing, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.codec import encode
 from bench.runs.names import find
+from bench.runs.reader import read
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def main(arguments: list[str]) -> int:
     from bench.analyse.analysed import Analysed
 
     with passing(f"reading {count(len(folders), 'run')}"):
-        runs = [Analysed.read(folder, allow_incomplete=options.allow_incomplete) for folder in folders]
+        how = {"allow_incomplete": options.allow_incomplete, "condense": per_iteration}
+        runs = [Analysed.of(read(folder, **how)) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
         if run.document.batch_search:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")

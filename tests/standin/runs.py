@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.analyse.analysed import Analysed
+from bench.analyse.steps import per_iteration
 from bench.runs.document import State
+from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 
 from .documents import document
@@ -236,3 +239,8 @@ GONE = Launch("dp", strategy="dp", status="unsupported", reason=f"needs <b>CUDA<
 BROKEN = Launch(
     "ddp_o1", [[9, 1, 1, 1, 1]], memory_mib=[[50, 60], [50, 70]], status="error", reason="RuntimeError: boom"
 )
+
+
+def analysed(path: str, *, allow_incomplete: bool = False) -> Analysed:
+    """A run as a report has it: its steps condensed while they are read."""
+    return Analysed.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin import documents
+from standin.frames import iterations, launch_figures, phase_medians
 
 from bench.analyse import labels, published
 from bench.analyse.memory import peak_by_process, peaks, per_process
-from bench.analyse.steps import headline, per_launch, phases, summary
+from bench.analyse.steps import headline, phases, summary
 from bench.core.records import MEMORY_COLUMNS
 from bench.runs.document import RunDocument
 from bench.seams import discover
@@ -72,7 +73,11 @@ def document(*launches: dict[str, Any], global_batch: int = 8) -> RunDocument:
 def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
     """The summary, by scenario."""
     columns = list(steps_of(0, "x", [1.0])[0])
-    table = summary(document(*launches), pd.DataFrame(steps, columns=columns), memory() if used is None else used)
+    table = summary(
+        document(*launches),
+        launch_figures(pd.DataFrame(steps, columns=columns)),
+        peaks(memory() if used is None else used),
+    )
     return table.set_index("scenario")
 
 
@@ -82,23 +87,23 @@ def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.
 def test_the_headline_is_the_slowest_rank_of_each_iteration() -> None:
     """Ranks take turns in being slow: pooled, the median would be 2."""
     steps = pd.DataFrame(steps_of(0, "ddp", [10.0, 1.0, 10.0], [1.0, 10.0, 2.0]))
-    assert headline(steps)["step_ms"].tolist() == [10.0, 10.0, 10.0]
-    assert per_launch(steps)["median_ms"].tolist() == [10.0]
-    assert per_launch(steps)["measured"].tolist() == [3]
+    assert headline(iterations(steps))["step_ms"].tolist() == [10.0, 10.0, 10.0]
+    assert launch_figures(steps).frame["median_ms"].tolist() == [10.0]
+    assert launch_figures(steps).frame["measured"].tolist() == [3]
 
 
 def test_warm_up_steps_are_in_no_statistic() -> None:
     steps = pd.DataFrame(steps_of(0, "ddp", [900.0, 900.0, 1.0, 2.0, 6.0], warmup=2))
-    figures = per_launch(steps).iloc[0]
+    figures = launch_figures(steps).frame.iloc[0]
     assert (figures["median_ms"], figures["mean_ms"], figures["measured"]) == (2.0, 3.0, 3)
     assert figures["p99_ms"] < 6.1
-    assert phases(steps)["backward_ms"].tolist() == [1.0]
+    assert phases(phase_medians(steps))["backward_ms"].tolist() == [1.0]
 
 
 def test_p95_is_between_neighbours_and_over_the_launches_it_is_their_geometric_mean() -> None:
     one = [float(value) for value in range(1, 12)]  # of 1 to 11 the 95th percentile is halfway between the last two
     two = [value + 4.0 for value in one]
-    assert per_launch(pd.DataFrame(steps_of(0, "ddp", one)))["p95_ms"].tolist() == [pytest.approx(10.5)]
+    assert launch_figures(pd.DataFrame(steps_of(0, "ddp", one))).frame["p95_ms"].tolist() == [pytest.approx(10.5)]
     rows = steps_of(0, "ddp", one) + steps_of(1, "ddp", two, repeat=1)
     table = summarised(launch(0, "ddp"), launch(1, "ddp"), steps=rows)
     assert table.loc["ddp", "step_p95_ms"] == pytest.approx((10.5 * 14.5) ** 0.5)
@@ -139,7 +144,7 @@ def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -
 
 def test_phases_are_those_of_the_slowest_rank() -> None:
     steps = pd.DataFrame(steps_of(0, "ddp", [4.0, 8.0, 8.0], [100.0, 4.0, 4.0]))
-    assert phases(steps).iloc[0].to_dict() == {
+    assert phases(phase_medians(steps)).iloc[0].to_dict() == {
         "scenario": "ddp",
         "data_ms": 0.0,
         "forward_ms": 2.0,
@@ -279,18 +284,18 @@ def test_no_iteration_is_shown_twice(steps: int) -> None:
 def test_elapsed_is_the_latest_rank_with_the_warm_up() -> None:
     """Rank 0 is ahead at first (1, 11, 12 s) and behind in the end (rank 1: 5, 10, 11 s)."""
     steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 10000.0, 1000.0], [5000.0, 5000.0, 1000.0], warmup=1))
-    assert published.elapsed(steps)["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
+    assert published.elapsed(iterations(steps))["elapsed_s"].tolist() == [5.0, 11.0, 12.0]
 
 
 def test_elapsed_does_not_depend_on_the_order_of_the_rows() -> None:
     steps = pd.DataFrame(steps_of(0, "ddp", [1000.0, 2000.0, 3000.0]))
-    assert published.elapsed(steps[::-1])["elapsed_s"].tolist() == [1.0, 3.0, 6.0]
+    assert published.elapsed(iterations(steps[::-1]))["elapsed_s"].tolist() == [1.0, 3.0, 6.0]
 
 
 def test_the_published_form_has_this_run_beside_the_published_each_relative_to_its_own_ddp() -> None:
     rows = steps_of(0, "single", [300.0] * 81) + steps_of(1, "ddp", [100.0] * 81, [90.0] * 81, warmup=5)
     rows += steps_of(2, "ddp_o3", [50.0] * 81) + steps_of(3, "ddp_o3", [60.0] * 81) + steps_of(4, "ddp_o3", [90.0] * 81)
-    table = published.table(pd.DataFrame(rows), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
+    table = published.table(iterations(pd.DataFrame(rows)), ["single", "ddp", "ddp_o3", "dp"]).set_index("scenario")
     assert table.loc["ddp", "elapsed_s_0"] == pytest.approx(0.1)
     assert table.loc["ddp", "elapsed_s_80"] == pytest.approx(8.1)
     mean = (50.0 * 60.0 * 90.0) ** (1 / 3)  # geometric, as in every table
@@ -303,13 +308,13 @@ def test_the_published_form_has_this_run_beside_the_published_each_relative_to_i
 
 
 def test_without_ddp_in_the_run_nothing_of_it_is_relative_and_the_published_still_is() -> None:
-    row = published.table(pd.DataFrame(steps_of(0, "dp", [100.0] * 12)), ["dp"]).iloc[0]
+    row = published.table(iterations(pd.DataFrame(steps_of(0, "dp", [100.0] * 12))), ["dp"]).iloc[0]
     assert (row["elapsed_s_9"], pd.isna(row["relative"])) == (pytest.approx(1.0), True)
     assert row["published_relative"] == pytest.approx(20.4 / 8.7)
 
 
 def test_a_run_of_which_nothing_was_published_has_a_form_too() -> None:
-    row = published.table(pd.DataFrame(steps_of(0, "single", [100.0] * 12)), ["single"]).iloc[0]
+    row = published.table(iterations(pd.DataFrame(steps_of(0, "single", [100.0] * 12))), ["single"]).iloc[0]
     assert (row["elapsed_s_9"], pd.isna(row["published_relative"])) == (pytest.approx(1.0), True)
 
 

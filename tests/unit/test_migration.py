@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from standin.runs import analysed
 
 from bench.analyse.analysed import Analysed
 from bench.core.records import SCHEMA_VERSION
@@ -24,7 +25,7 @@ RENAMED = {"precision_percent": "half_width_percent"}
 
 @pytest.fixture(scope="module")
 def run() -> Analysed:
-    return Analysed.read(str(STORED))
+    return analysed(str(STORED))
 
 
 def test_it_is_sound_and_of_the_schema_of_today(run: Analysed) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import Executed, one_host, request_for
 from standin.documents import document
+from standin.frames import iterations
 from standin.workloads import with_settings
 
 from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
@@ -93,7 +94,7 @@ def judge(
             for rank in (0, 1)
         ]
     )
-    (row,) = parity(run, steps, numerics).to_dict("records")
+    (row,) = parity(run, iterations(steps), numerics).to_dict("records")
     return row
 
 

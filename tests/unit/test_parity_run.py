@@ -6,6 +6,7 @@ which is short, because a CPU without instructions for it takes seconds for a st
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -77,8 +78,8 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def row(run: Run, scenario: str) -> dict[str, object]:
-    (found,) = [row for row in run.document.parity if row["scenario"] == scenario]
-    return dict(found)
+    (found,) = [row for row in run.document.parity if row.scenario == scenario]
+    return asdict(found)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +125,10 @@ def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: 
     faster.loc[faster["scenario"].isin(BROKEN), "throughput_img_s"] *= 100.0  # on a busy machine no order is sure
     again = recommendation(faster)
     assert faster.loc[faster["throughput_img_s"].idxmax(), "scenario"] in BROKEN
-    assert (again["fastest"], again["leanest"]) == (chosen["fastest"], chosen["leanest"])
-    assert chosen["fastest"] == chosen["leanest"] == IN_ORDER
+    assert chosen is not None and (again.fastest, again.leanest) == (chosen.fastest, chosen.leanest)
+    assert chosen.fastest == chosen.leanest == IN_ORDER
     for scenario in BROKEN:
-        assert chosen["left_out"][scenario] == row(run, scenario)["verdict"]
+        assert chosen.left_out[scenario] == row(run, scenario)["verdict"]
         assert table.loc[scenario, "validity"] == "invalid"
 
 
@@ -144,8 +145,9 @@ def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
 
 
 def test_the_reference_is_no_launch(run: Run) -> None:
+    assert run.document.reference is not None
     assert run.document.reference.status == "ok"
-    assert run.document.reference.replica_counts == [2]
+    assert run.document.reference.replica_counts == (2,)
     assert len(run.document.launches) == 1 + len(BROKEN)
     assert set(run.steps["scenario"]) == {IN_ORDER, *BROKEN}
     assert run.numerics.loc[run.numerics["rank"].isna(), "quantity"].isin(["loss", "gradient", "alone"]).all()

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 from standin.documents import ran_with
-from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, write_run
+from standin.frames import iterations, launch_figures
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
 from bench import report
 from bench.analyse import memory_timeline
@@ -51,7 +52,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """The report of a run with all that can go wrong in it."""
     folder = tmp_path_factory.mktemp("mixed")
     launches = [DDP, replace_checks(FAST, finite_loss=False), APEX, GONE, BROKEN]
-    run = Analysed.read(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
+    run = analysed(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
     return Written(folder / "out", report.write([run], str(folder / "out")), run)
 
 
@@ -205,7 +206,7 @@ def test_every_measured_step_is_a_dot_at_its_place(mixed: Written) -> None:
 
 def test_step_times_of_several_launches_show_their_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
-    plot = plot_of(Analysed.read(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
+    plot = plot_of(analysed(str(write_run(tmp_path, [*launches, FAST]))), "step-times")
     texts = svg_texts(plot.svg)
     assert "41.0 ms · 195.2 img/s ±6.2%" in texts and "15.0 ms · 533.3 img/s" in texts
     assert "95 % interval over launches" in plot.caption
@@ -241,7 +242,7 @@ def test_csv_has_the_figures_of_the_steps(mixed: Written) -> None:
 def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> None:
     steps = read_back(Launch("ddp", [[9, 9, 9]] * 2), Launch("ddp", [[9, 9]]))
     steps.loc[(steps["rank"] == 1) & (steps["step"] >= 1), "loss"] = [math.inf, math.nan]
-    table = losses(steps).set_index("launch")
+    table = losses(iterations(steps)).set_index("launch")
     assert math.isnan(table["last_loss"][0]) and table["first_not_finite"][0] == 1
     assert table["last_loss"][1] == 6.0
     cells = [cell.text for cell in tables.launches_table(mixed.run).rows[1]]
@@ -260,7 +261,7 @@ def read_back(*launches: Launch) -> Any:
 
 
 def test_dash_stands_for_a_loss_that_ended_not_finite(tmp_path: Path) -> None:
-    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
+    run = analysed(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
     cells = tables.launches_table(run).rows[0]
     assert cells[-3].text == "–"
     assert cells[-2].small == "not finite from step 1 on"
@@ -289,7 +290,7 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
 
 def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[100.0], [100.0]]) for ms in (40, 41, 42)]
-    run = Analysed.read(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
+    run = analysed(str(write_run(tmp_path, [*launches, Launch("ddp_o2", [[9, 20, 20]], precision="O2")])))
     table = tables.summary_table(run, tables.summary_of(run))
     ddp, alone = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
@@ -337,7 +338,7 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
 
 
 def test_published_form_of_a_run_without_published_scenarios(tmp_path: Path) -> None:
-    run = Analysed.read(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
+    run = analysed(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
     table = tables.published_table(run)
     assert table is not None
     (row,) = table.rows
@@ -354,7 +355,7 @@ def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
 
 
 def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
-    run = Analysed.read(str(write_run(tmp_path, [DDP, FAST, APEX])))
+    run = analysed(str(write_run(tmp_path, [DDP, FAST, APEX])))
     tf32 = Tf32(cudnn=True, matmul=False)
     run = ran_with(run, *({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None)))
     table = tables.details_table(run)
@@ -370,25 +371,25 @@ def test_equal_runs_give_equal_files(mixed: Written) -> None:
 
 def test_spread_pools_steps_for_quartiles_and_launches_for_the_median() -> None:
     steps = read_back(*(Launch("ddp", [[0, k, k + 0.5, k + 6]]) for k in (1, 2, 3)))
-    (row,) = spread(steps).to_dict("records")
+    (row,) = spread(iterations(steps), launch_figures(steps)).to_dict("records")
     assert (row["median_ms"], row["measured"]) == (pytest.approx((1.5 * 2.5 * 3.5) ** (1 / 3)), 9)
     assert (row["p25_ms"], row["p75_ms"]) == (2.0, 7.0)  # of 1 1.5 2 2.5 3 3.5 7 8 9
 
 
 def test_memory_is_told_from_the_birth_of_the_processes(tmp_path: Path) -> None:
     """Step 0 starts at 1 s and its forward pass takes 25 ms; 1.5 s before its end the processes were born."""
-    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
+    run = analysed(str(write_run(tmp_path, [Launch("ddp", [[100, 40, 60]], [[1.0, 2.0]])])))
     (launch,) = run.document.launches
     born_s = 1.025 - 1.5
-    assert memory_timeline.start_ns(launch, run.memory, run.steps) == pytest.approx(born_s * SECOND_NS)
-    line = memory_timeline.timeline(launch, run.memory, run.steps)
+    assert memory_timeline.start_ns(launch, run.memory, run.iterations) == pytest.approx(born_s * SECOND_NS)
+    line = memory_timeline.timeline(launch, run.memory, run.iterations)
     assert list(line["seconds"]) == pytest.approx([-born_s, 0.5 - born_s])
-    windows = memory_timeline.windows(launch, run.memory, run.steps)
+    windows = memory_timeline.windows(launch, run.memory, run.iterations)
     assert windows == pytest.approx((1.0 - born_s, 1.1 - born_s, 1.2 - born_s))
 
 
 def sentences(launches: list[Launch], folder: Path, **options: Any) -> tuple[str, str]:
-    run = Analysed.read(str(write_run(folder, launches, **options)), allow_incomplete=True)
+    run = analysed(str(write_run(folder, launches, **options)), allow_incomplete=True)
     table = tables.summary_of(run)
     return answer(run.document, table), " ".join(caveats(run.document, table))
 
@@ -609,17 +610,17 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
     said, _ = sentences([DDP, failed, FAST, FAST], tmp_path)
     assert said.startswith("The fastest is ddp with 200.0 images a second")
     (path,) = tmp_path.iterdir()
-    run = Analysed.read(str(path))
-    assert {name: launch.launch for name, launch in shown(run.document, run.steps).items()} == {
+    run = analysed(str(path))
+    assert {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()} == {
         "ddp": 0,
         "ddp_o2": 2,
     }
-    assert shown(run.document, run.steps[run.steps["launch"] == 1])["ddp_o2"].status == "killed"
+    assert shown(run.document, run.iterations.of(1).frame)["ddp_o2"].status == "killed"
 
 
 def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> None:
     many = [[5.0, *(10.0 + step % 7 for step in range(2 * plots.DOTS_PER_SCENARIO - 1))]]
-    run = Analysed.read(str(write_run(tmp_path, [Launch("ddp", many)])))
+    run = analysed(str(write_run(tmp_path, [Launch("ddp", many)])))
     plot = plot_of(run, "step-times")
     assert plots.DOTS_PER_SCENARIO <= plot.svg.count("<use ") < 1.2 * plots.DOTS_PER_SCENARIO
     assert "one measured step (1 in 2 drawn)" in svg_texts(plot.svg)
@@ -629,7 +630,7 @@ def test_many_steps_are_drawn_in_part_and_counted_in_full(tmp_path: Path) -> Non
 
 def test_the_key_of_lines_is_in_the_order_of_their_ends(tmp_path: Path) -> None:
     ends = {"ddp": 30.0, "ddp_o1": 50.0, "ddp_o2": 10.0}
-    run = Analysed.read(str(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()])))
+    run = analysed(str(write_run(tmp_path, [Launch(name, [[9, ms, ms]]) for name, ms in ends.items()])))
     assert [text for text in svg_texts(plot_of(run, "elapsed").svg) if text in ends] == ["ddp_o1", "ddp", "ddp_o2"]
 
 

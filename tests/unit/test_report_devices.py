@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from standin.documents import LATER
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
-from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, write_run
+from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
@@ -40,7 +40,7 @@ OUT = replace(DP, scenario="ddp_o3", strategy="ddp", steps_ms=[], status="oom", 
 
 
 def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: Any) -> Analysed:
-    return Analysed.read(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
+    return analysed(str(write_run(folder, launches, gpus=gpus, **options)), allow_incomplete=True)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_the_largest_launch_of_a_scenario_is_the_one_that_is_shown(tmp_path: Pat
     larger = replace(DP, held={(0, FIRST): 9500.0, (0, SECOND): 6000.0})
     failed = replace(DP, held={(0, FIRST): 20000.0}, status="oom", reason="no memory")
     run = written(tmp_path, [DP, larger, larger, failed])
-    assert largest_launches(run.document, run.memory) == {"dp": 1}
+    assert largest_launches(run.document, run.peaks) == {"dp": 1}
     assert [row[1] for row in cells(device_tables.beside_torch_table(run))] == ["1", "1"]
 
 
@@ -365,7 +365,7 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
         for rank in launch["ranks"]:
             del rank["allocator"]
     (folder / "run.json").write_text(json.dumps(document))
-    run = Analysed.read(str(folder), allow_incomplete=True)
+    run = analysed(str(folder), allow_incomplete=True)
     page = Page(report.render([run])["index.html"].decode())
     assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
     assert cells(device_tables.energy_table(run))[0][2] == "6,000"

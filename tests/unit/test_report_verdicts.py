@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from standin.documents import LATER, changed, diagnostic, ran_with, reference
-from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, effective, write_run
+from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
@@ -100,7 +100,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
     """A run with a reference, diagnostic launches, a scenario that diverged and one that failed."""
     folder = tmp_path_factory.mktemp("whole")
     launches = [DDP, OFF, APEX, GONE]
-    return Analysed.read(str(write_run(folder, launches, label=HOSTILE, also=everything)))
+    return analysed(str(write_run(folder, launches, label=HOSTILE, also=everything)))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
     fast = [Launch("ddp", [[9, ms, ms]], [[200.0]]) for ms in (40, 41, 42)]
     lean = [Launch("ddp_o2", [[9, ms, ms]], [[150.0]], precision="O2") for ms in (41, 42, 43)]
     slow = [Launch("ddp_o3", [[9, ms, ms]], [[50.0]], precision="O3") for ms in (81, 82, 83)]
-    run = Analysed.read(str(write_run(tmp_path, [*fast, *lean, *slow])))
+    run = analysed(str(write_run(tmp_path, [*fast, *lean, *slow])))
     said = dict(advice(run.document, table_of(run)))
     assert said["Fastest"].startswith("ddp, 195.2 ±6.2% images a second at a peak of 200 ±0.0% MiB in all.")
     assert (
@@ -145,7 +145,7 @@ def test_recommendation_names_the_leanest_with_figures_and_bars(tmp_path: Path) 
 def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: Path) -> None:
     fast = [Launch("ddp", [[9, ms, ms]], [[500.2]]) for ms in (40, 41, 42)]
     slower = [Launch("ddp_o2", [[9, ms, ms]], [[500.0]], precision="O2") for ms in (41, 42, 43)]
-    run = Analysed.read(str(write_run(tmp_path, [*fast, *slower])))
+    run = analysed(str(write_run(tmp_path, [*fast, *slower])))
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
 
 
@@ -160,7 +160,7 @@ def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_
         for name in steps
         for ms in steps[name]
     ]
-    run = Analysed.read(str(write_run(tmp_path, launches)))
+    run = analysed(str(write_run(tmp_path, launches)))
     question = "Is O1 slower than no AMP (ddp_o1 against ddp)?"
     said = dict(questions(run))[question]
     assert said.startswith("Perhaps: its step takes 1.02 times") and "Chance alone does as much" in said
@@ -174,13 +174,13 @@ def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_
 
 
 def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
-    run = Analysed.read(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
+    run = analysed(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
     run = changed(run, request=replace(run.document.request, launches=9))
     assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
 
 
 def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:
-    run = Analysed.read(str(write_run(tmp_path, [SINGLE, DDP])))
+    run = analysed(str(write_run(tmp_path, [SINGLE, DDP])))
     said = [about for about, _ in advice(run.document, table_of(run))]
     best = ["Fastest", "Least memory within 5 % of its speed"]
     assert said == [*best, "Perhaps as fast", "Fastest on 2 replicas", best[1]]
@@ -195,7 +195,7 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
         for name in steps
         for ms in steps[name]
     ]
-    run = Analysed.read(str(write_run(tmp_path, launches)))
+    run = analysed(str(write_run(tmp_path, launches)))
     found = recommendations(run.document, table_of(run))
     assert (found.fastest, found.not_told_apart) == ("single", ()), "all others are slower, beyond chance"
     assert found.parallel is not None
@@ -206,12 +206,12 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
-    nothing = Analysed.read(str(write_run(tmp_path / "nothing", [GONE])))
+    nothing = analysed(str(write_run(tmp_path / "nothing", [GONE])))
     assert advice(nothing.document, table_of(nothing)) == [
         ("Fastest", "None: no scenario of this run has figures that can be believed."),
         ("Left out", "dp (unsupported)."),
     ]
-    blind = Analysed.read(str(write_run(tmp_path / "blind", [APEX])))
+    blind = analysed(str(write_run(tmp_path / "blind", [APEX])))
     said = dict(advice(blind.document, table_of(blind)))
     assert "its memory is unknown" in said["Fastest"]
     assert said["Least memory within 5 % of its speed"].startswith("Unknown")
@@ -256,7 +256,7 @@ def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> Non
         *(f"{family}{level}" for family in ("ddp", "apex_ddp") for level in ("", "_o1", "_o2", "_o3")),
     ]
     steps = [[9.0, *(10.0 + (step * 7) % 5 for step in range(20))]] * 2
-    run = Analysed.read(
+    run = analysed(
         str(write_run(tmp_path, [Launch(name, steps, [[1.0, 2.0]] * 2) for _ in range(7) for name in names]))
     )
     table = verdict_tables.findings_table(run)
@@ -277,7 +277,7 @@ def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
 
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
-    run = Analysed.read(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
+    run = analysed(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
     table = tables.launches_table(run)
     at = [column.heading for column in table.columns].index("last third vs first (%)")
     assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
@@ -302,7 +302,7 @@ def test_parity_shows_errors_with_their_bounds(whole: Analysed) -> None:
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     lost = replace(DDP, checks={"final_weights_alike": False})
-    run = Analysed.read(str(write_run(tmp_path, [lost, FAST, APEX])))
+    run = analysed(str(write_run(tmp_path, [lost, FAST, APEX])))
     table = verdict_tables.parity_table(run)
     assert table is not None
     verdicts = {row[0].text: (row[1].text, row[1].small) for row in table.rows}
@@ -314,7 +314,7 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
 
 
 def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Analysed) -> None:
-    curves = loss_curves(whole.document, whole.steps, whole.numerics)
+    curves = loss_curves(whole.document, whole.iterations, whole.numerics)
     off = curves[(curves["scenario"] == "ddp_o2") & (curves["step"] == 3)].iloc[0]
     assert (off["loss"], off["reference"]) == (7.0, 6.0)
     assert off["bound"] == pytest.approx(3 * (0.01 + 6 / 256))
@@ -325,18 +325,18 @@ def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Ana
 
 def test_losses_without_a_reference_and_without_a_finite_one(tmp_path: Path) -> None:
     broken = replace(FAST, losses=[math.nan, math.inf, math.nan, math.nan, math.nan])
-    run = Analysed.read(str(write_run(tmp_path / "one", [DDP, broken])))
+    run = analysed(str(write_run(tmp_path / "one", [DDP, broken])))
     plot = plot_of(run, "losses")
     assert plot.title == "Losses" and "difference ÷ bound" not in svg_texts(plot.svg)
     assert "ddp_o2 (no figures)" in plot.caption
-    only = Analysed.read(str(write_run(tmp_path / "none", [broken])))
+    only = analysed(str(write_run(tmp_path / "none", [broken])))
     assert "losses" not in [plot.name for plot in plots.of_run(only)]
     assert "not finite" in page_of(only)
 
 
 def test_losses_far_beyond_their_bound_are_drawn_too(tmp_path: Path) -> None:
     far = replace(FINITE, losses=[6.0, 6.0, 1e9, 1e30, 1e30])
-    run = Analysed.read(str(write_run(tmp_path, [far], also=with_reference((0, "ddp_o2", 0.0)))))
+    run = analysed(str(write_run(tmp_path, [far], also=with_reference((0, "ddp_o2", 0.0)))))
     assert "difference ÷ bound" in svg_texts(plot_of(run, "losses").svg)
 
 
@@ -360,15 +360,15 @@ def test_trade_off_says_which_axis_does_not_begin_at_zero(
     slow_ms: float, lean_mib: float, said: str, tmp_path: Path
 ) -> None:
     launches = [Launch("ddp", [[9, 40.0, 40.0]], [[1000.0]]), Launch("ddp_o2", [[9, slow_ms, slow_ms]], [[lean_mib]])]
-    caption = plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off").caption
+    caption = plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off").caption
     assert caption.partition("cover each other.")[2] == said
 
 
 def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, ms, ms]], [[float(10 * ms)]]) for ms in (40, 41, 42)]
-    plot = plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off")
+    plot = plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off")
     assert "95 % intervals over launches" in plot.caption
-    alone = plot_of(Analysed.read(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
+    alone = plot_of(analysed(str(write_run(tmp_path / "alone", [launches[0]]))), "trade-off")
     for bar in ("speed-bar-ddp", "peak-bar-ddp"):
         assert f'id="{bar}"' in plot.svg and f'id="{bar}"' not in alone.svg
 
@@ -376,7 +376,7 @@ def test_trade_off_has_bars_in_both_directions_over_launches(tmp_path: Path) -> 
 def test_the_key_of_the_trade_off_numbers_scenarios_by_speed(tmp_path: Path) -> None:
     speeds = {"ddp": 40.0, "ddp_o2": 20.0, "ddp_o1": 20.1, "ddp_o3": 30.0}
     launches = [Launch(name, [[9, ms, ms]], [[1000.0]]) for name, ms in speeds.items()]
-    texts = svg_texts(plot_of(Analysed.read(str(write_run(tmp_path, launches))), "trade-off").svg)
+    texts = svg_texts(plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off").svg)
     assert [text for text in texts if text in speeds] == ["ddp_o2", "ddp_o1", "ddp_o3", "ddp"]
     assert [texts.count(number) for number in "1234"] == [2] * 4, "at its point, and in the key"
     assert "400.0 img/s · 1,000 MiB" in texts
@@ -407,7 +407,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
         writer.add_diagnostic(diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 
-    run = Analysed.read(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
+    run = analysed(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
     table = verdict_tables.data_parallel_table(run)
     assert table is not None
     assert [cell.text for cell in table.rows[0]] == ["dp", "1.00", "5.00", "20.00", "0.50"]
@@ -465,7 +465,7 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
 def test_a_run_that_lacks_something_has_a_page_that_says_so(
     launches: list[Launch], complete: bool, expected: str, tmp_path: Path
 ) -> None:
-    run = Analysed.read(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
+    run = analysed(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
     text = page_of(run)
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
@@ -484,7 +484,7 @@ def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
             del rank["initial_sha256"], rank["final_sha256"]
     document["schema_version"] = 1
     (folder / "run.json").write_text(json.dumps(document))
-    text = page_of(Analysed.read(str(folder)))
+    text = page_of(analysed(str(folder)))
     assert "Least memory within 5 % of its speed" in text and "not shown" in text
 
 
@@ -492,13 +492,13 @@ def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
         writer.add_reference(reference(launch=9, status="oom", reason=HOSTILE, unit_roundoff=2.0**-8))
 
-    run = Analysed.read(str(write_run(tmp_path, [DDP], also=write)))
+    run = analysed(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The fp32 reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)
 
 
 def test_verdicts_in_run_json_have_every_digit_and_null_for_what_is_none(tmp_path: Path) -> None:
     tiny = 3.0000000000000073e-12
-    run = Analysed.read(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference((0, "ddp", tiny)))))
+    run = analysed(str(write_run(tmp_path, [DDP, OFF, APEX], also=with_reference((0, "ddp", tiny)))))
     said = verdicts.of(run)
     assert said["parity"][0].gradient_error == run.parity["gradient_error"].iloc[0] == tiny
     assert said["parity"][1].gradient_error is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from standin.gpu_runs import DDP2, DP, GPUS
-from standin.runs import write_run
+from standin.runs import analysed, write_run
 
 from bench import report
 from bench.analyse.analysed import Analysed
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one co
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
     """A run with as many samples as make a second process worth while."""
     monkeypatch.setattr(plots, "MANY_SAMPLES", 1)
-    return Analysed.read(str(write_run(tmp_path, [DP, DDP2], gpus=GPUS)))
+    return analysed(str(write_run(tmp_path, [DP, DDP2], gpus=GPUS)))
 
 
 def test_a_report_with_many_samples_is_the_same(run: Analysed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standin.documents import document
+from standin.frames import iterations, launch_figures, phase_medians
 
 from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
@@ -21,7 +22,7 @@ from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios
 from bench.analyse.comparison import pairwise as all_pairs
 from bench.analyse.intervals import estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
-from bench.analyse.steps import headline, outliers, per_launch, phase_intervals, summary
+from bench.analyse.steps import headline, outliers, phase_intervals, summary
 from bench.console import summary_table
 from bench.core.records import MEMORY_COLUMNS
 from bench.seams.discover import DEFAULT
@@ -65,7 +66,7 @@ def launches_of(scenario: str, medians: list[float]) -> list[tuple[str, list[lis
 
 def one_launch(*ranks: list[float], **options: Any) -> Any:
     """The figures of a launch."""
-    return per_launch(steps_of(("ddp", list(ranks)), **options)).iloc[0]
+    return launch_figures(steps_of(("ddp", list(ranks)), **options)).frame.iloc[0]
 
 
 # Intervals
@@ -240,7 +241,7 @@ def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str
 
 def test_scenarios_against_a_base() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.8), *scattered("o1", 1.0), *scattered("dp", 1.5, 2)]
-    table = between_scenarios(steps_of(*launches), "ddp").set_index("scenario")
+    table = between_scenarios(launch_figures(steps_of(*launches)), "ddp").set_index("scenario")
     assert list(table.index) == ["o2", "o1", "dp"]
     assert table["verdict"].tolist() == ["faster", "no difference found", "too few launches"]
     assert table["ratio"].tolist()[:2] == pytest.approx([0.8, 1.0])
@@ -252,32 +253,37 @@ def test_scenarios_against_a_base() -> None:
 def test_verdicts_go_by_the_adjusted_p() -> None:
     """A single p below 0.05 among ten comparisons is what chance brings."""
     near = launches_of("near", [value * 1.0125 for value in SIX[:5]])
-    alone = between_scenarios(steps_of(*scattered("ddp", 1.0), *near), "ddp")
+    alone = between_scenarios(launch_figures(steps_of(*scattered("ddp", 1.0), *near)), "ddp")
     assert alone["verdict"].tolist() == ["slower"] and 0.025 < alone["p"].iloc[0] < 0.05
     others = [launch for number in range(9) for launch in scattered(f"other{number}", 1.0)]
-    among = between_scenarios(steps_of(*scattered("ddp", 1.0), *near, *others), "ddp").set_index("scenario")
+    steps = steps_of(*scattered("ddp", 1.0), *near, *others)
+    among = between_scenarios(launch_figures(steps), "ddp").set_index("scenario")
     assert among.loc["near", "p"] == pytest.approx(alone["p"].iloc[0])
     assert among.loc["near", "verdict"] == "no difference found"
 
 
 def test_a_base_that_has_no_launches_leaves_nothing_to_compare_with() -> None:
-    table = between_scenarios(steps_of(*scattered("o2", 1.0)), "ddp")
+    table = between_scenarios(launch_figures(steps_of(*scattered("o2", 1.0))), "ddp")
     assert table["verdict"].tolist() == ["too few launches"] and table[["ratio", "low", "p"]].isna().all(axis=None)
     assert list(table.columns) == list(COLUMNS)
     nothing = steps_of(*scattered("o2", 1.0)).iloc[:0]
-    for empty in (between_scenarios(nothing, "ddp"), against_fastest(nothing), all_pairs(nothing)):
+    for empty in (
+        between_scenarios(launch_figures(nothing), "ddp"),
+        against_fastest(launch_figures(nothing)),
+        all_pairs(launch_figures(nothing)),
+    ):
         assert empty.empty and list(empty.columns) == list(COLUMNS)
 
 
 def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
     launches = [*scattered("ddp", 1.0), *scattered("o2", 0.9), *scattered("o3", 0.8), *scattered("dp", 2.0)]
     steps = steps_of(*launches)
-    table = against_fastest(steps)
+    table = against_fastest(launch_figures(steps))
     assert set(table["base"]) == {"o3"} and table["scenario"].tolist() == ["ddp", "o2", "dp"]
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
-    shown = between_scenarios(steps, "o3")
+    shown = between_scenarios(launch_figures(steps), "o3")
     assert (table["p_holm"] > shown["p_holm"]).all(), "six pairs instead of three"
-    assert len(all_pairs(steps)) == 6
+    assert len(all_pairs(launch_figures(steps))) == 6
 
 
 # Launches
@@ -285,7 +291,7 @@ def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
 
 def test_an_outlier_is_labelled_and_stays_in_mean_and_p99() -> None:
     times = [10.0, 11.0, 12.0, 13.0, 14.0, 100.0]
-    labelled = outliers(steps_of(("ddp", [[999.0, *times]]), warmup=1))
+    labelled = outliers(iterations(steps_of(("ddp", [[999.0, *times]]), warmup=1)))
     assert labelled["outlier"].tolist() == [False] * 5 + [True]
     figures = one_launch([999.0, *times], warmup=1)
     assert (figures["outliers"], figures["measured"]) == (1, 6)
@@ -297,7 +303,8 @@ def test_the_fence_is_at_one_and_a_half_interquartile_ranges() -> None:
     """Quartiles of 0..8 are 2 and 6, so the fences lie at -4 and 12; the launch next to it has fences of its own."""
     steps = [float(value) for value in (20, 21, 22, 23, 24, 25, 26, 27, 28)]
     at, beyond = [*steps[:8], 32.0], [*steps[:8], 32.1]
-    table = per_launch(steps_of(("ddp", [at]), ("ddp", [beyond]), ("ddp", [[1000.0 * value for value in steps]])))
+    longer = [1000.0 * value for value in steps]
+    table = launch_figures(steps_of(("ddp", [at]), ("ddp", [beyond]), ("ddp", [longer]))).frame
     assert table["outliers"].tolist() == [0, 1, 0]
 
 
@@ -330,21 +337,21 @@ def test_the_slowest_rank_is_the_one_that_was_it_most_often() -> None:
 def test_the_share_of_data_is_of_the_slowest_rank() -> None:
     steps = steps_of(("ddp", [[10.0] * 4, [20.0] * 4]))
     steps["data_ms"] = np.where(steps["rank"] == 0, 9.0, 5.0)
-    assert per_launch(steps)["data_share"].tolist() == [0.25]
+    assert launch_figures(steps).frame["data_share"].tolist() == [0.25]
 
 
 def test_ranks_are_never_pooled() -> None:
     """Eight ranks say no more than their slowest: neither median nor interval changes with the number of ranks."""
     one = steps_of(*[("ddp", [[value, value, value + 1]]) for value in SIX])
     eight = steps_of(*[("ddp", [[value, value, value + 1], *[[1.0, 1.0, 1.0]] * 7]) for value in SIX])
-    assert per_launch(one)["median_ms"].tolist() == per_launch(eight)["median_ms"].tolist()
-    assert per_launch(eight)["measured"].tolist() == [3] * 6
-    assert estimate(per_launch(one)["median_ms"]) == estimate(per_launch(eight)["median_ms"])
+    assert launch_figures(one).frame["median_ms"].tolist() == launch_figures(eight).frame["median_ms"].tolist()
+    assert launch_figures(eight).frame["measured"].tolist() == [3] * 6
+    assert estimate(launch_figures(one).frame["median_ms"]) == estimate(launch_figures(eight).frame["median_ms"])
 
 
 def test_more_steps_in_a_launch_are_no_more_launches() -> None:
     few, many = (steps_of(*[("ddp", [[value] * count]) for value in SIX]) for count in (3, 300))
-    assert estimate(per_launch(few)["median_ms"]) == estimate(per_launch(many)["median_ms"])
+    assert estimate(launch_figures(few).frame["median_ms"]) == estimate(launch_figures(many).frame["median_ms"])
 
 
 def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
@@ -352,14 +359,14 @@ def test_figures_do_not_depend_on_the_order_or_the_index_of_the_rows() -> None:
     steps = steps_of(*[("ddp", random.uniform(9, 11, (3, 12)).tolist()) for _ in range(4)], warmup=2, data_ms=1.0)
     shuffled = steps.sample(frac=1.0, random_state=1)
     shuffled.index = pd.Index([0] * len(shuffled))
-    pd.testing.assert_frame_equal(per_launch(steps), per_launch(shuffled))
-    pd.testing.assert_frame_equal(headline(steps), headline(shuffled))
+    pd.testing.assert_frame_equal(launch_figures(steps).frame, launch_figures(shuffled).frame)
+    pd.testing.assert_frame_equal(headline(iterations(steps)), headline(iterations(shuffled)))
 
 
 def test_a_run_without_steps_has_no_launches() -> None:
-    nothing = per_launch(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0])
+    nothing = launch_figures(steps_of(("ddp", [[1.0, 2.0]])).iloc[:0]).frame
     assert nothing.empty and {"median_ms", "outliers", "drift", "skew", "slowest_rank", "data_share"} <= set(nothing)
-    assert outliers(steps_of(("ddp", [[1.0, 2.0]]), warmup=2)).empty
+    assert outliers(iterations(steps_of(("ddp", [[1.0, 2.0]]), warmup=2))).empty
 
 
 # The summary
@@ -380,7 +387,7 @@ def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]
         for number, (scenario, _) in enumerate(launches)
     ]
     run = document(request={"scenarios": list(medians)}, launches=records)
-    table = summary(run, steps_of(*launches), memory)
+    table = summary(run, launch_figures(steps_of(*launches)), peaks(memory))
     return table.assign(parity=None).set_index("scenario", drop=False)
 
 
@@ -483,7 +490,7 @@ def test_the_simulated_steps_are_what_they_are_said_to_be(simulation: Any) -> No
     assert noise.std() == pytest.approx(simulation.BETWEEN_STEPS, rel=0.05)
     neighbours = np.corrcoef(noise[..., :-1].ravel(), noise[..., 1:].ravel())[0, 1]
     assert neighbours == pytest.approx(simulation.NEIGHBOURS, abs=0.02)
-    table = per_launch(simulation.steps_of(40, np.random.default_rng(3), 1.0))
+    table = launch_figures(simulation.steps_of(40, np.random.default_rng(3), 1.0)).frame
     assert len(table) == 40 * simulation.LAUNCHES and (table["measured"] == simulation.MEASURED).all()
     assert estimate_deviation(table["median_ms"].tolist()) > simulation.BETWEEN_LAUNCHES * 0.8
 
@@ -505,12 +512,12 @@ def with_phases(steps: pd.DataFrame) -> pd.DataFrame:
 def test_the_published_form_and_the_phases_have_intervals_over_launches_too() -> None:
     launches = [one for name, ms in (("ddp", 100.0), ("dp", 200.0)) for one in launches_of(name, [ms, ms * 1.01])]
     steps = with_phases(steps_of(*launches))
-    form = published.table(steps, ["ddp", "dp"]).set_index("scenario")
+    form = published.table(iterations(steps), ["ddp", "dp"]).set_index("scenario")
     assert form["elapsed_s_0_low"]["dp"] < form["elapsed_s_0"]["dp"] < form["elapsed_s_0_high"]["dp"]
     assert form["relative_low"]["dp"] < form["relative"]["dp"] < form["relative_high"]["dp"]
     assert pd.isna(form["relative_low"]["ddp"]), "it is 1 by definition"
-    known = phase_intervals(steps).dropna()
+    known = phase_intervals(phase_medians(steps)).dropna()
     assert set(known["scenario"]) == {"ddp", "dp"} and (known["low_ms"] <= known["high_ms"]).all()
     alone = with_phases(steps_of(*launches_of("ddp", [100.0])))
-    assert phase_intervals(alone)[["low_ms", "high_ms"]].isna().all(axis=None)
-    assert published.table(alone, ["ddp"])["elapsed_s_0_low"].isna().all()
+    assert phase_intervals(phase_medians(alone))[["low_ms", "high_ms"]].isna().all(axis=None)
+    assert published.table(iterations(alone), ["ddp"])["elapsed_s_0_low"].isna().all()

@@ -11,12 +11,17 @@ import pytest
 import torch
 from conftest import Executed
 from scipy import stats
+from standin.documents import document
+from standin.frames import launch_figures
 
 from bench import machine
 from bench.analyse.labels import what_ran
+from bench.analyse.memory import peaks
 from bench.analyse.steps import summary
 from bench.core.errors import RequestError
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
+from bench.runs.codec import decode
+from bench.runs.document import Effective
 from bench.sites.local import WorkerHost
 from bench.worker import loop
 from bench.worker.session import Session
@@ -33,14 +38,10 @@ def summarised(launches: list[list[float]], warmup: list[float] | None = None, m
         for number, steps in enumerate(launches)
         for step, step_ms in enumerate([*slow, *steps])
     ]
-    record = {"scenario": "ddp", "status": "ok", "reason": None, "effective": None}
-    document = {
-        "request": {"scenarios": ["ddp"]},
-        "workload": {"global_batch": GLOBAL_BATCH},
-        "launches": [record | {"launch": number} for number in range(len(launches))],
-    }
+    run = document(workload={"global_batch": GLOBAL_BATCH}, launches=[{"launch": at} for at in range(len(launches))])
     used = pd.DataFrame(memory, columns=list(MEMORY_COLUMNS))
-    (row,) = summary(document, pd.DataFrame(rows, columns=list(STEP_COLUMNS)), used).to_dict("records")
+    figures = launch_figures(pd.DataFrame(rows, columns=list(STEP_COLUMNS)))
+    (row,) = summary(run, figures, peaks(used)).to_dict("records")
     return row
 
 
@@ -167,7 +168,7 @@ def test_autocast_is_not_called_apex(execute: Callable[..., Executed]) -> None:
     assert done.outcome.status == "ok", done.outcome.reason
     ran = done.results[0]["effective"]
     assert (ran["precision_impl"], ran["parallel_impl"]) == ("native", "native")
-    assert what_ran(ran) == "native flat-bucket · gloo ×2 · native O1 bf16"
+    assert what_ran(decode(Effective, ran)) == "native flat-bucket · gloo ×2 · native O1 bf16"
 
 
 def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:

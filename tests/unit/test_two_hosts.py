@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin.documents import changed
+from standin.frames import iterations, launch_figures
 
 from bench.analyse.memory import peaks
 from bench.analyse.memory_timeline import start_ns, timeline, windows
 from bench.analyse.parity import parity
-from bench.analyse.steps import per_iteration, per_launch
 from bench.analyse.validity import findings
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import record
@@ -52,7 +52,7 @@ SAMPLES = memory(("node1", -50, 100.0), ("node1", 200, 300.0), ("node2", 0, 250.
 
 
 def test_times_of_an_iteration_are_of_one_clock_and_its_length_is_that_of_the_slowest_rank() -> None:
-    table = per_iteration(steps())
+    table = iterations(steps()).frame
     assert list(table["ranks"]) == [2, 2, 2] and list(table["rank"]) == [1, 1, 1]
     assert list(table["step_ms"]) == [110.0] * 3 and list(table["elapsed_s"]) == pytest.approx([0.11, 0.22, 0.33])
     assert set(table["host"]) == {"node1"}
@@ -60,7 +60,7 @@ def test_times_of_an_iteration_are_of_one_clock_and_its_length_is_that_of_the_sl
     assert list(table["begin_ns"]) == begins
     assert list(table["end_ns"]) == [begin + 100_000_000 for begin in begins]
     assert list(table["forward_end_ns"]) == [begin + 40_000_000 for begin in begins]
-    assert per_launch(steps())["median_ms"].tolist() == [110.0]
+    assert launch_figures(steps()).frame["median_ms"].tolist() == [110.0]
 
 
 def test_the_total_peak_is_the_sum_of_the_peaks_of_the_hosts() -> None:
@@ -71,10 +71,10 @@ def test_the_total_peak_is_the_sum_of_the_peaks_of_the_hosts() -> None:
 def test_samples_of_each_host_are_placed_on_its_own_clock(run: Run) -> None:
     launch = replace(run.document.launches[0], launch=0, first_forward_s=0.14)
     began_ns = CLOCKS["node1"] - 100_000_000
-    assert start_ns(launch, SAMPLES, steps()) == began_ns
-    line = timeline(launch, SAMPLES, steps())
+    assert start_ns(launch, SAMPLES, iterations(steps())) == began_ns
+    line = timeline(launch, SAMPLES, iterations(steps()))
     assert line["seconds"].tolist() == pytest.approx([0.05, 0.30, 0.0, 0.13])
-    assert windows(launch, SAMPLES, steps()) == pytest.approx((0.10, 0.21, 0.42))
+    assert windows(launch, SAMPLES, iterations(steps())) == pytest.approx((0.10, 0.21, 0.42))
 
 
 @pytest.fixture
@@ -86,7 +86,9 @@ def unequal(run: Run, *ranks: RankRecord) -> list[str]:
     """What is found about threads where a launch had these ranks."""
     launches = [replace(run.document.launches[0], ranks=ranks, processes=len(ranks))]
     asked = changed(run, launches=launches)
-    found = findings(asked.document, run.steps, parity(asked.document, run.steps, run.numerics))
+    found = findings(
+        asked.document, launch_figures(run.steps), parity(asked.document, iterations(run.steps), run.numerics)
+    )
     return [row["text"] for row in found.to_dict("records") if row["code"] == "unequal"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from standin.documents import changed, ran_with
+from standin.frames import iterations, launch_figures
 
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import parity
@@ -29,7 +30,7 @@ def run_with(folder: Path, checks: dict[str, Any], device: str = "cuda") -> Run:
 
 def found(run: Run) -> dict[str, tuple[str, str]]:
     """Severity and text of the findings about launch 1, by code."""
-    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
     mine = table[table["launch"] == 1].to_dict("records")
     return {row["code"]: (row["severity"], row["text"]) for row in mine}
 
@@ -82,7 +83,9 @@ def test_steps_that_the_loss_scaler_skipped_are_told_where_they_were_measured(tm
 def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> None:
     capped = [replace(DDP, checks={"throttle": CAPPED, "scrambled_lists": 2}) for _ in range(4)]
     run = read(str(write_run(tmp_path, capped)))
-    table = grouped(findings(run.document, run.steps, parity(run.document, run.steps, run.numerics)))
+    table = grouped(
+        findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
+    )
     rows = {row["code"]: row for row in table.to_dict("records")}
     assert rows["power cap"]["where"] == "ddp (0, 1, 2, 3)" and rows["power cap"]["count"] == 4
     assert "nvidia-smi" in rows["power cap"]["remedy"] and "update the driver" in rows["scrambled lists"]["remedy"]
@@ -105,7 +108,7 @@ def test_of_many_launches_the_worst_is_the_example() -> None:
 def test_the_worst_is_known_where_no_text_has_a_share(tmp_path: Path) -> None:
     skipped = [replace(DDP, checks={"skipped_steps": count}) for count in (1, 7, 3)]
     run = read(str(write_run(tmp_path, skipped)))
-    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
     (row,) = (row for row in grouped(table).to_dict("records") if row["code"] == "skipped steps")
     assert row["what"].startswith("ddp, launch 1: the loss scaler skipped 7 ")
 
@@ -115,5 +118,5 @@ def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told:
     run = run_with(tmp_path, {}, device="cpu")
     run = ran_with(run, {"bf16_instructions": told})
     assert ("slow half" in found(run)) == slow, "of ddp_o2, which computes in bf16"
-    table = findings(run.document, run.steps, parity(run.document, run.steps, run.numerics))
+    table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
     assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"

@@ -1,0 +1,41 @@
+"""The three tables of times, each a type: what is made of one is never taken for another.
+
+A frame is held and not wrapped: ``.frame`` is a DataFrame. Nobody may change it.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Frame:
+    frame: "pd.DataFrame"
+
+    def only(self, wanted: "pd.Series[bool]") -> Self:
+        """The rows that are wanted: itself where all are, for it may have millions of them."""
+        return self if wanted.all() else type(self)(self.frame[wanted])
+
+    def of(self, launch: int) -> Self:
+        """The rows of one launch."""
+        return type(self)(self.frame[self.frame["launch"] == launch])
+
+
+class RankSteps(_Frame):
+    """A row per launch, rank and step: the columns of ``bench.core.records.STEP_COLUMNS``."""
+
+    __slots__ = ()
+
+
+class Iterations(_Frame):
+    """A row per launch and step, of the slowest rank (:func:`bench.analyse.steps.per_iteration`)."""
+
+    __slots__ = ()
+
+
+class LaunchFigures(_Frame):
+    """A row per launch, over its measured steps (:func:`bench.analyse.steps.per_launch`)."""
+
+    __slots__ = ()
