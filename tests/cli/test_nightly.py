@@ -74,7 +74,7 @@ def kept(folder: Path) -> list[str]:
     """The runs of the history, each of them verified."""
     ids = sorted(file.parent.name for file in (folder / "history").glob("*/run.json"))
     for run in ids:
-        assert verified(str(folder / "history" / run), allow_incomplete=False)["run"] == run
+        assert verified(str(folder / "history" / run), allow_incomplete=False).run == run
     assert not (folder / "history" / ".incoming").exists()
     return ids
 
