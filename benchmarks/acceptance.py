@@ -269,7 +269,7 @@ def of_search(document: Mapping[str, Any]) -> list[Check]:
         if found["largest"] is None:
             checks.append(Check(part="batch", what=what, verdict=FAILED, why=str(found["why_not"])))
             continue
-        figure = f"{found['largest']} ({found['throughput_img_s']:.0f} img/s, {found['peak_mib'] or 0:,.0f} MiB)"
+        figure = f"{found['largest']} ({found['throughput_per_s']:.0f} img/s, {found['peak_mib'] or 0:,.0f} MiB)"
         above = (
             f"{found['too_large']} does not: {found['why_not']}" if found["too_large"] else "nothing larger was tried"
         )
@@ -314,7 +314,7 @@ def speeds(document: Mapping[str, Any], probe: Mapping[str, Any], *, replicas: i
         found.append(
             Speed(
                 scenario=row["scenario"],
-                img_s=row["throughput_img_s"],
+                img_s=row["throughput_per_s"],
                 step_ms=row["step_median_ms"],
                 tflops=tflops,
                 rate=rate,
@@ -457,7 +457,7 @@ def _scenarios(run: Mapping[str, Any], found: Sequence[Speed]) -> str:
     rows = []
     for row in run["summary"]:
         speed = by_name.get(row["scenario"])
-        figures = [_number(row[name], form) for name, form in (("throughput_img_s", ".1f"), ("step_median_ms", ".2f"))]
+        figures = [_number(row[name], form) for name, form in (("throughput_per_s", ".1f"), ("step_median_ms", ".2f"))]
         figures.append(_number(row["relative_to_ddp"], ".2f"))
         if speed is None:
             figures += ["-"] * 4 * bool(found)

@@ -165,7 +165,7 @@ def _figures(nights: Sequence[dict[str, Any]]) -> str:
     lines = ["| scenario | img/s | step ms | MiB/PID | status | last nights |", "|---|---:|---:|---:|---|---|"]
     for name, one in by_night[-1].items():
         figures = [
-            _number(mean(one, "throughput_img_s"), 1),
+            _number(mean(one, "throughput_per_s"), 1),
             _number(mean(one, "step_ms"), 2),
             _number(largest(one, "peak_pid_mib"), 0),
         ]
@@ -209,7 +209,7 @@ def bars(values: Sequence[float | None]) -> str:
 
 def _plot(tonight: dict[str, Any]) -> str:
     """Throughput by scenario, as a Mermaid chart: the form of a plot that a CI page draws from Markdown."""
-    rates = {one["scenario"]: mean(one, "throughput_img_s") for one in tonight["scenarios"]}
+    rates = {one["scenario"]: mean(one, "throughput_per_s") for one in tonight["scenarios"]}
     known = {name: rate for name, rate in rates.items() if rate is not None}
     if not known:
         return ""

@@ -86,7 +86,7 @@ def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Adv
         lines.append((title, f"{best['scenario']} itself: none that is as fast is known to need less."))
     else:
         lean = rows[found.leanest]
-        slower = 1 - lean["throughput_img_s"] / best["throughput_img_s"]
+        slower = 1 - lean["throughput_per_s"] / best["throughput_per_s"]
         text = f"{_figures(lean)}: {100 * slower:.1f} % slower"
         if not _unknown(best["peak_total_mib"]):
             text += f", with {100 * (1 - lean['peak_total_mib'] / best['peak_total_mib']):.0f} % less memory"
@@ -99,12 +99,12 @@ def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Adv
 
 
 def _figures(row: Row) -> str:
-    """``ddp_o2, 19.7 ±1.2% images a second at a peak of 2,544 ±0.3% MiB in all``."""
-    speed = " ".join(filter(None, (f"{row['throughput_img_s']:,.1f}", plus_minus(row, "throughput_img_s"))))
+    """``ddp_o2, 19.7 ±1.2% samples a second at a peak of 2,544 ±0.3% MiB in all``."""
+    speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
     if _unknown(row["peak_total_mib"]):
-        return f"{row['scenario']}, {speed} images a second; its memory is unknown"
+        return f"{row['scenario']}, {speed} {row['unit']} a second; its memory is unknown"
     peak = " ".join(filter(None, (f"{row['peak_total_mib']:,.0f}", plus_minus(row, "peak_total_mib"))))
-    return f"{row['scenario']}, {speed} images a second at a peak of {peak} MiB in all"
+    return f"{row['scenario']}, {speed} {row['unit']} a second at a peak of {peak} MiB in all"
 
 
 def _reserve(row: Row) -> str:

@@ -16,9 +16,9 @@ REPLICATES_WANTED = 3
 
 def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
     """The row of the fastest scenario of an overview that can be recommended; None where there is none."""
-    good = summary[summary["why_not"].isna() & summary["throughput_img_s"].notna()]
+    good = summary[summary["why_not"].isna() & summary["throughput_per_s"].notna()]
     rows: list[Any] = good.to_dict("records")
-    return max(rows, key=lambda row: row["throughput_img_s"], default=None)
+    return max(rows, key=lambda row: row["throughput_per_s"], default=None)
 
 
 def answer(document: RunDocument, summary: pd.DataFrame) -> str:
@@ -38,9 +38,10 @@ def answer(document: RunDocument, summary: pd.DataFrame) -> str:
 
 
 def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame) -> str:
-    bar = plus_minus(best, "throughput_img_s")
-    text = f"{opening} {best['scenario']} with {best['throughput_img_s']:,.1f}{bar and ' ' + bar} images a second"
-    base = summary[(summary["scenario"] == BASE) & summary["throughput_img_s"].notna()]
+    bar = plus_minus(best, "throughput_per_s")
+    speed = f"{best['throughput_per_s']:,.1f}{bar and ' ' + bar} {best['unit']} a second"
+    text = f"{opening} {best['scenario']} with {speed}"
+    base = summary[(summary["scenario"] == BASE) & summary["throughput_per_s"].notna()]
     if best["scenario"] == BASE:
         return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
     if base.empty:
@@ -99,10 +100,10 @@ def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> list[st
 def _about_left_out(summary: pd.DataFrame) -> list[str]:
     """Scenarios that would be the fastest if their figures or their numerics could be trusted."""
     best = fastest(summary)
-    speed = 0.0 if best is None else best["throughput_img_s"]
-    faster = summary[summary["why_not"].notna() & (summary["status"] == "ok") & (summary["throughput_img_s"] > speed)]
+    speed = 0.0 if best is None else best["throughput_per_s"]
+    faster = summary[summary["why_not"].notna() & (summary["status"] == "ok") & (summary["throughput_per_s"] > speed)]
     return [
-        f"{row['scenario']} was faster ({row['throughput_img_s']:,.1f} images a second) and is not recommended: "
+        f"{row['scenario']} was faster ({row['throughput_per_s']:,.1f} {row['unit']} a second) and is not recommended: "
         f"{row['why_not']}."
         for row in faster.to_dict("records")
     ]

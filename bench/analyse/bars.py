@@ -8,13 +8,13 @@ import pandas as pd
 from bench.analyse.intervals import half_width_percent
 
 ENDS = {
-    "throughput_img_s": "throughput_{}_img_s",
+    "throughput_per_s": "throughput_{}_per_s",
     "step_median_ms": "step_{}_ms",
     "step_p95_ms": "step_p95_{}_ms",
     "relative_to_ddp": "relative_{}",
     "peak_pid_mib": "peak_pid_{}_mib",
     "peak_total_mib": "peak_total_{}_mib",
-    "energy_per_1000_images_j": "energy_per_1000_images_{}_j",
+    "energy_per_1000_j": "energy_per_1000_{}_j",
     "energy_j": "energy_{}_j",
     "mean_power_w": "mean_power_{}_w",
 }

@@ -54,8 +54,8 @@ STEP_TIME = Metric(name="step_time", title="step time", unit="ms", figures=("ste
 THROUGHPUT = Metric(
     name="throughput",
     title="throughput",
-    unit="img/s",
-    figures=("throughput_img_s",),
+    unit="per s",
+    figures=("throughput_per_s",),
     words=(SLOWER, FASTER),
     low_is_good=False,
 )
@@ -69,8 +69,8 @@ MEMORY = Metric(
 ENERGY = Metric(
     name="energy",
     title="energy",
-    unit="J per 1,000 images",
-    figures=("energy_per_1000_images_j",),
+    unit="J per 1,000",
+    figures=("energy_per_1000_j",),
     words=(LESS, MORE),
 )
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)

@@ -27,7 +27,7 @@ Digest = dict[str, Any]
 SOURCES = {
     "peak_total_mib": "memory_source",
     "peak_pid_mib": "memory_source",
-    "energy_per_1000_images_j": "energy_source",
+    "energy_per_1000_j": "energy_source",
 }
 """Where a scenario of a digest says how these figures came about. Every other figure comes about in one way."""
 
@@ -37,15 +37,16 @@ OTHERWISE = "measured in another way"
 CLOCKS_APART = 0.03
 """Of the SM clock, from which on it is told: a step that computes all the time follows the clock in proportion."""
 
+PRESENTED = ("hash", "file", "title", "unit", "unit_short", "settings")
+"""Of a workload: what follows from the rest, or only says what to call it and where it is."""
+
 WORDS = {
+    "name": "workload",
     "replicas": "world size",
-    "image_size": "image size",
-    "global_batch": "global batch",
     "warmup": "warm-up",
-    "learning_rate": "learning rate",
-    "weight_decay": "weight decay",
     "pool_batches": "distinct batches",
     "zero_init_residual": "zero-initialised residuals",
+    "sha256": "the workload's file",
     "power_limit_w": "power limit (W)",
     "cuda": "CUDA",
     "cudnn": "cuDNN",
@@ -165,8 +166,9 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
 
 def _work(digest: Digest) -> dict[str, Any]:
     """What is trained and on how much, without its hash."""
-    fields = digest["workload"] | {"device": digest["device"], "replicas": digest["replicas"]}
-    return {name: value for name, value in fields.items() if name != "hash"}
+    work = digest["workload"]
+    fields = work | work.get("settings", {}) | {"device": digest["device"], "replicas": digest["replicas"]}
+    return {name: value for name, value in fields.items() if name not in PRESENTED}
 
 
 def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -246,7 +248,7 @@ def _against(name: str, one: Any, other: Any) -> str:
 
 
 def _word(name: str) -> str:
-    return WORDS.get(name, name)
+    return WORDS.get(name, name.replace("_", " "))
 
 
 def _text(value: Any) -> str:

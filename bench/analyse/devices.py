@@ -44,7 +44,7 @@ LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
 SCENARIO_COLUMNS = [
     *("scenario", "launches", "devices", "energy_j", "energy_low_j", "energy_high_j", "energy_source", "energy_reason"),
-    *("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j"),
+    *("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j"),
     *("mean_power_w", "mean_power_low_w", "mean_power_high_w", "peak_power_w", "sm_clock_mhz", "min_sm_clock_mhz"),
     *("max_temperature_c", "throttle", "verdict", *(f"{link}_mib_s" for link in LINKS)),
 ]
@@ -83,9 +83,9 @@ def per_launch(
 ) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
-    ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_images_j,
-    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``energy_per_1000_images_j``: the energy of the
-    window over the images that were trained in it (measured steps times ``global_batch``), times 1000.
+    ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_j,
+    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``energy_per_1000_j``: the energy of the
+    window over the examples that were trained in it (measured steps times ``global_batch``), times 1000.
     ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
     ``invalid`` says that the launch's figures are those of its cooling, and must not be used. ``devices``:
     :func:`per_device` of these tables, where it is at hand.
@@ -108,7 +108,7 @@ def per_launch(
                 "energy_j": energy_j,
                 "energy_source": "+".join(sorted(set(mine["energy_source"].dropna()))) or None,
                 "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
-                "energy_per_1000_images_j": None
+                "energy_per_1000_j": None
                 if energy_j is None or global_batch is None
                 else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
                 "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
@@ -122,7 +122,7 @@ def per_launch(
             }
         )
     columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
-    columns += ["energy_per_1000_images_j", "mean_power_w", "peak_power_w", "max_temperature_c", "throttle", "verdict"]
+    columns += ["energy_per_1000_j", "mean_power_w", "peak_power_w", "max_temperature_c", "throttle", "verdict"]
     return _table(rows, columns)
 
 
@@ -145,7 +145,7 @@ def per_scenario(
         theirs = devices[devices["scenario"] == scenario]
         told = theirs["throttle"].dropna()
         row: dict[str, Any] = {"scenario": scenario, "launches": len(mine), "devices": int(mine["devices"].max())}
-        for name, unit in (("energy", "j"), ("energy_per_1000_images", "j"), ("mean_power", "w")):
+        for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
             over = _positive(mine[f"{name}_{unit}"])
             row |= {f"{name}_{unit}": over.value, f"{name}_low_{unit}": over.low, f"{name}_high_{unit}": over.high}
         row |= {

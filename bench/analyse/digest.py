@@ -3,7 +3,7 @@
 It stands in the run folder as ``digest.json``, sealed like every other file, and is no source of its own: everything in
 it follows from ``run.json`` and the tables, from which :func:`of_run` makes it again for a run that has none.
 
-    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
+    {"digest_version": 2, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
@@ -30,10 +30,10 @@ from bench.runs.reader import Run
 
 METRICS = {
     "step_ms": "median step time",
-    "throughput_img_s": "throughput",
+    "throughput_per_s": "throughput",
     "peak_pid_mib": "peak memory of the largest process",
     "peak_total_mib": "peak memory of all processes",
-    "energy_per_1000_images_j": "energy per 1,000 images",
+    "energy_per_1000_j": "energy per 1,000 examples",
 }
 """The figures of a launch, and what they are called. Lower is better, except of throughput."""
 
@@ -72,10 +72,10 @@ def _figures(run: Analysed, memory: pd.DataFrame, energy: pd.DataFrame) -> dict[
     clocks = ok_rows(run.document, run.devices).groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,
-        "throughput_img_s": 1000.0 * (float("nan") if batch is None else batch) / times,
+        "throughput_per_s": 1000.0 * (float("nan") if batch is None else batch) / times,
         "peak_pid_mib": memory["peak_pid_mib"],
         "peak_total_mib": memory["peak_total_mib"],
-        "energy_per_1000_images_j": energy["energy_per_1000_images_j"],
+        "energy_per_1000_j": energy["energy_per_1000_j"],
         "sm_clock_mhz": clocks,
     }
     return {

@@ -14,7 +14,7 @@ from bench.analyse.steps import scenarios, summary
 from bench.runs.document import Recommendation
 from bench.runs.reader import Run
 
-ENERGY = ("energy_per_1000_images_j", "energy_per_1000_images_low_j", "energy_per_1000_images_high_j")
+ENERGY = ("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j")
 
 LEAN_ENOUGH = 0.95
 """What part of the fastest scenario's speed one that needs less memory must have."""
@@ -23,7 +23,7 @@ LEAN_ENOUGH = 0.95
 def overview(run: Run) -> pd.DataFrame:
     """The summary of a run (:func:`bench.analyse.steps.summary`) and some columns more.
 
-    ``energy_per_1000_images_j`` with the ends of its interval: as in :func:`bench.analyse.devices.per_scenario`.
+    ``energy_per_1000_j`` with the ends of its interval: as in :func:`bench.analyse.devices.per_scenario`.
     ``parity``: as in :mod:`bench.analyse.parity`, the gravest of the launches. ``validity``: ``valid``, ``warning`` or
     ``invalid``; null without a launch that is ``ok``. ``findings``: the codes of what was found, separated by commas.
     ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
@@ -72,15 +72,15 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> Re
     where there is none. ``not_told_apart``: those that may be as fast as the fastest for all that the launches can
     tell. ``left_out``: why not, by scenario.
     """
-    good = table[table["why_not"].isna() & table["throughput_img_s"].notna()]
+    good = table[table["why_not"].isna() & table["throughput_per_s"].notna()]
     left_out = {row["scenario"]: row["why_not"] for row in table.to_dict("records") if pd.notna(row["why_not"])}
     if good.empty:
         return Recommendation(left_out=left_out)
-    fastest, *others = good.sort_values("throughput_img_s", ascending=False).to_dict("records")
+    fastest, *others = good.sort_values("throughput_per_s", ascending=False).to_dict("records")
     near = [
         row
         for row in (fastest, *others)
-        if row["throughput_img_s"] >= LEAN_ENOUGH * fastest["throughput_img_s"] and pd.notna(row["peak_total_mib"])
+        if row["throughput_per_s"] >= LEAN_ENOUGH * fastest["throughput_per_s"] and pd.notna(row["peak_total_mib"])
     ]
     leanest = min(near, key=lambda row: row["peak_total_mib"], default={"scenario": None})
     if fastest in near and leanest["peak_total_mib"] > (1 - LEAST_MEMORY) * fastest["peak_total_mib"]:

@@ -240,7 +240,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     mean would promise too little. ``peak_*_low_mib`` and ``peak_*_high_mib`` are the interval of the mean peak of a
     launch, and tell how much it changes from one to the next.
     """
-    global_batch = document.workload.global_batch
+    work = document.workload
     good = {launch.launch: launch.scenario for launch in document.good}
     mine = figures.frame.assign(of=figures.frame["launch"].map(good))
     base = mine.loc[mine["of"] == BASE, "median_ms"]
@@ -253,7 +253,9 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
         rows.append(
             {
                 "scenario": scenario,
-                **_speed(median, global_batch),
+                "unit": work.unit,
+                "unit_short": work.unit_short,
+                **_speed(median, work.global_batch),
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
@@ -268,10 +270,10 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
 
 
 def _speed(median: Estimate, global_batch: int | None) -> dict[str, float | None]:
-    """Images a second; the interval of the time upside down. Null where an imported run does not say its batch."""
+    """Examples a second; the interval of the time upside down. Null where an imported run does not say its batch."""
     ends = {"": median.value, "_low": median.high, "_high": median.low}
     return {
-        f"throughput{end}_img_s": 1000.0 * global_batch / ms if ms and global_batch else None
+        f"throughput{end}_per_s": 1000.0 * global_batch / ms if ms and global_batch else None
         for end, ms in ends.items()
     }
 

@@ -322,7 +322,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
         code="coarse numerics",
         severity="warning",
         text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
-        remedy="look at its losses beside the reference's in the report, or give it larger images or batches",
+        remedy="look at its losses beside the reference's in the report, or give it a larger batch",
         size=_beyond(verdict),
     )
 

@@ -71,15 +71,15 @@ class Console:
 
 
 class RunProgress:
-    """Where a run is: scenario, launch, step, img/s, time left. A context manager.
+    """Where a run is: scenario, launch, step, throughput, time left. A context manager.
 
     What is still to come is told by :meth:`expect`; time left is estimated from the launches that have run.
     """
 
-    def __init__(self, console: Console, *, steps: int, global_batch: int) -> None:
+    def __init__(self, console: Console, *, steps: int, global_batch: int, unit: str) -> None:
         self.console = console
         self.steps = steps
-        self.global_batch = global_batch
+        self.global_batch, self.unit = global_batch, unit
         self.done = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
@@ -179,7 +179,7 @@ class RunProgress:
         detail = f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
-            detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} img/s"
+            detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} {self.unit}/s"
         detail += f", {self._time_left()} left"
         if self._bar is not None and self._task is not None:
             self._bar.update(
@@ -291,7 +291,7 @@ def duration(seconds: float) -> str:
 
 SUMMARY_COLUMNS = (
     ("scenario", "scenario", "{}"),
-    ("img/s", "throughput_img_s", "{:.1f}"),
+    ("{}/s", "throughput_per_s", "{:.1f}"),
     ("step ms", "step_median_ms", "{:.1f}"),
     ("p95 ms", "step_p95_ms", "{:.1f}"),
     ("vs ddp", "relative_to_ddp", "{:.2f}x"),
@@ -301,7 +301,7 @@ SUMMARY_COLUMNS = (
     ("status", "status", "{}"),
     ("what ran", "what_ran", "{}"),
 )
-"""Heading, column of the overview, and format, of the table on a terminal."""
+"""Heading ({}: the unit), column of the overview, and format, of the table on a terminal."""
 
 SHORT = {"within half precision": "half"}
 """What is too long for a table."""
@@ -326,7 +326,8 @@ def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
         room = max((len(bar) + 1 for bar in bars if bar), default=0)
         values = [SHORT.get(record[name], record[name]) for record in records]
         texts = [form.format(value) if pd.notna(value) else "-" for value in values]
-        columns.append([heading, *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
+        unit = records[0]["unit_short"] if records else ""
+        columns.append([heading.format(unit), *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
     text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
     reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
     return "\n".join([text, *about_intervals(table), *reasons])

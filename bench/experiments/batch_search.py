@@ -95,7 +95,12 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
         about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
         tried = TryRecord.of(done.record, **about, warmup=TRY_WARMUP, iters=TRY_ITERS)
         lab.writer.add_try(tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
-        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_img_s:.1f} img/s'}"
+        trains = (
+            f"trains, {one.throughput_per_s:.1f} {lab.request.task.unit_short}/s"
+            if one.why_not is None
+            else one.why_not
+        )
+        return f"global batch {batch}: {trains}"
 
     done = perform(planned.job, lab, "trying", keep)
     return done.record, tries[0]
@@ -111,7 +116,7 @@ def _judged(done: Performed, batch: int, capacity_mib: float) -> Try:
     elif why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
         why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
     speed = None if median_ms is None else 1000 * batch / median_ms
-    return Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_img_s=speed)
+    return Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
 def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:

@@ -73,7 +73,7 @@ TIMES = {
 SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 """A step of less than a nanosecond, or of more than eleven days, is a slip or another unit."""
 
-MOST_IMAGES = 10**9
+MOST_EXAMPLES = 10**9
 """Of a rank in a step."""
 
 
@@ -114,6 +114,7 @@ class Measurement:
     kind: str
     launches: tuple[Launch, ...]
     workload: dict[str, Any]
+    model: str | None = None
     versions: dict[str, Any] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
@@ -294,7 +295,8 @@ def of_pytorch(path: str, text: str, told: Told) -> Measurement:
             Launch(scenario=name, steps_ms=one.steps_ms, replicas=one.ranks)
             for name, one in zip(names, chosen, strict=True)
         ),
-        workload={"model": first.model, "global_batch": first.batch * first.ranks, "replicas": first.ranks},
+        model=first.model,
+        workload={"global_batch": first.batch * first.ranks, "replicas": first.ranks},
         versions={"torch": document.get("pytorch_version"), "cuda": document.get("cuda_version")},
         about={name: document.get(name) for name in ("distributed_backend", "bucket_size")},
         left_out=tuple(sorted({one.name for one in configurations} - {first.name})),
@@ -303,7 +305,7 @@ def of_pytorch(path: str, text: str, told: Told) -> Measurement:
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """A model on a number of ranks, with the step times of each (ms); ``batch``: images of one rank."""
+    """A model on a number of ranks, with the step times of each (ms); ``batch``: examples of one rank."""
 
     model: str
     batch: int
@@ -323,8 +325,8 @@ def _configurations(path: str, document: Any) -> list[_Configuration]:
         model, batch = (_get(path, of_model, name, where) for name in ("model", "batch_size"))
         if not isinstance(model, str) or not is_name(model):
             _refuse(path, f"{where}: model is {brief(model)} and no name")
-        if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_IMAGES:
-            _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of images")
+        if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_EXAMPLES:
+            _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of examples")
         for at, result in enumerate(_list(path, of_model, "result", where)):
             place = f"{where}.result[{at}]"
             ranks = len(_list(path, result, "ranks", place))
@@ -350,10 +352,13 @@ def _asked_for(one: _Configuration, told: Told) -> bool:
 
 def _document(path: str, found: Measurement, told: Told) -> RunDocument:
     """What the run says of itself: null wherever neither the file nor the person does."""
-    stated = {"model": told.model, "image_size": told.image_size, "global_batch": told.global_batch}
-    stated |= {"replicas": told.world_size, "device": told.device}
+    stated = {"global_batch": told.global_batch, "replicas": told.world_size, "device": told.device}
     workload: dict[str, Any] = encode(WorkloadRecord()) | found.workload
     workload |= {name: value for name, value in stated.items() if value is not None}
+    known = {"model": told.model or found.model, "image_size": told.image_size}
+    workload["settings"] = {name: value for name, value in known.items() if value is not None}
+    size = f"{told.image_size} px" if told.image_size else None
+    workload["title"] = ", ".join(str(word) for word in (known["model"], size) if word) or None
     scenarios = list(dict.fromkeys(launch.scenario for launch in found.launches))
     most = max(sum(launch.scenario == name for launch in found.launches) for name in scenarios)
     now = machine.utc_now()

@@ -115,7 +115,12 @@ def opened(
                 site=site,
                 sampler=sampler,
                 writer=writer,
-                progress=RunProgress(console, steps=request.warmup + request.iters, global_batch=request.global_batch),
+                progress=RunProgress(
+                    console,
+                    steps=request.warmup + request.iters,
+                    global_batch=request.global_batch,
+                    unit=request.task.unit_short,
+                ),
             )
 
 
@@ -166,11 +171,7 @@ def _circumstances(
         request=decode(Asked, encode(request)),
         workload=decode(
             WorkloadRecord,
-            {"loss": "cross_entropy", "optimizer": "sgd", "data": "synthetic"}  # until a report reads `settings`
-            | dict(request.task.settings)
-            | encode(request.workload)
-            | {"model": request.task.settings.get("model"), "image_size": request.task.settings.get("image_size")}
-            | {"hash": request.workload.hash()},
+            encode(request.workload) | {"hash": request.workload.hash()},
         ),
         machine=decode(Machine, here),
         versions={

@@ -63,7 +63,8 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
         median_ms = median_step_ms(done)
         if median_ms is None:
             return where_to_look(done.record)
-        return f"{1000 * lab.request.global_batch / median_ms:.1f} img/s, {median_ms:.1f} ms a step"
+        speed = f"{1000 * lab.request.global_batch / median_ms:.1f} {lab.request.task.unit_short}/s"
+        return f"{speed}, {median_ms:.1f} ms a step"
 
     done = perform(job, lab, "measuring", keep)
     if target is not None:

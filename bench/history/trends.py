@@ -14,8 +14,9 @@ from typing import Any
 from bench.analyse.comparable import Digest, changed, key, not_told, other_source, other_sources, source_of, unusable
 from bench.history import gate
 from bench.history.shifts import Levels, Shift, levels
+from bench.runs.document import what_is_trained
 
-METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_images_j")
+METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
 """The figures that are followed, of those in a digest; lower is better of all. Throughput is the step time again."""
 
 GATED = {digest: metric for metric, digest in gate.METRICS.items()}
@@ -323,12 +324,7 @@ def commit_range(before: Night, after: Night) -> str:
 def _work(digest: Digest) -> str:
     """What is trained, in a few words, as far as it is known."""
     work = digest["workload"]
-    words = [
-        work.get("model"),
-        f"{work['image_size']} px" if work.get("image_size") else None,
-        f"global batch {work['global_batch']}" if work.get("global_batch") else None,
-    ]
-    return ", ".join(word for word in words if word) or "an unknown workload"
+    return what_is_trained(work.get("title"), work.get("global_batch"))
 
 
 def _place(digest: Digest) -> str:

@@ -25,12 +25,12 @@ class Try:
     global_batch: int
     why_not: str | None
     peak_mib: float | None = None
-    throughput_img_s: float | None = None
+    throughput_per_s: float | None = None
 
     @property
     def ran(self) -> bool:
         """Whether it was computed to its end, so that its peak is that of a step."""
-        return self.throughput_img_s is not None
+        return self.throughput_per_s is not None
 
 
 def next_batch(
@@ -38,7 +38,7 @@ def next_batch(
 ) -> int | None:
     """What to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
 
-    Multiples of ``unit``, so that all replicas have equal parts. ``first``: what to begin with; otherwise two images
+    Multiples of ``unit``, so that all replicas have equal parts. ``first``: what to begin with; otherwise two examples
     each, since batch norm needs two. ``expected``: the largest that should fit by what is known so far: it is tried in
     the place of the double and of the middle, though never so near to what is known that a search could creep.
     """
@@ -108,7 +108,7 @@ def outcome(tries: Sequence[Try], stopped_by: str | None) -> LargestBatch:
     over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
     return LargestBatch(
         largest=best.global_batch if best else None,
-        throughput_img_s=best.throughput_img_s if best else None,
+        throughput_per_s=best.throughput_per_s if best else None,
         peak_mib=best.peak_mib if best else None,
         too_large=over.global_batch if over else None,
         why_not=over.why_not if over else None,

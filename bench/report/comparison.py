@@ -49,6 +49,7 @@ from bench.report.drawing import (
     titled,
 )
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.runs.document import what_is_trained
 
 NAME = "comparison"
 """Of the files."""
@@ -375,8 +376,7 @@ def _source(compared: Compared) -> str:
     bench = compared.new["conditions"].get("bench")
     device = ", ".join(dict.fromkeys(compared.new["hardware"])) or "hardware unknown"
     work = compared.new["workload"]
-    known = (("model", "{}"), ("image_size", "{} px"), ("global_batch", "global batch {}"))
-    what = ", ".join(form.format(work[name]) for name, form in known if work.get(name) is not None)
+    what = what_is_trained(work.get("title"), work.get("global_batch"))
     return plain(f"bench {bench} · {what} · {device}")
 
 

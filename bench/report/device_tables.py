@@ -67,7 +67,7 @@ def energy_table(run: Analysed) -> Table | None:
         text("scenario", "scenario"),
         figure("launches", "launches"),
         bounded("J per launch", "energy_j", ",.0f", group=energy),
-        bounded("J per 1,000 images", "energy_per_1000_images_j", ",.0f", group=energy),
+        bounded(f"J per 1,000 {run.document.workload.unit}", "energy_per_1000_j", ",.0f", group=energy),
         text("source", _source, group=energy),
         bounded("mean", "mean_power_w", ",.0f", group=power),
         figure("peak", "peak_power_w", ",.0f", group=power),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.answer import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
-from bench.runs.document import LaunchRecord, RunDocument
+from bench.runs.document import LaunchRecord, RunDocument, what_is_trained
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -224,8 +224,7 @@ def measured_on(document: RunDocument) -> str:
 
 def model_and_batch(document: RunDocument) -> str:
     """What is trained, in a few words."""
-    workload = document.workload
-    return f"{workload.model}, {workload.image_size} px, global batch {workload.global_batch}"
+    return what_is_trained(document.workload.title, document.workload.global_batch)
 
 
 def device(document: RunDocument) -> str:

@@ -1,7 +1,7 @@
 """A history for people and programs: tables, words, JSON values, and the page with the plots.
 
     history.html           everything, in one file that needs no network and opens from a disk
-    history-*.svg, .png    its plots, one for each figure (step-ms, peak-total-mib, energy-per-1000-images-j)
+    history-*.svg, .png    its plots, one for each figure (step-ms, peak-total-mib, energy-per-1000-j)
 
 Where runs of several kinds lie in one folder (another workload, other hardware), each kind has a section of its own,
 and a number in the names of its plots from the second on.
@@ -24,8 +24,8 @@ from bench.runs.files import check_writable, utf8
 PAGE = "history.html"
 TEMPLATE = "history.html.j2"
 
-NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_images_j": "energy"}
-HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_images_j": "J/1,000 img"}
+NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
+HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_j": "J/1,000"}
 
 LISTED = 10
 """Nights of shifts that a terminal shows; the page has all."""

@@ -15,7 +15,6 @@ from bench.analyse.questions import Answer, questions
 from bench.console import duration
 from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
-from bench.runs.codec import encode
 from bench.runs.document import RunDocument
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _together(value: Any) -> Any:
 def facts(document: RunDocument) -> list[tuple[str, str]]:
     """Where, when and on what a run was measured: pairs of a name and a text."""
     request, workload, machine = document.request, document.workload, document.machine
-    trains = encode(workload)
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in workload.settings.items())
     launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
     ranks = "replica" if workload.replicas == 1 else "replicas"
     pairs = [
@@ -154,9 +153,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("Versions", _versions(document)),
         (
             "Workload",
-            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {trains['loss']}, "
-            f"{trains['optimizer']} (lr {trains['learning_rate']:g}, momentum {trains['momentum']:g}, "
-            f"weight decay {trains['weight_decay']:g}), {trains['data']} data, seed {trains['seed']}, "
+            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}, "
             f"half is {workload.half}",
         ),
         ("Workload hash", (workload.hash or "")[:16]),

@@ -143,25 +143,25 @@ def csv(tables: Sequence["pd.DataFrame"]) -> str:
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     """The summary for people: speed, memory, energy where it is known, what ran, how it went."""
-    best = fastest(table)
-    highest = table["throughput_img_s"].max()
+    best, work = fastest(table), run.document.workload
+    highest = table["throughput_per_s"].max()
 
     def speed(row: Record) -> Cell:
-        known = row["throughput_img_s"]
+        known = row["throughput_per_s"]
         length = 0.0 if _unknown(known) else float(known / highest)
-        return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_img_s"), bar=length)
+        return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
-    with_energy = table["energy_per_1000_images_j"].notna().any()
+    with_energy = table["energy_per_1000_j"].notna().any()
     columns = (
         text("scenario", "scenario"),
-        figure("img/s", speed),
+        figure(f"{work.unit_short}/s", speed),
         bounded("step median ms", "step_median_ms", ",.1f"),
         bounded("step p95 ms", "step_p95_ms", ",.1f"),
         bounded(f"speed ÷ {BASE}", "relative_to_ddp", ".2f"),
         bounded("peak MiB of a PID", "peak_pid_mib", ",.0f"),
         bounded("peak MiB in all", "peak_total_mib", ",.0f"),
         text("memory source", lambda row: number(row["memory_source"], "")),
-        *((bounded("J per 1,000 images", "energy_per_1000_images_j", ",.0f"),) if with_energy else ()),
+        *((bounded(f"J per 1,000 {work.unit}", "energy_per_1000_j", ",.0f"),) if with_energy else ()),
         text("figures", lambda row: _verdict(row["validity"], row["findings"])),
         text("numerics", lambda row: _verdict(row["parity"], "")),
         text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
@@ -184,7 +184,7 @@ def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
     """What went wrong with a scenario, and a sentence for each figure that one with steps lacks."""
     wrong = table[table["reason"].notna()].to_dict("records")
     notes = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
-    good = table[table["throughput_img_s"].notna()]
+    good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
         notes.append(f"speed ÷ {BASE} is unknown because {BASE} gave no figures in this run.")
     reasons = memory_timeline.unknown(run.memory).set_index("scenario")["reason"]

@@ -63,16 +63,17 @@ def trade_off(run: Analysed) -> Plot | None:
     import pandas as pd
 
     table = overview(run)
-    known = table[table["throughput_img_s"].notna() & table["peak_total_mib"].notna()]
+    known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
         return None
     title = "Speed against memory"
-    rows = known.sort_values("throughput_img_s", ascending=False, kind="stable").to_dict("records")
+    rows = known.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
     launches = {launch.scenario: launch for launch in run.document.launches}
     entries = [entry_for(run, launches[row["scenario"]], _note(row, marks)) for row in rows]
+    unit = run.document.workload.unit_short
     texts = {
-        row["scenario"]: f"{row['throughput_img_s']:,.1f} img/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
+        row["scenario"]: f"{row['throughput_per_s']:,.1f} {unit}/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
     }
     height_in = max(4.2, KEY_ROW_IN * len(rows) + 0.2)
     sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
@@ -83,14 +84,14 @@ def trade_off(run: Analysed) -> Plot | None:
     ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
     axes.set_xlim(max(0.0, low), high)
-    ends = ["throughput_img_s", "throughput_low_img_s", "throughput_high_img_s"]
+    ends = ["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.12)
     axes.set_ylim(max(0.0, low), high)
     axes.grid(True, color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(8))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
-    axes.set_ylabel("images a second; higher is faster")
+    axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     for row, entry in zip(rows, entries, strict=True):
         _bars(axes, row, light(entry.colour))
     in_order = {row["scenario"]: (number, row) for number, row in enumerate(rows, start=1)}
@@ -100,13 +101,13 @@ def trade_off(run: Analysed) -> Plot | None:
         _mark(axes, x, y, number, light(entry.colour), left_out=pd.notna(row["why_not"]), transform=place)
 
     for row, entry in zip(rows[::-1], entries[::-1], strict=True):  # the fastest on top
-        mark(entry, row["peak_total_mib"], row["throughput_img_s"], axes.transData)
+        mark(entry, row["peak_total_mib"], row["throughput_per_s"], axes.transData)
         axes.lines[-1].set_gid(f"point-{entry.scenario}")
     for row in rows:
         if row["scenario"] in marks:
             axes.plot(
                 [row["peak_total_mib"]],
-                [row["throughput_img_s"]],
+                [row["throughput_per_s"]],
                 linestyle="none",
                 color=light("ink"),
                 marker="o",
@@ -136,7 +137,7 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     caption += " The key has the figures of points that cover each other."
     if cut:
         caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
-    without = table.loc[table["throughput_img_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
+    without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
     return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
 
 
@@ -153,8 +154,8 @@ def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
     """The 95 % intervals of a point, where they are known."""
     import pandas as pd
 
-    x, y = row["peak_total_mib"], row["throughput_img_s"]
-    speeds = (row["throughput_low_img_s"], row["throughput_high_img_s"])
+    x, y = row["peak_total_mib"], row["throughput_per_s"]
+    speeds = (row["throughput_low_per_s"], row["throughput_high_per_s"])
     peaks = (row["peak_total_low_mib"], row["peak_total_high_mib"])
     for name, ends, across, up, cap in (("speed", speeds, (x, x), speeds, "_"), ("peak", peaks, peaks, (y, y), "|")):
         if pd.notna(ends[0]):

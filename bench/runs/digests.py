@@ -12,9 +12,10 @@ import os
 from typing import Any
 
 from bench.runs.files import DIGEST
+from bench.runs.migrate import digest_from_1
 
-VERSION = 1
-"""Of the form that ``bench.analyse.digest`` describes. One of another version is made again from the run."""
+VERSION = 2
+"""Of the form that ``bench.analyse.digest`` describes. One of a newer version is made again from the run."""
 
 COMPLETE = b'\n "complete": true'
 FILES = b'\n "files": {'
@@ -35,6 +36,8 @@ def stored(path: str) -> dict[str, Any] | None:
     if hashlib.sha256(content).hexdigest() != sealed.get(DIGEST) or not whole:
         return None
     digest: dict[str, Any] = json.loads(content)
+    if digest["digest_version"] == 1:
+        digest = digest_from_1(digest)
     return digest if digest["digest_version"] == VERSION else None
 
 

@@ -35,15 +35,27 @@ class Asked:
 class WorkloadRecord:
     """:class:`bench.core.records.Workload` with its hash; None is what an imported run does not say."""
 
-    model: str | None = None
-    image_size: int | None = None
+    name: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    unit: str = "examples"
+    unit_short: str = "ex"
+    title: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     global_batch: int | None = None
     replicas: int | None = None
     device: str | None = None
     half: str | None = None
     warmup: int | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    pool_batches: int | None = None
     hash: str | None = None
+
+
+def what_is_trained(title: str | None, global_batch: int | None) -> str:
+    """What is trained, as far as it is known."""
+    words = (title, f"global batch {global_batch}" if global_batch else None)
+    return ", ".join(word for word in words if word) or "an unknown workload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +378,7 @@ class LargestBatch:
     """What ``--find-batch`` found of a scenario. ``too_large``: the smallest that does not train, and ``why_not``."""
 
     largest: int | None
-    throughput_img_s: float | None
+    throughput_per_s: float | None
     peak_mib: float | None
     too_large: int | None
     why_not: str | None

@@ -3,8 +3,11 @@
 The steps are written out and do not follow :mod:`bench.runs.document`, which goes on.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
+
+from bench.core.records import canonical_json
 
 Json = dict[str, Any]
 
@@ -43,7 +46,7 @@ def _from_3(document: Json) -> Json:
     found["interval_target"] = found.pop("precision", None)
     found["request"] = _empty("warmup", "iters", "launches", "profile", "impl", "label") | document["request"]
     found["request"].setdefault("devices", [])
-    found["workload"] = _empty(*_WORKLOAD) | document["workload"]
+    found["workload"] = workload_from_3(document["workload"])
     found["machine"] = _empty(*_MACHINE) | {"gpus": [], "environment": {}} | document["machine"]
     found["apex"] = _empty(*_APEX) | {"problems": {}} | document["apex"]
     for name in ("start", "end"):
@@ -60,7 +63,8 @@ def _from_3(document: Json) -> Json:
         found["reference"] = _launch_from_3(found["reference"])
     if found["batch_search"] is not None:
         tries = [_launch_from_3(record) for record in found["batch_search"]["launches"]]
-        found["batch_search"] = {**found["batch_search"], "launches": tries}
+        batches = {name: _renamed(one) for name, one in found["batch_search"]["scenarios"].items()}
+        found["batch_search"] = {**found["batch_search"], "launches": tries, "scenarios": batches}
     if found["recommendation"] is not None:
         found["recommendation"] = _advice_from_3(found["recommendation"])
     return found
@@ -81,7 +85,6 @@ _LABELS = {
     "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
     "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
 }
-_WORKLOAD = ("model", "image_size", "global_batch", "replicas", "device", "half", "warmup", "hash")
 _MACHINE = (
     *("host", "os", "python", "cpu", "cores_usable", "cores_online", "memory_gib"),
     *("governor", "turbo_disabled", "container", "gpus_reason", "git"),
@@ -101,6 +104,47 @@ _RANK = (
     *("pid", "host", "threads", "ran_threads", "cores", "phase", "step"),
     *("log", "device", "allocator", "initial_sha256", "final_sha256"),
 )
+
+
+_SETTINGS = ("model", "image_size", "classes", "learning_rate", "momentum", "weight_decay")
+_WORK = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
+_RESIDUAL = ("resnet", "resnext", "wide_resnet")
+
+
+def workload_from_3(stored: Json) -> Json:
+    """A workload was a model of torchvision on synthetic images; since 4 it has the name of a file, and settings.
+
+    Its hash becomes that of the same work today; one that was not that of its fields stays what it is.
+    """
+    old, seal = {name: value for name, value in stored.items() if name != "hash"}, stored.get("hash")
+    settings = {name: old[name] for name in _SETTINGS if old.get(name) is not None}
+    if old.get("zero_init_residual") is False and str(old.get("model")).startswith(_RESIDUAL):
+        settings["zero_init_residual"] = False
+    work = {"name": "resnet101" if seal else None, "sha256": None, "unit": "images", "settings": settings}
+    work |= {name: old.get(name) for name in _WORK}
+    words = (old.get("model"), f"{old['image_size']} px" if old.get("image_size") else None)
+    title = ", ".join(word for word in words if word) or None
+    if seal is not None and seal == _hash(old):
+        seal = _hash(work)
+    return {"file": None, "unit_short": "img", "title": title, **work, "hash": seal}
+
+
+def _hash(fields: Json) -> str:
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+
+def digest_from_1(digest: Json) -> Json:
+    """Since 2 the figures of a digest name no unit, and its workload is as in run.json of version 4."""
+    scenarios = [
+        {**scenario, "launches": [_renamed(launch) for launch in scenario["launches"]]}
+        for scenario in digest["scenarios"]
+    ]
+    return {**digest, "digest_version": 2, "workload": workload_from_3(digest["workload"]), "scenarios": scenarios}
+
+
+def _renamed(figures: Json) -> Json:
+    names = {"throughput_img_s": "throughput_per_s", "energy_per_1000_images_j": "energy_per_1000_j"}
+    return {names.get(name, name): value for name, value in figures.items()}
 
 
 def _launch_from_3(record: Json) -> Json:

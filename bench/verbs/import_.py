@@ -31,6 +31,9 @@ start with many steps is one launch, whatever their number; so is all that pytor
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
 
+MAY_BE_KNOWN = ("global_batch", "replicas", "device", "half", "warmup")
+"""Of the workload of an imported run."""
+
 MOST_DEVICES = 100_000
 """More than any job has: the hardware is listed device by device."""
 
@@ -46,7 +49,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
-    parser.add_argument("--global-batch", type=whole_number, metavar="N", help="images per step over all ranks")
+    parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     parser.add_argument("--world-size", type=_devices, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
@@ -71,11 +74,9 @@ def main(arguments: list[str]) -> int:
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 
-    unknown = [
-        WORDS.get(name, name.replace("_", " "))
-        for name, value in encode(run.document.workload).items()
-        if value is None and name != "hash"
-    ]
+    work = encode(run.document.workload)
+    known = {"model": None, "image_size": None} | work["settings"] | {name: work[name] for name in MAY_BE_KNOWN}
+    unknown = [WORDS.get(name, name.replace("_", " ")) for name, value in known.items() if value is None]
     lines = [
         f"Imported {launches} launch{'es' if launches > 1 else ''} of {scenarios}, {steps} measured steps: {run.path}",
         f"Not known: memory, energy, numerics, what ran, and of the workload {', '.join(unknown)}",

@@ -90,7 +90,7 @@ def whole_number(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number of 32 bits: image ``i`` has a seed of its own made of this one, which torch wants in 64."""
+    """A whole number of 32 bits: an example may have a seed of its own made of this one, which torch wants in 64."""
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
     return int(text)

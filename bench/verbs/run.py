@@ -90,7 +90,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     assert search is not None
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
     for name, found in search.scenarios.items():
-        figures = (found.largest, found.throughput_img_s, found.peak_mib)
+        figures = (found.largest, found.throughput_per_s, found.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
         over = f"{found.too_large}: {found.why_not}" if found.too_large else "-"
         rows.append((name, *texts, over + "; the budget was spent" * (found.stopped_by == "budget")))

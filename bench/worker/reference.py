@@ -4,7 +4,7 @@ Batch norm sees one chunk at a time, as it does on a replica. A second pass, the
 moved by at most half a unit in the last place of the half type: how far it strays from the reference shows what
 rounding alone does to this model, with these data, over these steps. Strict fp32: no TF32.
 
-Where few units decide (small batches, small images) it is chance whether a rounding switches one of them, and one twin
+Where few units decide (small batches, small inputs) it is chance whether a rounding switches one of them, and one twin
 may stray ten times less than the next. So several ways to move the weights are tried, each for a first step, and the
 twin is the one whose gradient strays farthest.
 """
@@ -23,7 +23,7 @@ from bench.worker.session import Parts
 from bench.worker.workload import Loss, loss_of, weight_of
 
 CANDIDATES = 8
-"""Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 images of 32 px, sums in fp32, 24 seeds) 13 %
+"""Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 of 32 px, sums in fp32, 24 seeds) 13 %
 were beyond the bound that one candidate gives, 4 % beyond that of the farthest of four, and none with eight."""
 
 

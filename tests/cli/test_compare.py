@@ -122,7 +122,7 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
 @pytest.mark.parametrize(
     ("about", "said"),
     [
-        ({"about": {"workload": {"image_size": 64, "hash": "another"}}}, "image size: 32 against 64"),
+        ({"about": {"workload": {"settings": {"image_size": 64}, "hash": "another"}}}, "image size: 32 against 64"),
         (
             {"about": {"workload": {"warmup": 3, "seed": 1, "hash": "another"}}},
             "warm-up: 1 against 3; seed: 0 against 1",

@@ -74,7 +74,7 @@ def test_the_night_of_a_shift_is_named_with_its_commits_and_what_else_changed(sh
     assert (event["before"], event["after"]) == (runs[SHIFTED - 1], runs[SHIFTED])
     assert {(change["scenario"], change["metric"]) for change in event["changes"]} == {
         ("ddp_o2", "step_ms"),
-        ("ddp_o2", "energy_per_1000_images_j"),
+        ("ddp_o2", "energy_per_1000_j"),
     }
     assert all(change["low"] < 1.04 < change["high"] for change in event["changes"])
     assert event["commits"] == f"{event['commit_before'][:10]}..{event['commit_after'][:10]}"
@@ -108,7 +108,7 @@ def test_a_table_on_the_terminal_and_a_page_that_needs_nothing(shifted: Path, sa
     assert "history.html" in out
     page = (tmp_path / "out" / "history.html").read_text()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        *("history-energy-per-1000-images-j.png", "history-energy-per-1000-images-j.svg"),
+        *("history-energy-per-1000-j.png", "history-energy-per-1000-j.svg"),
         *("history-step-ms.png", "history-step-ms.svg", "history.html"),
     ]
     assert "There is no plot of the peak memory" in page

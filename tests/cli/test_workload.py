@@ -71,6 +71,22 @@ def test_its_identity_is_what_ran(run: Path) -> None:
         assert (ran["optimizer"], ran["optimizer_settings"]["lr"]) == ("torch.optim.sgd.SGD", 0.01)
 
 
+def test_it_is_reported_in_its_own_unit(run: Path, bench: Bench, tmp_path: Path) -> None:
+    code, _, shown = bench("report", run, "--out", tmp_path / "reports")
+    assert code == 0, shown
+    for name in ("summary.md", "index.html"):
+        (file,) = (tmp_path / "reports").rglob(name)
+        text = re.sub(r"<svg.*?</svg>|data:[^\"]*", "", file.read_text(), flags=re.DOTALL)
+        assert "samples/s" in text and "mlp" in text
+        assert not re.search(r"\bimages?\b|\bimg/s\b", text)
+
+
+def test_two_runs_are_compared(runs: list[Path], bench: Bench) -> None:
+    code, out, shown = bench("compare", *runs)
+    assert code in (0, 11), shown
+    assert "ddp" in out and not re.search(r"\bimages?\b|\bimg/s\b", out)
+
+
 # Wrong files
 
 
@@ -209,5 +225,5 @@ def test_a_setting_that_is_not_obeyed_fails_the_launch(
     )
     assert done.returncode == 1
     (path,) = (tmp_path / "out").iterdir()
-    (launch,) = read(str(path)).document["launches"]
-    assert launch["status"] == "error" and says in launch["reason"]
+    (launch,) = read(str(path)).document.launches
+    assert launch.status == "error" and says in str(launch.reason)

@@ -300,7 +300,7 @@ def test_the_largest_batch_is_found_and_running_out_of_memory_is_no_failure(
     assert [launch["status"] for launch in search["launches"]] == ["ok"] * 3 + ["oom", "ok", "oom", "ok"]
     found = search["scenarios"]["greedy"]
     assert (found["largest"], found["too_large"], found["failed"]) == (13, 14, False)
-    assert found["throughput_img_s"] > 0 and found["peak_mib"] > 100
+    assert found["throughput_per_s"] > 0 and found["peak_mib"] > 100
     assert "planted" in found["why_not"] and "global batch 14" in found["why_not"]
     assert re.search(r"greedy +13 +\d", shown)
     (path,) = out.iterdir()

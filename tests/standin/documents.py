@@ -60,7 +60,9 @@ def document(**values: Any) -> RunDocument:
         if kind in found:
             found[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in found[kind]]
     gpus = [GPU | one for one in found["machine"].get("gpus", ())]
-    return decode(RunDocument, migrate(found | {"machine": found["machine"] | {"gpus": gpus}}))
+    now = migrate(found | {"machine": found["machine"] | {"gpus": gpus}})
+    work = found["workload"]
+    return decode(RunDocument, now | ({"workload": work} if "settings" in work else {}))
 
 
 def _ran(effective: dict[str, Any] | None) -> dict[str, Any] | None:

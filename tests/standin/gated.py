@@ -51,7 +51,7 @@ def scenario(
                 **dict.fromkeys(METRICS),
                 "sm_clock_mhz": None,
                 "step_ms": step_ms,
-                "throughput_img_s": 8000.0 / step_ms,
+                "throughput_per_s": 8000.0 / step_ms,
                 "peak_total_mib": peak,
             }
             for number, (step_ms, peak) in enumerate(zip(times, peaks, strict=True))

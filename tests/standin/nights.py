@@ -65,9 +65,9 @@ def write_nights(
             for launch in row["launches"]:
                 factor = level * _scatter(noise, launch_noise)
                 launch["step_ms"] *= factor
-                launch["throughput_img_s"] /= factor
-                if launch["energy_per_1000_images_j"] is not None:
-                    launch["energy_per_1000_images_j"] *= level * _scatter(noise, 2 * launch_noise)
+                launch["throughput_per_s"] /= factor
+                if launch["energy_per_1000_j"] is not None:
+                    launch["energy_per_1000_j"] *= level * _scatter(noise, 2 * launch_noise)
         also(night, said)
         mine = document | {"run": name, "start": document["start"] | {"utc": said["utc"]}}
         mine["machine"] = document["machine"] | {"git": said["git"]}
@@ -105,7 +105,7 @@ def _digest(path: Path, *, gpu: bool) -> dict[str, Any]:
         made["conditions"] |= {"driver": "550.54.15", "cuda": "12.4", "power_limit_w": [700.0, 700.0]}
         for row in made["scenarios"]:
             for launch in row["launches"]:
-                launch |= {"energy_per_1000_images_j": 2.5 * launch["step_ms"], "sm_clock_mhz": 1755.0}
+                launch |= {"energy_per_1000_j": 2.5 * launch["step_ms"], "sm_clock_mhz": 1755.0}
     return made
 
 

@@ -1,9 +1,10 @@
 """The built-in workload with the settings of a test, as values."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
-from bench.core.records import Task, Workload
+from bench.core.records import Task, Workload, canonical_json
 from bench.seams import discover
 
 BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
@@ -27,3 +28,11 @@ def workload(**changes: Any) -> Workload:
 def with_settings(work: Workload, **settings: Any) -> Workload:
     """The same work with other settings."""
     return replace(work, settings=work.settings | settings)
+
+
+def of_schema_3(work: Workload) -> dict[str, Any]:
+    """The same work as run.json had it when a workload was a model of torchvision."""
+    names = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
+    said = {"loss": "cross_entropy", "optimizer": "sgd", "data": "synthetic", "zero_init_residual": True}
+    old = {**work.settings, **said, **{name: getattr(work, name) for name in names}}
+    return {**old, "hash": hashlib.sha256(canonical_json(old).encode()).hexdigest()}

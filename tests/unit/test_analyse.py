@@ -126,7 +126,7 @@ def test_throughput_is_the_global_batch_over_the_median_step_whatever_else_there
     numbers = range(launches)
     rows = [row for number in numbers for row in steps_of(number, "ddp", *([[250.0] * steps] * ranks), repeat=number)]
     table = summarised(*(launch(number, "ddp") for number in numbers), steps=rows)
-    assert table.loc["ddp", "throughput_img_s"] == 32.0
+    assert table.loc["ddp", "throughput_per_s"] == 32.0
 
 
 def test_relative_to_ddp_is_speed_so_that_more_is_faster() -> None:
@@ -139,7 +139,7 @@ def test_relative_to_ddp_is_speed_so_that_more_is_faster() -> None:
 def test_without_figures_of_ddp_nothing_is_relative(ddp: list[dict[str, Any]]) -> None:
     table = summarised(launch(0, "single"), *ddp, steps=steps_of(0, "single", [8.0]))
     assert table["relative_to_ddp"].isna().all()
-    assert table.loc["single", "throughput_img_s"] == 1000.0
+    assert table.loc["single", "throughput_per_s"] == 1000.0
 
 
 def test_phases_are_those_of_the_slowest_rank() -> None:
@@ -161,7 +161,7 @@ def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None
     table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=steps_of(0, "ddp", [4.0]))
     failed = table.loc["dp"]
     figures = [
-        "throughput_img_s",
+        "throughput_per_s",
         "step_median_ms",
         "step_p95_ms",
         "relative_to_ddp",

@@ -68,7 +68,7 @@ def test_a_good_expectation_is_there_in_few_tries() -> None:
             break
         peak = 1500.0 + 120.0 * batch + 7 * (batch % 5)
         fits = peak <= (1 - KEPT_FREE) * 81920.0
-        tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_img_s=1.0))
+        tries.append(Try(global_batch=batch, why_not=None if fits else "full", peak_mib=peak, throughput_per_s=1.0))
     assert outcome(tries, None).largest == 635 and len(tries) <= 10, tries
     assert 625 <= tries[2].global_batch <= 645, "the third is there already"
 
@@ -81,7 +81,7 @@ def test_nothing_is_expected_of_one_try_nor_of_a_line_that_falls() -> None:
 
 
 def trained(batch: int, peak_mib: float) -> Try:
-    return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_img_s=10.0 * batch)
+    return Try(global_batch=batch, why_not=None, peak_mib=peak_mib, throughput_per_s=10.0 * batch)
 
 
 def test_what_a_batch_will_need_is_on_the_line_through_the_two_largest_that_train() -> None:
@@ -135,7 +135,7 @@ def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     device = Device(monkeypatch, tmp_path, None, 10.0)
-    one = Try(global_batch=128, why_not="nobody tells", throughput_img_s=1.0)
+    one = Try(global_batch=128, why_not="nobody tells", throughput_per_s=1.0)
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
     found = device.search()["a"]
     assert (found.largest, found.why_not, found.stopped_by) == (None, "nobody tells", "failure")
@@ -143,7 +143,7 @@ def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(
 
 def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
     found = outcome([trained(2, 300.0), Try(global_batch=8, why_not="far"), Try(global_batch=4, why_not="near")], None)
-    assert (found.largest, found.throughput_img_s, found.peak_mib) == (2, 20.0, 300.0)
+    assert (found.largest, found.throughput_per_s, found.peak_mib) == (2, 20.0, 300.0)
     assert (found.too_large, found.why_not, found.tries) == (4, "near", 3)
     assert outcome([Try(global_batch=1, why_not="oom")], None).largest is None
 
@@ -164,7 +164,7 @@ class Device:
                 return SimpleNamespace(status="error", reason="broke"), Try(global_batch=batch, why_not="broke")
             peak = 1500.0 + 120.0 * batch
             why = None if peak < 0.95 * capacity_mib else "full"
-            one = Try(global_batch=batch, why_not=why, peak_mib=peak, throughput_img_s=1.0)
+            one = Try(global_batch=batch, why_not=why, peak_mib=peak, throughput_per_s=1.0)
             return SimpleNamespace(status="ok", reason=None), one
 
         patch.setattr(batch_search, "_try_batch", attempt)

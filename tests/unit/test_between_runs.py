@@ -25,10 +25,10 @@ def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
             "launch": number,
             "repeat": number,
             "step_ms": ms,
-            "throughput_img_s": 8000.0 / ms,
+            "throughput_per_s": 8000.0 / ms,
             "peak_pid_mib": 600.0,
             "peak_total_mib": 1200.0,
-            "energy_per_1000_images_j": None,
+            "energy_per_1000_j": None,
             "sm_clock_mhz": None,
         }
         for number, ms in enumerate(step_ms)
@@ -167,7 +167,7 @@ def test_scenarios_that_lack_the_same_share_a_line(base: Digest, new: Digest) ->
 
 def test_what_is_not_comparable_has_no_p(base: Digest, new: Digest) -> None:
     for one in new["scenarios"][0]["launches"]:
-        one["throughput_img_s"] = None
+        one["throughput_per_s"] = None
     found = rows(between_runs.runs(base, new))
     assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_holm) == (NOT_COMPARABLE, None)
     assert found["ddp", "step_time"].p_holm is not None

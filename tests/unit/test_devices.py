@@ -126,7 +126,7 @@ def test_a_launch_is_the_sum_of_its_devices_and_its_energy_is_given_per_1000_ima
     (row,) = devices.per_launch(both, iterations(steps(12.0, count=50, ranks=2)), global_batch=128).to_dict("records")
     assert row["devices"] == 2
     assert row["energy_j"] == pytest.approx(6000.0)
-    assert row["energy_per_1000_images_j"] == pytest.approx(6000.0 / (50 * 128) * 1000)
+    assert row["energy_per_1000_j"] == pytest.approx(6000.0 / (50 * 128) * 1000)
     assert (row["mean_power_w"], row["peak_power_w"]) == (pytest.approx(500.0), pytest.approx(530.0))
     assert (row["max_temperature_c"], row["throttle"], row["verdict"]) == (70.0, "power cap", "warning")
 
@@ -135,7 +135,7 @@ def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
     both = pd.concat([samples(12.0, power_w=300.0), samples(12.0, device="GPU-b", reason="Not Supported")])
     (row,) = devices.per_launch(both, iterations(steps(12.0)), global_batch=8).to_dict("records")
     assert pd.isna(row["energy_j"])
-    assert pd.isna(row["energy_per_1000_images_j"])
+    assert pd.isna(row["energy_per_1000_j"])
     assert "Not Supported" in row["energy_reason"]
     assert pd.isna(row["peak_power_w"])
 

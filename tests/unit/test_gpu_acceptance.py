@@ -265,7 +265,7 @@ def a_run() -> dict[str, Any]:
             "scenario": scenario,
             "status": "ok",
             "reason": None,
-            "throughput_img_s": 128e3 / step_ms,
+            "throughput_per_s": 128e3 / step_ms,
             "step_median_ms": step_ms,
             "relative_to_ddp": None,
             "peak_pid_mib": 1000.0,
@@ -365,7 +365,7 @@ def test_what_check_finds_fails_but_for_steps_that_do_not_add_up_on_a_shared_cpu
 
 
 def test_the_largest_batch_and_how_its_search_ended(acceptance: Any) -> None:
-    best = {"largest": 600, "throughput_img_s": 1000.0, "peak_mib": 70000.0, "too_large": 640, "why_not": "oom"}
+    best = {"largest": 600, "throughput_per_s": 1000.0, "peak_mib": 70000.0, "too_large": 640, "why_not": "oom"}
     nothing = {"largest": None, "too_large": 128, "why_not": "oom", "stopped_by": None}
     document = {"batch_search": {"scenarios": {"ddp": best | {"stopped_by": "budget"}, "ddp_o2": nothing}}}
     ddp, ddp_o2 = acceptance.of_search(document)

@@ -1,25 +1,31 @@
 """A run that the last bench of schema 3 wrote is read as one of today, and its tables are those of then."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from standin.runs import analysed
+from standin.workloads import workload
 
 from bench.analyse.analysed import Analysed
-from bench.core.records import SCHEMA_VERSION
+from bench.core.records import SCHEMA_VERSION, canonical_json
 from bench.history import nights
 from bench.report.tables import summary_of
 from bench.report.verdict_tables import for_csv
 from bench.runs.check import findings
 from bench.runs.codec import Damaged, decode, encode
 from bench.runs.document import RunDocument
-from bench.runs.migrate import migrate
+from bench.runs.migrate import migrate, workload_from_3
 
 DATA = Path(__file__).parents[1] / "data" / "run-schema3"
 (STORED,) = DATA.glob("2*")
-RENAMED = {"precision_percent": "half_width_percent"}
+RENAMED = {
+    "precision_percent": "half_width_percent",
+    **{f"throughput{end}_img_s": f"throughput{end}_per_s" for end in ("", "_low", "_high")},
+    **{f"energy_per_1000_images{end}_j": f"energy_per_1000{end}_j" for end in ("", "_low", "_high")},
+}
 """Columns of tables that have another name today."""
 
 
@@ -49,8 +55,39 @@ def test_its_tables_have_the_values_of_then(run: Analysed, name: str) -> None:
             ], column
 
 
-def test_its_digest_is_taken_as_it_lies_there() -> None:
-    assert nights.digest_of(str(STORED)) == json.loads((STORED / "digest.json").read_text())
+def test_its_digest_is_read_without_its_tables(run: Analysed) -> None:
+    """Its figures have names without a unit today, and its workload is that of run.json."""
+    then, now = json.loads((STORED / "digest.json").read_text()), nights.digest_of(str(STORED))
+    assert now["workload"] == encode(run.document.workload)
+    for old, new in zip(then.pop("scenarios"), now["scenarios"], strict=True):
+        for before, after in zip(old.pop("launches"), new["launches"], strict=True):
+            assert after["throughput_per_s"] == before.pop("throughput_img_s")
+            assert after["energy_per_1000_j"] == before.pop("energy_per_1000_images_j")
+            assert before.items() <= after.items()
+        assert old.items() <= new.items()
+    assert {name for name in then if now[name] != then[name]} == {"digest_version", "workload"}
+
+
+def test_its_workload_is_that_of_an_equal_run_of_today(run: Analysed) -> None:
+    work = run.document.workload
+    now = workload(global_batch=work.global_batch, warmup=work.warmup, **work.settings)
+    assert (work.hash, work.title, work.unit_short) == (now.hash(), now.title, now.unit_short)
+
+
+@pytest.mark.parametrize("field", ["model", "seed", "learning_rate", "zero_init_residual"])
+def test_other_work_has_another_hash(run: Analysed, field: str) -> None:
+    stored = json.loads((STORED / "run.json").read_text())["workload"]
+    others = {"model": "vgg11", "seed": 1, "learning_rate": 0.5, "zero_init_residual": False}
+    del stored["hash"]
+    other = stored | {field: others[field]}
+    found = workload_from_3(other | {"hash": hashlib.sha256(canonical_json(other).encode()).hexdigest()})
+    assert found["hash"] != run.document.workload.hash and len(found["hash"]) == 64
+
+
+def test_a_hash_that_was_wrong_stays_wrong() -> None:
+    document = json.loads((STORED / "run.json").read_text())
+    document["workload"]["seed"] = 7
+    assert workload_from_3(document["workload"])["hash"] == document["workload"]["hash"]
 
 
 def test_its_document_survives_the_way_there_and_back(run: Analysed) -> None:

@@ -34,7 +34,7 @@ def digest(run: str, step_ms: float | None, image_size: int = 224, status: str =
                 "scenario": "ddp_o2",
                 "status": status,
                 "launches": [
-                    {"step_ms": one, "throughput_img_s": 128_000 / one, "peak_pid_mib": 1000 + one} for one in launches
+                    {"step_ms": one, "throughput_per_s": 128_000 / one, "peak_pid_mib": 1000 + one} for one in launches
                 ],
             }
         ],

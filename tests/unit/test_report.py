@@ -229,12 +229,12 @@ def test_csv_has_the_figures_of_the_steps(mixed: Written) -> None:
     ddp = rows["ddp"]
     assert ddp["run"] == mixed.run.id
     assert float(ddp["step_median_ms"]) == 40.0
-    assert float(ddp["throughput_img_s"]) == 200.0
+    assert float(ddp["throughput_per_s"]) == 200.0
     assert float(ddp["step_p95_ms"]) == pytest.approx(57.0)  # 0.85 of the way from 40 to 60
     assert (float(ddp["peak_pid_mib"]), float(ddp["peak_total_mib"])) == (300.0, 500.0)
     assert float(rows["ddp_o2"]["relative_to_ddp"]) == pytest.approx(40 / 15)
-    assert rows["apex_ddp"]["peak_total_mib"] == "" and rows["apex_ddp"]["throughput_img_s"] == "160.0"
-    assert (rows["dp"]["throughput_img_s"], rows["dp"]["status"]) == ("", "unsupported")
+    assert rows["apex_ddp"]["peak_total_mib"] == "" and rows["apex_ddp"]["throughput_per_s"] == "160.0"
+    assert (rows["dp"]["throughput_per_s"], rows["dp"]["status"]) == ("", "unsupported")
     assert rows["dp"]["reason"] == GONE.reason
     assert (rows["ddp_o1"]["status"], rows["ddp_o1"]["launches_ok"]) == ("error", "0")
 
@@ -516,7 +516,7 @@ def test_run_in_which_nothing_ran_has_a_page_that_says_so(tmp_path: Path, call: 
     write_run(tmp_path / "results", [GONE])
     code, out, _ = call("--json")
     assert code == 0
-    assert json.loads(out)["summary"][0]["throughput_img_s"] is None
+    assert json.loads(out)["summary"][0]["throughput_per_s"] is None
     assert sorted(os.listdir(tmp_path / "out")) == ["index.html", "summary.csv", "summary.md"]
     assert "There is nothing to plot: dp (unsupported)." in Page((tmp_path / "out" / "index.html").read_text()).text
 

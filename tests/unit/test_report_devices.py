@@ -224,8 +224,8 @@ def test_over_launches_energy_has_its_interval_and_the_summary_has_it_too(tmp_pa
     assert table is not None and table.rows[0][2].small == "±27%"
     summary = tables.summary_of(run)
     (row,) = csv.DictReader(StringIO(tables.csv([summary])))
-    assert float(row["energy_per_1000_images_j"]) == pytest.approx(13750.0)
-    assert float(row["energy_per_1000_images_high_j"]) == pytest.approx(13750.0 * 1.267, rel=1e-3)
+    assert float(row["energy_per_1000_j"]) == pytest.approx(13750.0)
+    assert float(row["energy_per_1000_high_j"]) == pytest.approx(13750.0 * 1.267, rel=1e-3)
     shown = tables.summary_table(run, summary)
     at = [column.heading for column in shown.columns].index("J per 1,000 images")
     assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
@@ -369,4 +369,4 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
     page = Page(report.render([run])["index.html"].decode())
     assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
     assert cells(device_tables.energy_table(run))[0][2] == "6,000"
-    assert overview(run)["energy_per_1000_images_j"].notna().all()
+    assert overview(run)["energy_per_1000_j"].notna().all()

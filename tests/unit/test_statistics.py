@@ -395,9 +395,9 @@ def test_point_interval_and_ratio_of_the_summary_agree() -> None:
     table = summarised({"ddp": [4.0, 5.0, 6.0], "o2": [2.0, 2.2, 2.1]})
     for row in table.to_dict("records"):
         assert row["step_low_ms"] * row["step_high_ms"] == pytest.approx(row["step_median_ms"] ** 2)
-        assert row["throughput_img_s"] * row["step_median_ms"] == pytest.approx(8000.0)
-        assert row["throughput_low_img_s"] * row["step_high_ms"] == pytest.approx(8000.0)
-        assert row["throughput_high_img_s"] * row["step_low_ms"] == pytest.approx(8000.0)
+        assert row["throughput_per_s"] * row["step_median_ms"] == pytest.approx(8000.0)
+        assert row["throughput_low_per_s"] * row["step_high_ms"] == pytest.approx(8000.0)
+        assert row["throughput_high_per_s"] * row["step_low_ms"] == pytest.approx(8000.0)
         assert row["half_width_percent"] == pytest.approx(100 * (row["step_high_ms"] / row["step_median_ms"] - 1))
     o2 = table.loc["o2"]
     assert o2["relative_to_ddp"] == pytest.approx(table.loc["ddp", "step_median_ms"] / o2["step_median_ms"])

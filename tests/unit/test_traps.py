@@ -47,17 +47,17 @@ def summarised(launches: list[list[float]], warmup: list[float] | None = None, m
 
 @pytest.mark.parametrize("steps", [1, 10, 100])
 def test_throughput_is_not_multiplied_by_the_number_of_steps(steps: int) -> None:
-    assert summarised([[50.0] * steps])["throughput_img_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
+    assert summarised([[50.0] * steps])["throughput_per_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
 
 
 def test_throughput_is_not_that_of_one_rank_times_the_ranks_nor_of_the_launches_together() -> None:
-    assert summarised([[50.0] * 5] * 4)["throughput_img_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
+    assert summarised([[50.0] * 5] * 4)["throughput_per_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
 
 
 def test_warm_up_is_in_no_figure() -> None:
     steps = [[50.0, 51.0, 49.0, 50.0, 52.0]] * 3
     cold, never = summarised(steps, warmup=[500.0, 400.0]), summarised(steps)
-    for name in ("throughput_img_s", "step_median_ms", "step_p95_ms", "step_high_ms"):
+    for name in ("throughput_per_s", "step_median_ms", "step_p95_ms", "step_high_ms"):
         assert cold[name] == never[name], name
 
 
