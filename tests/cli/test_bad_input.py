@@ -79,13 +79,7 @@ CASES: dict[str, Case] = {
         for option in COUNTS
     },
     "negative steps": ((*CPU, "--iters", "-3"), ("--iters: '-3'", "at least 1")),
-    "negative batch": (
-        (
-            *CPU,
-            "--global-batch=-8",
-        ),
-        ("--global-batch: '-8'", "at least 1"),
-    ),
+    "negative batch": ((*CPU, "--global-batch=-8"), ("--global-batch: '-8'", "at least 1")),
     "half a step": ((*CPU, "--iters", "1.5"), ("--iters: '1.5'",)),
     "empty number": ((*CPU, "--iters", ""), ("--iters: ''",)),
     "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
@@ -292,9 +286,7 @@ def test_an_unknown_model_is_refused_with_the_closest(here: Path, run_here: Comm
     ],
     ids=["run", "list", "index"],
 )
-def test_a_gpu_is_refused_where_there_is_none(
-    assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
-) -> None:
+def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]) -> None:
     assert_refused((arguments, says))
 
 

@@ -42,9 +42,7 @@ def verdicts(text: str) -> dict[tuple[str, str], str]:
     return {(row["scenario"], row["metric"]): row["verdict"] for row in json.loads(text)["comparisons"]}
 
 
-def test_the_slower_scenario_is_named_and_the_other_is_not(
-    bench: Bench, tmp_path: Path, pair: tuple[Path, Path]
-) -> None:
+def test_only_the_slower_scenario_is_named(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     base, new = pair
     code, out, err = bench("compare", base, new)
     assert (code, err) == (0, "")
@@ -131,9 +129,7 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
         ({"host": "other"}, "CPU model: A CPU of host $x_1$ against A CPU of other $x_1$"),
     ],
 )
-def test_another_workload_world_size_or_hardware_is_refused(
-    bench: Bench, tmp_path: Path, once: tuple[Path, Path], about: dict[str, Any], said: str
-) -> None:
+def test_other_work(bench: Bench, tmp_path: Path, once: tuple[Path, Path], about: dict[str, Any], said: str) -> None:
     base, _ = once
     new = write_run(tmp_path / "b", [DDP, FINITE], **about)
     code, out, err = bench("compare", base, new, "--plot")
@@ -142,7 +138,7 @@ def test_another_workload_world_size_or_hardware_is_refused(
     assert not (tmp_path / "reports").exists()
 
 
-def test_other_conditions_are_a_warning(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
+def test_other_conditions_warn(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
     newer = {"versions": {"torch": "2.10.0", "torchvision": "0.24.0", "cuda": None, "cudnn": None, "nccl": "2.28"}}
     launches = [replace(launch, ran=newer) for launch in (DDP, FINITE)]
     base, new = once[0], write_run(tmp_path / "c", launches, about={"machine": {"host": "elsewhere"}})
@@ -188,9 +184,7 @@ def torn(path: Path) -> None:
     ],
     ids=["edited", "torn", "missing"],
 )
-def test_a_run_that_is_not_as_it_was_sealed_is_refused_by_name(
-    bench: Bench, tmp_path: Path, spoil: Callable[[Path], None], said: str
-) -> None:
+def test_a_changed_run_is_refused(bench: Bench, tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
     base, new = measured(tmp_path / "a", count=1), measured(tmp_path / "b", count=1)
     spoil(new)
     for pair in ((base, new), (new, base)):
@@ -199,9 +193,7 @@ def test_a_run_that_is_not_as_it_was_sealed_is_refused_by_name(
         assert str(new) in err and said in err
 
 
-def test_an_incomplete_run_is_compared_only_if_that_is_asked_for(
-    bench: Bench, tmp_path: Path, once: tuple[Path, Path]
-) -> None:
+def test_an_incomplete_run_is_compared_on_request(bench: Bench, tmp_path: Path, once: tuple[Path, Path]) -> None:
     base, new = once[0], measured(tmp_path / "b", 2, 1, complete=False)
     code, _, err = bench("compare", base, new)
     assert (code, err.count("\n")) == (2, 1)

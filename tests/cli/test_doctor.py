@@ -58,9 +58,7 @@ def quick(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("told", "slow"), [("False", True), ("True", False)])
-def test_a_cpu_without_instructions_for_bf16_is_told_where_it_is_what_runs_measure(
-    quick: dict[str, str], driver: Driver, told: str, slow: bool
-) -> None:
+def test_a_cpu_without_bf16_is_reported(quick: dict[str, str], driver: Driver, told: str, slow: bool) -> None:
     """By the question that torch asks itself; which GPUs there are is more to the point."""
     answer = f"class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: {told})"
     (Path(quick["PYTHONPATH"]) / "torch.py").write_text(
@@ -176,9 +174,7 @@ def test_an_apex_that_is_none_is_refused(tmp_path: Path) -> None:
 # GPUs
 
 
-def test_two_gpus_are_described_in_pci_order_with_what_would_spoil_a_measurement(
-    driver: Driver, quick: dict[str, str]
-) -> None:
+def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[str, str]) -> None:
     driver.write(
         *TWO_GPUS,
         *(f"value {A} capability 70", f"value {B} capability 90", f"value {B} ecc 1", f"value {B} persistence 1"),
@@ -336,9 +332,7 @@ def test_half_an_apex_is_named_module_by_module() -> None:
         ({}, None),
     ],
 )
-def test_the_limit_of_a_control_group_is_read_in_both_versions(
-    tmp_path: Path, files: dict[str, str], quota: float | None
-) -> None:
+def test_limits_of_both_versions_of_control_groups(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")

@@ -287,9 +287,7 @@ def test_junit_has_a_case_for_each_scenario_and_metric(gate: Gate, history: Path
     assert cases["bench.gate.ddp_o2", "step time"].find("failure") is None
 
 
-def test_markdown_begins_with_what_is_wrong_and_nothing_in_it_is_live(
-    gate: Gate, history: Path, tmp_path: Path
-) -> None:
+def test_markdown_begins_with_problems_and_is_inert(gate: Gate, history: Path, tmp_path: Path) -> None:
     rows = [gated.usual("ddp", 10, 0, 1.05), gated.usual("dp", 10, 1, status="error", reason=HOSTILE)]
     path = gated.write(history, gated.digest(10, rows))
     file = tmp_path / "gate.md"
@@ -349,9 +347,7 @@ def test_thresholds_come_from_options_then_from_a_file_then_from_the_rule(gate: 
         ("threshold = ", ("gate.toml is no TOML",)),
     ],
 )
-def test_thresholds_of_a_file_that_make_no_sense(
-    gate: Gate, history: Path, content: str, words: tuple[str, ...]
-) -> None:
+def test_wrong_thresholds_in_a_file(gate: Gate, history: Path, content: str, words: tuple[str, ...]) -> None:
     Path("gate.toml").write_text(f"[tool.bench.gate]\n{content}\n")
     refused(gate(tonight(history), "--history", history, "--config", "gate.toml"), *words)
 
@@ -397,9 +393,7 @@ def refused(said: Said, *words: str) -> None:
         (("{new}", "--baseline", ""), ("--baseline: it is empty",)),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(
-    gate: Gate, history: Path, arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+def test_wrong_requests(gate: Gate, history: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     new, incomplete = tonight(history), tonight(history, 1.0, 11)
     sealed_again(incomplete, complete=False)
     given = [text.format(new=new, history=history, incomplete=incomplete) for text in arguments]
@@ -428,9 +422,7 @@ def test_a_scenario_that_nobody_measured_is_missing(gate: Gate, history: Path, b
     assert "--scenario: there is no scenario 'dpd'" in said.err and "did you mean dp?" in said.err
 
 
-def test_remedies_call_the_run_as_commands_find_it_and_resume_what_failed_alone(
-    gate: Gate, history: Path, tmp_path: Path
-) -> None:
+def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_path: Path) -> None:
     def write(folder: Path, day: int, **changes: Any) -> Path:
         rows = [gated.usual(name, day, place, **(changes if name == "ddp" else {})) for place, name in enumerate(NAMES)]
         return gated.write(folder, gated.digest(day, rows))

@@ -217,9 +217,7 @@ def test_what_ran_under_the_same_name_before_is_another_trend(tmp_path: Path, sa
 
 
 @pytest.mark.parametrize(("since", "when"), [(12, ""), (11, "a night earlier: "), (13, "a night later: ")])
-def test_a_change_of_source_is_what_else_changed_and_no_regression(
-    tmp_path: Path, say: Say, since: int, when: str
-) -> None:
+def test_a_change_of_source_is_no_regression(tmp_path: Path, say: Say, since: int, when: str) -> None:
     """Also where the shift is placed a night away from it, as noise may do."""
 
     def also(night: int, digest: dict[str, Any]) -> None:
@@ -297,7 +295,7 @@ def test_what_is_no_history_is_refused_in_one_line(kind: str, tmp_path: Path, sa
     assert kind == "out" or not (tmp_path / "out").exists()
 
 
-def test_results_is_where_it_looks_by_itself(
+def test_results_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_nights(tmp_path / "results", 2, scenarios=("ddp",), launches=1)
@@ -371,9 +369,7 @@ def test_no_night_is_no_track() -> None:
     assert tracks([]) == []
 
 
-def test_what_the_gate_stops_the_last_night_for_is_said_on_the_terminal_and_on_the_page(
-    tmp_path: Path, say: Say
-) -> None:
+def test_the_last_nights_gate_is_on_terminal_and_page(tmp_path: Path, say: Say) -> None:
     paths = write_nights(tmp_path / "nights", 12, scenarios=("ddp", "dp"), slower=only("ddp", since=11, by=1.2))
     _, out, _ = say(tmp_path / "nights", "--out", tmp_path / "out")
     last = f"The gate stops the last night, {paths[-1].name[:4]}-{paths[-1].name[4:6]}-{paths[-1].name[6:8]}, for"

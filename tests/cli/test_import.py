@@ -184,9 +184,7 @@ def test_one_rank_of_pytorch_is_without_and_with_ddp(bench: Bench) -> None:
     assert medians == pytest.approx({"single": 31.0, "ddp": 34.0})
 
 
-def test_the_digest_that_lies_there_is_taken_and_one_of_another_form_is_made_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_of_another_form_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(bench, "times.csv", FULL, "--scenario", "ddp")
     stored = json.loads((Path(run.path) / DIGEST).read_text())
     assert stored == json.loads(json.dumps(of_run(run)))
@@ -259,7 +257,7 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("name", "content", "options", "said"), CASES.values(), ids=CASES)
-def test_a_file_that_cannot_be_understood_is_one_line_and_nothing_is_written(
+def test_wrong_files(
     bench: Bench, tmp_path: Path, name: str, content: str, options: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / name).write_bytes(content.encode(errors="surrogateescape"))
@@ -321,9 +319,7 @@ def test_a_batch_of_pytorch_must_be_a_number_of_images(bench: Bench, tmp_path: P
         (("--model", "resnet18", "--world-size", "2", "--warmup", "1"), "--warmup"),
     ],
 )
-def test_one_configuration_of_pytorch_has_to_be_chosen(
-    bench: Bench, tmp_path: Path, options: tuple[str, ...], said: str
-) -> None:
+def test_choosing_a_configuration(bench: Bench, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     (tmp_path / "t.json").write_text(json.dumps(pytorch()))
     code, _, err = bench("import", "t.json", *options)
     assert (code, err.count("\n")) == (2, 1)

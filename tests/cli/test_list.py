@@ -160,9 +160,7 @@ def test_bench_tells_its_verbs(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("list",), ("list", "--json"), ("--help",), *((verb, "--help") for verb in VERBS)],
-    ids=" ".join,
+    "arguments", [("list",), ("list", "--json"), ("--help",), *((verb, "--help") for verb in VERBS)], ids=" ".join
 )
 def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     done = bench(*arguments, interpreter=("-X", "importtime"))

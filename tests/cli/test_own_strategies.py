@@ -126,9 +126,7 @@ def test_each_is_profiled(document: dict[str, Any]) -> None:
     assert reasons["averaging"] == "gradients are never exchanged"
 
 
-def test_each_is_reported_in_its_own_colour_and_compared(
-    out: Path, host: WorkerHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_and_compare(out: Path, host: WorkerHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = sorted(str(run) for run in out.iterdir())
     with pytest.MonkeyPatch.context() as patch:
         assert in_this_process(host, patch, ["report", first, "--out", str(tmp_path / "page")]) == 0

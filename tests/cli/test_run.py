@@ -72,9 +72,7 @@ def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any],
     assert "no interval: one launch; with --launches 5" in shown and "±" not in shown
 
 
-def test_a_cpu_that_is_slow_in_half_is_told_before_the_first_launch(
-    comparison: tuple[dict[str, Any], str, Path],
-) -> None:
+def test_a_cpu_slow_in_half_is_reported_first(comparison: tuple[dict[str, Any], str, Path]) -> None:
     document, said, _ = comparison
     (slow,) = {launch["effective"]["bf16_instructions"] is False for launch in document["launches"]}
     text = "no instructions for bf16, so in half (ddp_o1, ddp_o2, ddp_o3, apex_ddp_o1, apex_ddp_o2, apex_ddp_o3) a step"
@@ -106,9 +104,7 @@ def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Pa
     assert stored["files"]["steps.parquet"]["rows"] == (2 + 8 * 2) * (WARMUP + ITERS)
 
 
-def test_every_step_of_every_rank_is_there_and_adds_up(
-    comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path
-) -> None:
+def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path) -> None:
     """A launch that others held up between its last mark and the wall clock is done again, once."""
     document, _, path = comparison
     steps = pd.read_parquet(path / "steps.parquet")

@@ -89,9 +89,7 @@ def until(torchrun: str, tmp_path: Path) -> Callable[..., tuple[Outcome, list[in
         pytest.param("host", "killed", None, marks=pytest.mark.slow),
     ],
 )
-def test_a_launch_by_torchrun_that_breaks_leaves_nobody(
-    until: Callable[..., Any], fault: str, status: str, first: int | None
-) -> None:
+def test_a_broken_torchrun_leaves_nobody(until: Callable[..., Any], fault: str, status: str, first: int | None) -> None:
     def break_it(host: WorkerHost, pid: int) -> None:
         if fault == "host":
             host.process.kill()

@@ -59,7 +59,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(regressed: Path, command
     assert done.stderr.count("\n") == 1 and "No space left on device" in done.stderr
 
 
-def test_what_no_verb_foresaw_is_one_line(
+def test_unforeseen_errors(
     regressed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*about: Any) -> None:
@@ -74,9 +74,7 @@ def test_what_no_verb_foresaw_is_one_line(
     assert json.loads(said.out)["exit_code"] == 1
 
 
-def test_a_label_with_a_byte_that_is_no_text_can_be_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_label_of_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
     monkeypatch.chdir(tmp_path)
     runs = [write_run(tmp_path / "results", [DDP], label="night \udcff", host="h\udcff") for _ in range(2)]

@@ -123,9 +123,7 @@ WRONG: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("change", "says"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_refused(
-    change: Callable[[str], str], says: tuple[str, ...], bench: Bench, tmp_path: Path
-) -> None:
+def test_wrong_files(change: Callable[[str], str], says: tuple[str, ...], bench: Bench, tmp_path: Path) -> None:
     source = change(MLP)
     assert source != MLP
     (tmp_path / "mine.py").write_text(source)
@@ -151,9 +149,7 @@ def test_a_wrong_file_is_refused(
     ],
     ids=" ".join,
 )
-def test_what_a_workload_cannot_have_is_refused(
-    asked: tuple[str, ...], says: tuple[str, ...], bench: Bench, tmp_path: Path
-) -> None:
+def test_wrong_settings(asked: tuple[str, ...], says: tuple[str, ...], bench: Bench, tmp_path: Path) -> None:
     for name in ("mlp", "resnet101"):
         (tmp_path / f"{name}.py").write_text(MLP)
     code, _, line = bench("run", *asked, *SMALL, "--out", tmp_path / "out")
@@ -192,7 +188,7 @@ TRIED: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("change", "says"), TRIED.values(), ids=TRIED)
-def test_what_cannot_be_trained_is_refused(
+def test_untrainable(
     change: Callable[[str], str], says: tuple[str, ...], run_here: CommandLine, tmp_path: Path
 ) -> None:
     source = change(MLP)
@@ -216,9 +212,7 @@ def test_what_cannot_be_trained_is_refused(
     ],
     ids=["unused", "contradicted", "ragged"],
 )
-def test_a_setting_that_is_not_obeyed_fails_the_launch(
-    change: Callable[[str], str], says: str, run_here: CommandLine, tmp_path: Path
-) -> None:
+def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(change(MLP))
     done = run_here(
         "run", "--workload", str(tmp_path / "mine.py"), *SMALL, "--no-parity", "--out", str(tmp_path / "out")

@@ -127,9 +127,7 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
         ("memory", lambda rows: rows[0].update(used_mib=0.0), "1 figures are 0 or less"),
     ],
 )
-def test_rows_that_break_a_law_are_found(
-    run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any], says: str
-) -> None:
+def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any], says: str) -> None:
     rewritten(run, name, change)
     assert any(says in line for line in check.findings(str(run))), check.findings(str(run))
 
@@ -242,9 +240,7 @@ def test_a_flipped_bit_or_a_cut_is_never_accepted(pristine: Path, data: st.DataO
 
 @FUZZ
 @given(data=st.data(), name=st.sampled_from(["steps.parquet", "memory.parquet"]))
-def test_a_damaged_table_of_an_incomplete_run_is_refused_or_harmless(
-    pristine: Path, data: st.DataObject, name: str
-) -> None:
+def test_a_damaged_table_of_an_incomplete_run(pristine: Path, data: st.DataObject, name: str) -> None:
     """Its tables may be younger than its run.json, so that their seals say nothing; their pages have checksums."""
     whole = read(str(pristine))
     with damaged(pristine, data, name) as copy:
@@ -313,9 +309,7 @@ WORDS = st.one_of(st.sampled_from(["", *OPTIONS.split()]), st.text(max_size=8))
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=st.lists(WORDS, max_size=6))
-def test_any_command_line_is_answered_without_a_traceback(
-    tmp_path_factory: pytest.TempPathFactory, words: list[str]
-) -> None:
+def test_any_command_line_gives_no_traceback(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
     """In a folder without runs; one that would really measure is refused by an output folder that cannot be."""
     if words[:1] == ["run"]:
         words = [*words, "--out", "/proc/x"]
@@ -354,9 +348,7 @@ TOML = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=6).
     ),
     head=st.sampled_from(["[tool.bench.gate]\n", "[tool]\nbench = 3\n", "[[tool.bench.gate]]\n", ""]),
 )
-def test_any_toml_is_taken_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], head: str
-) -> None:
+def test_any_toml_gives_at_most_one_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str], head: str) -> None:
     """As thresholds, which are read before anything else: what is taken is a rule, and then there is no such run."""
     file = tmp_path_factory.getbasetemp() / "gate.toml"
     file.write_bytes((head + "\n".join(lines)).encode(errors="surrogatepass"))

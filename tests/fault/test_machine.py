@@ -64,9 +64,7 @@ def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat() == before
 
 
-def test_without_memory_to_share_a_launch_has_no_beats_and_is_none_the_worse(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launch_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> int:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
@@ -119,9 +117,7 @@ def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: 
     assert {run.name for run in tmp_path.iterdir()} == {first.id, second.id}
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a read-only file system answers; a test may not rely on permissions, which do not hold for root."""
 
     def refuse(*_: Any, **__: Any) -> None:

@@ -100,9 +100,7 @@ def test_a_fault_is_told_and_nobody_is_left(
 @pytest.mark.parametrize(
     "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("exception", "stop"))]
 )
-def test_what_was_measured_before_the_failure_is_kept(
-    planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str
-) -> None:
+def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Callable[..., Executed], fault: str) -> None:
     host, file = planted
     file.write_text(json.dumps({"phase": "measured", "fault": fault, "rank": 1}))
     try:
@@ -176,9 +174,7 @@ def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable
 
 
 @pytest.mark.slow
-def test_a_host_that_is_killed_fails_its_launch_and_another_one_takes_over(
-    execute: Callable[..., Executed], tmp_path: Path
-) -> None:
+def test_a_killed_host_fails_its_launch_and_is_replaced(execute: Callable[..., Executed], tmp_path: Path) -> None:
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
         host.wait_until_ready()
         pids: list[int] = []
@@ -206,9 +202,7 @@ def test_a_host_that_is_killed_fails_its_launch_and_another_one_takes_over(
 
 
 @pytest.mark.slow
-def test_a_host_that_is_stopped_is_ended(
-    execute: Callable[..., Executed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_host(execute: Callable[..., Executed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "HOST_SILENCE_S", 6.0)
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
         host.wait_until_ready()

@@ -15,16 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standin.processes import (
-    command,
-    document_of,
-    family,
-    nobody_left,
-    not_locked,
-    ranks_of,
-    start,
-    wait_for,
-)
+from standin.processes import command, document_of, family, nobody_left, not_locked, ranks_of, start, wait_for
 
 from bench import cli
 from bench.runs.check import findings
@@ -49,9 +40,7 @@ def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_after_a_sigkill_of_everything_the_run_is_resumed_and_nothing_done_twice(
-    killed: Path, repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not_locked()
     (path,) = killed.iterdir()
     before = document_of(killed)
@@ -126,9 +115,7 @@ def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp
     [(victim, signal.SIGKILL) for victim in ("supervisor", "host", "rank", "sampler")]
     + [(victim, signal.SIGSTOP) for victim in ("host", "rank", "sampler")],
 )
-def test_nobody_is_left_whoever_is_killed(
-    repository: Path, tmp_path: Path, victim: str, number: signal.Signals
-) -> None:
+def test_nobody_is_left(repository: Path, tmp_path: Path, victim: str, number: signal.Signals) -> None:
     """The supervisor is not among those that are stopped: a run that somebody stops waits until it is continued."""
     running = start(
         repository, tmp_path, "--scenario", "ddp,single", "--iters", "60", "--no-parity", "--stall-timeout", "5"
@@ -244,9 +231,7 @@ def small_files() -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_in_one_line_and_what_was_there_is_whole(
-    repository: Path, tmp_path: Path, small_files: Callable[[], None]
-) -> None:
+def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[], None]) -> None:
     running = start(
         repository, tmp_path, "--scenario", "single", "--iters", "3", "--launches", "40", preexec_fn=small_files
     )
@@ -288,9 +273,7 @@ def greedy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_largest_batch_is_found_and_running_out_of_memory_is_no_failure(
-    repository: Path, tmp_path: Path, greedy: Path
-) -> None:
+def test_the_largest_batch_is_found(repository: Path, tmp_path: Path, greedy: Path) -> None:
     out = tmp_path / "out"
     running = start(repository, out, "--scenario", str(greedy), "--nproc", "1", "--find-batch", "--json")
     said, shown = running.communicate(timeout=250)

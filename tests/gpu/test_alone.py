@@ -17,10 +17,7 @@ from conftest import Executed
 
 from bench.machine.nvml import Nvml
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 FREE_AGAIN_S = 10.0
 CONTEXT_MIB = 200.0
@@ -128,9 +125,7 @@ def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
     return {uuid: float(level or 0.0) for uuid, level in levels.items()}
 
 
-def test_out_of_memory_is_oom_and_the_memory_is_free_soon(
-    launch: Callable[..., Executed], gpus: tuple[str, ...]
-) -> None:
+def test_oom_frees_the_memory_soon(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     before = occupied(gpus[:1])
     done = launch(GREEDY, devices=gpus[:1])
     assert done.outcome.status == "oom", done.outcome

@@ -23,10 +23,7 @@ from bench.plan import launches
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 GLOO = """
 import sys, time
@@ -129,9 +126,7 @@ def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
             assert ran["apex_kernels"] == (find_spec("amp_C") is not None)
 
 
-def test_data_parallel_has_the_gradients_of_accumulated_chunks(
-    on_gpu: Callable[..., Executed], gpus: tuple[str, ...]
-) -> None:
+def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     """With TF32 off, fp32 within 1e-5 of one process that accumulates the same chunks on the first GPU."""
     if len(gpus) < 2:
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")

@@ -16,10 +16,7 @@ from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
 def whole_run(

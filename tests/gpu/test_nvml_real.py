@@ -23,10 +23,7 @@ from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 from bench.sample.attribution import match_probe
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 SECONDS = 10.0
 """How long energy and power are compared: for ten of the seconds that a driver averages power over."""
@@ -134,9 +131,7 @@ def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: 
     assert rank.reserved_mib < memory[-1]["used_mib"] < rank.reserved_mib + 2000
 
 
-def test_memory_of_a_process_is_what_nvidia_smi_says_in_the_same_second(
-    gpu: nvml.Gpu, rank: Rank, tmp_path: Path
-) -> None:
+def test_memory_agrees_with_nvidia_smi(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
     _, memory, _ = sampled(tmp_path, gpu, rank, 1.0)
     by_smi = dict(map(tuple, smi(gpu.uuid, "compute-apps", "pid,used_memory")))
     if str(rank.pid) not in by_smi:

@@ -11,10 +11,7 @@ from conftest import ON_GPU, Executed, executor
 
 from bench.sites.local import WorkerHost
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 DDP_LOGS = 12
 """Warm-up steps until torch DDP's logger, which waits for its events in the first ten, is over."""
@@ -84,12 +81,7 @@ def watched(
     def once(scenario: str) -> Executed:
         if scenario not in done:
             devices = gpus[:1] if scenario in ALONE else gpus
-            options = ON_GPU | {
-                "devices": devices,
-                "replicas": len(devices),
-                "impl": "native",
-                "warmup": DDP_LOGS,
-            }
+            options = ON_GPU | {"devices": devices, "replicas": len(devices), "impl": "native", "warmup": DDP_LOGS}
             done[scenario] = run(strict(scenario), **options)
         found = done[scenario]
         assert found.outcome.status == "ok", f"{found.outcome.reason}\n{found.log()[-3000:]}"
@@ -116,11 +108,8 @@ def test_levels_run_in_fp16(watched: Callable[[str], Executed], gpus: tuple[str,
     """By the table of apex's documented properties, read off the live objects after the steps."""
     ran = watched(f"ddp_{level.lower()}").results[0]["effective"]
     half, full = {"float16"}, {"float32"}
-    weights, norms, updated = {
-        "O1": (full, full, full),
-        "O2": (half | full, full, full),
-        "O3": (half, half, half),
-    }[level]
+    of = {"O1": (full, full, full), "O2": (half | full, full, full), "O3": (half, half, half)}
+    weights, norms, updated = of[level]
     assert ran["precision"] == level and ran["precision_impl"] == "native"
     assert ran["compute_dtypes"] == ["float16"]
     assert (set(ran["parameter_dtypes"]), set(ran["batch_norm_dtypes"])) == (weights, norms)
@@ -135,9 +124,7 @@ def test_levels_run_in_fp16(watched: Callable[[str], Executed], gpus: tuple[str,
     assert (ran["backend"], ran["world_size"]) == ("nccl", len(gpus))
 
 
-def test_nccl_at_a_world_size_of_one(
-    watched: Callable[[str], Executed], on_gpu: Callable[..., Executed], gpus: tuple[str, ...]
-) -> None:
+def test_nccl_alone(watched: Callable[[str], Executed], on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     done = watched("ddp") if len(gpus) == 1 else on_gpu("ddp", devices=gpus[:1])
     ran = done.results[0]["effective"]
     assert (ran["backend"], ran["world_size"], ran["device"]["uuid"]) == ("nccl", 1, gpus[0])

@@ -120,9 +120,7 @@ def test_the_replicate_is_the_launch() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "steps", "launches"), [(1, 3, 1), (3, 3, 1), (1, 30, 1), (4, 5, 1), (1, 3, 2)])
-def test_throughput_is_the_global_batch_over_the_median_step_whatever_else_there_is(
-    ranks: int, steps: int, launches: int
-) -> None:
+def test_throughput_is_the_global_batch_over_the_median_step(ranks: int, steps: int, launches: int) -> None:
     numbers = range(launches)
     rows = [row for number in numbers for row in steps_of(number, "ddp", *([[250.0] * steps] * ranks), repeat=number)]
     table = summarised(*(launch(number, "ddp") for number in numbers), steps=rows)
@@ -264,12 +262,7 @@ def test_the_published_values_are_those_of_the_blog_post() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "shown"),
-    [
-        (12, (0, 2, 4, 7, 9)),
-        (80, (0, 16, 32, 48, 64)),
-        (81, (0, 20, 40, 60, 80)),
-        (200, (0, 20, 40, 60, 80)),
-    ],
+    [(12, (0, 2, 4, 7, 9)), (80, (0, 16, 32, 48, 64)), (81, (0, 20, 40, 60, 80)), (200, (0, 20, 40, 60, 80))],
 )
 def test_the_iterations_shown_are_the_published_ones_where_the_run_has_them(steps: int, shown: tuple[int, ...]) -> None:
     assert published.iterations(steps) == shown

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKERS = (
-    ["ruff", "check", "."],
-    ["ruff", "format", "--check", "."],
-    ["mypy"],
-    ["importlinter.cli", "lint"],
-)
+CHECKERS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["importlinter.cli", "lint"])
 
 
 def check(folder: Path, command: list[str]) -> str:

@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.records import PROBE_MIB
-from bench.sample.attribution import (
-    Attributed,
-    Before,
-    Known,
-    Listing,
-    attribute,
-    match_probe,
-    same_process,
-)
+from bench.sample.attribution import Attributed, Before, Known, Listing, attribute, match_probe, same_process
 from bench.sample.namespaces import rank_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,9 +168,7 @@ def test_no_pid_or_two_that_fit_are_no_answer() -> None:
         (11, 11, (11, 11), False),
     ],
 )
-def test_nspid_tells_the_same_process_in_two_namespaces(
-    rank: int, listed: int, nspid: tuple[int, ...], same: bool
-) -> None:
+def test_the_same_process_in_two_namespaces(rank: int, listed: int, nspid: tuple[int, ...], same: bool) -> None:
     assert same_process(rank, listed, nspid) is same
 
 

@@ -11,16 +11,7 @@ from standin.documents import document
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, reserved_mib
-from bench.plan.batch_search import (
-    KEPT_FREE,
-    MOST,
-    Try,
-    expected_batch,
-    expected_s,
-    next_batch,
-    outcome,
-    predicted_mib,
-)
+from bench.plan.batch_search import KEPT_FREE, MOST, Try, expected_batch, expected_s, next_batch, outcome, predicted_mib
 from bench.runs.document import RankRecord
 from bench.runs.writer import RunWriter
 
@@ -48,9 +39,7 @@ def test_a_search_without_end_is_ended() -> None:
     first=st.integers(1, 600),
     wrong=st.floats(0.3, 3.0, allow_nan=False),
 )
-def test_with_an_expectation_however_wrong_the_largest_is_found(
-    largest: int, unit: int, first: int, wrong: float
-) -> None:
+def test_a_wrong_expectation_does_no_harm(largest: int, unit: int, first: int, wrong: float) -> None:
     tries: dict[int, bool] = {}
     while (batch := next_batch(tries, unit, first, wrong * largest if len(tries) > 1 else None)) is not None:
         assert batch not in tries and batch % unit == 0 and batch > 0
@@ -119,9 +108,7 @@ def rank(allocator: dict[str, float] | None) -> RankRecord:
         (None, None, None, "it trains, but neither the driver nor torch reports how much memory it leaves free"),
     ],
 )
-def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
-    used_mib: float | None, reserved: float | None, peak_mib: float | None, why_not: str | None
-) -> None:
+def test_outcomes(used_mib: float | None, reserved: float | None, peak_mib: float | None, why_not: str | None) -> None:
     ranks = [rank(None if reserved is None else {"max_reserved_mib.a": reserved})]
     record = SimpleNamespace(status="ok", reason=None, ranks=ranks)
     memory = [{"device": "a", "t_ns": 1, "used_mib": used_mib}]
@@ -131,9 +118,7 @@ def test_a_batch_is_judged_by_the_larger_of_what_the_driver_and_torch_tell(
     assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
 
 
-def test_a_search_that_cannot_know_what_is_free_fails_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unknown_free_memory_fails_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = Device(monkeypatch, tmp_path, None, 10.0)
     one = Try(global_batch=128, why_not="nobody tells", throughput_per_s=1.0)
     monkeypatch.setattr(batch_search, "_try_batch", lambda *arguments: (SimpleNamespace(status="ok", reason=None), one))
@@ -180,18 +165,14 @@ class Device:
         return dict(self.run.writer.document.batch_search.scenarios)
 
 
-def test_without_a_budget_the_search_goes_on_until_the_largest_is_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_search_without_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = Device(monkeypatch, tmp_path, None, 10.0)
     found = device.search()
     assert device.tried[:3] == [128, 256, 636]
     assert [(one.largest, one.too_large, one.stopped_by) for one in found.values()] == [(636, 637, None)] * 2
 
 
-def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_budget_is_shared_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = Device(monkeypatch, tmp_path, 50.0, 10.0)
     first, second = device.search().values()
     assert (first.tries, second.tries) == (2, 3), "25 s and then the 30 s that are left"
@@ -199,9 +180,7 @@ def test_a_budget_is_shared_and_no_try_begins_that_would_end_after_it(
     assert (first.largest, first.too_large) == (256, None)
 
 
-def test_a_scenario_has_one_try_at_least_and_a_failure_ends_its_search(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_try_at_least_and_a_failure_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [one.tries for one in Device(monkeypatch, tmp_path, 1.0, 10.0).search().values()] == [1, 1]
     found = Device(monkeypatch, tmp_path, None, 10.0, breaks_at=200).search()["a"]
     assert (found.largest, found.failed, found.stopped_by) == (128, True, "failure")

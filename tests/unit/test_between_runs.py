@@ -220,9 +220,7 @@ def test_memory_that_was_measured_in_another_way_is_another_figure(base: Digest,
         ([20000.0], [30000.0] * 5, 1, "too few launches"),
     ],
 )
-def test_memory_without_scatter_is_no_proof(
-    base_mib: list[float], new_mib: list[float], processes: int, verdict: str
-) -> None:
+def test_memory_without_scatter(base_mib: list[float], new_mib: list[float], processes: int, verdict: str) -> None:
     found = of_memory(base_mib, new_mib, processes)
     assert found.verdict == verdict
     if found.low is not None and found.high is not None and found.ratio is not None:
@@ -250,9 +248,7 @@ def test_memory_has_words_of_its_own(base: Digest, new: Digest) -> None:
         (None, "same", NOT_COMPARABLE, None),
     ],
 )
-def test_numerics_are_better_or_worse(
-    base: Digest, new: Digest, before: str | None, after: str, verdict: str, change: str | None
-) -> None:
+def test_numerics(base: Digest, new: Digest, before: str | None, after: str, verdict: str, change: str | None) -> None:
     base["scenarios"][0]["parity"], new["scenarios"][0]["parity"] = before, after
     row = rows(between_runs.runs(base, new))["ddp", "loss_parity"]
     assert (row.base, row.new, row.verdict, row.change) == (before, after, verdict, change)

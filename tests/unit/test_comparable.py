@@ -111,9 +111,7 @@ def test_a_gpu_is_not_compared_with_a_cpu(base: Digest, new: Digest) -> None:
         ("power_limit_w", [300.0, 300.0], [300.0, 250.0], "power limit (W): 300, 300 against 250, 300"),
     ],
 )
-def test_other_conditions_are_a_warning(
-    base: Digest, new: Digest, name: str, ours: Any, theirs: Any, said: str
-) -> None:
+def test_other_conditions_warn(base: Digest, new: Digest, name: str, ours: Any, theirs: Any, said: str) -> None:
     base["conditions"][name], new["conditions"][name] = ours, theirs
     assert obstacles(base, new) == []
     assert differences(base, new) == [said]

@@ -123,9 +123,7 @@ def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_what_is_grave_stands_out_on_a_terminal_that_has_colours(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grave_lines_have_a_colour(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in ({"TERM": "xterm"} | settings).items():
         monkeypatch.setenv(name, value)
@@ -143,9 +141,7 @@ def test_what_is_grave_stands_out_on_a_terminal_that_has_colours(
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_help_has_room_on_a_terminal_of_80_columns(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     for width in (80, 200):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -163,9 +159,7 @@ def test_the_first_help_has_room_too() -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("--gpu", "--gpus"), ("--launch=3", "--launches"), ("--xyzzy", "")])
-def test_an_option_that_there_is_not_is_answered_with_the_closest(
-    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_option_gets_the_closest(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", typed]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and typed in line
@@ -194,9 +188,7 @@ def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> N
         "--setting momentum=0.5 --setting classes=10",
     ],
 )
-def test_the_next_run_that_is_named_measures_the_same_work(
-    asked: str, driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_run_is_the_same(asked: str, driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``driver``: whether there is one, which is broken."""
     monkeypatch.setattr(nvml, "driver_present", lambda: driver)
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([], "it is broken; mend it"))

@@ -128,13 +128,7 @@ def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
     assert "their_package" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "no_such_module",
-        "no_such_package.module",
-    ],
-)
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
 def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(install: Install, module: str) -> None:
     install({"ghost": module}, {})
     for call in (lambda: discover.resolve("ghost"), lambda: discover.load("ghost", discover.names()["ghost"])):
@@ -143,9 +137,7 @@ def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(instal
 
 
 @pytest.mark.parametrize("module", ["their_module", "their_package.deep"])
-def test_a_package_that_a_finder_of_its_own_brings_is_found(
-    install: Install, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editable_package(install: Install, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``pip install -e`` makes it: the metadata is on the path, and the source is not."""
     source = tmp_path / "source"
     file = source / f"{module.replace('.', '/')}.py"
@@ -214,9 +206,7 @@ def test_a_syntax_error_is_named_with_file_and_line(tmp_path: Path) -> None:
     assert "SyntaxError" in error.problem
 
 
-def test_a_syntax_error_in_a_helper_is_not_put_on_a_line_of_the_scenario(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_syntax_error_in_a_helper_is_named_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     helper = scenario_file(tmp_path, "\n" * 6 + "x = = 1\n", "broken_helper")
     file = scenario_file(tmp_path, "'''Mine.'''\nimport broken_helper\n")

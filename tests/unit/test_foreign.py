@@ -52,12 +52,9 @@ def test_a_process_is_refused_with_its_pid_name_and_memory(driver: Driver) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
-    [(f"value {B} used {501 * MIB}", "501 MiB occupied"), (f"value {B} utilisation 6", "6 % busy")],
+    ("line", "told"), [(f"value {B} used {501 * MIB}", "501 MiB occupied"), (f"value {B} utilisation 6", "6 % busy")]
 )
-def test_a_gpu_whose_processes_cannot_be_seen_is_told_by_its_memory_or_its_load(
-    driver: Driver, line: str, told: str
-) -> None:
+def test_hidden_processes_show_in_memory_or_load(driver: Driver, line: str, told: str) -> None:
     driver.write(*TWO_GPUS, line)
     assert told in refused(driver)
 
@@ -87,11 +84,7 @@ def run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProces
 def bench_run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | driver.environment() | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "bench", "run", *options],
-        cwd=here,
-        env=environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "bench", "run", *options], cwd=here, env=environment, capture_output=True, text=True
     )
 
 
@@ -113,9 +106,7 @@ def test_a_gpu_of_another_run_is_refused_with_the_name_of_that_run(driver: Drive
     assert done.stderr.count("\n") == 1
 
 
-def test_who_is_on_a_gpu_is_looked_at_once_its_lock_is_held_also_for_a_run_that_is_resumed(
-    driver: Driver, tmp_path: Path
-) -> None:
+def test_a_gpu_is_checked_under_its_lock_also_on_resume(driver: Driver, tmp_path: Path) -> None:
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
     found = discover.load(*discover.resolve("ddp"))
     request = request_for((found,), device="cuda", devices=(B,), replicas=1)

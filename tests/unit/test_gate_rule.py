@@ -376,9 +376,7 @@ def test_verdicts_about_simulated_nights(simulation: Any, shared: bool) -> None:
     assert early.false == 0 and early.caught[0.10] == early.nights
 
 
-def test_the_simulation_fails_a_gate_that_cries_wolf_and_one_that_sleeps(
-    simulation: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_simulation_fails_wrong_gates(simulation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for level, passed in ((0.5, [False, True, True]), (1.0 - 1e-9, [True, False, False])):
         monkeypatch.setattr(simulation, "Rule", functools.partial(Rule, level=level))
         late, _ = simulation.simulate(False, 1, 7)

@@ -81,9 +81,7 @@ def test_a_part_gets_what_is_left_by_those_to_come_and_no_more_than_it_may_have(
 
 
 @given(takes=st.lists(st.floats(0.0, 1.0), min_size=10, max_size=10), total_s=st.floats(10.0, 2000.0))
-def test_parts_that_keep_their_limits_never_take_more_than_the_budget(
-    pack: Any, acceptance: Any, takes: list[float], total_s: float
-) -> None:
+def test_the_budget_holds(pack: Any, acceptance: Any, takes: list[float], total_s: float) -> None:
     clock = Clock()
     budget = acceptance.Budget(total_s=total_s, reserve_s=10.0, clock=clock)
     for number, (part, share) in enumerate(zip(pack.PARTS, takes, strict=True)):
@@ -116,9 +114,7 @@ def test_the_least_time_is_that_in_which_the_fewest_steps_fit(acceptance: Any, s
 
 
 @given(step_s=st.floats(0.03, 0.5), first_s=st.floats(0.5, 20.0), look_s=st.floats(3.0, 40.0))
-def test_a_part_is_begun_with_the_time_that_it_needs_or_not_at_all(
-    pack: Any, acceptance: Any, step_s: float, first_s: float, look_s: float
-) -> None:
+def test_parts_begin_with_enough_time(pack: Any, acceptance: Any, step_s: float, first_s: float, look_s: float) -> None:
     """At whatever speed the probe finds, each part having used all that it was given: half-done ones show nothing."""
     clock = Clock()
     made = pack.Acceptance(
@@ -220,9 +216,7 @@ def compared(low: float, high: float, **more: Any) -> dict[str, Any]:
         (compared(1.0, 1.0, ratio=None, interval_95=None), "not shown"),
     ],
 )
-def test_a_bound_that_noise_has_missed_is_not_shown_and_a_ratio_beyond_it_has_failed(
-    acceptance: Any, document: dict[str, Any], verdict: str
-) -> None:
+def test_verdicts_on_bounds(acceptance: Any, document: dict[str, Any], verdict: str) -> None:
     first, rounds = acceptance.of_comparison("overhead", "the step", document)
     assert first.verdict == verdict
     assert rounds.verdict == "passed"
@@ -320,9 +314,7 @@ def test_a_run_on_a_gpu_passes_as_it_should(acceptance: Any) -> None:
         ("computed in fp16", lambda run: run["launches"][1]["effective"].update(scaler=None)),
     ],
 )
-def test_whatever_is_wrong_with_a_run_fails_its_check_and_no_other(
-    acceptance: Any, what: str, plant: Callable[[dict[str, Any]], None]
-) -> None:
+def test_a_fault_fails_its_check_alone(acceptance: Any, what: str, plant: Callable[[dict[str, Any]], None]) -> None:
     run = a_run()
     plant(run)
     failed = [
@@ -338,9 +330,7 @@ def test_what_was_not_held_against_the_reference_has_not_passed(acceptance: Any)
     assert (check.verdict, check.why) == ("not shown", "ddp_o1: the loss scaler skipped the first step")
 
 
-def test_of_scenarios_that_were_ended_what_was_done_is_judged(
-    pack: Any, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ended_scenarios_are_judged(pack: Any, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_run(tmp_path / "run", [DDP], complete=False)
 
     def ended(*arguments: Any, **more: Any) -> None:
@@ -463,16 +453,7 @@ def quick(pack: Any, patch: pytest.MonkeyPatch, *broken: str) -> list[str]:
 
         return do
 
-    names = (
-        "doctor",
-        "examine",
-        "examine_speed",
-        "scenarios",
-        "against_handwritten",
-        "tests",
-        "instruments",
-        "batch",
-    )
+    names = ("doctor", "examine", "examine_speed", "scenarios", "against_handwritten", "tests", "instruments", "batch")
     for name in names:
         patch.setattr(pack.Acceptance, name, part(name))
     patch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
@@ -491,9 +472,7 @@ A_GPU = nvml.Gpu(
 )
 
 
-def test_without_a_gpu_one_line_says_so_and_the_rest_is_still_checked(
-    pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_gpu(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([], "no driver; install it, or use --device cpu"))
     called = quick(pack, monkeypatch)
     assert pack.main(["--out", str(tmp_path / "out")]) == 12
@@ -505,9 +484,7 @@ def test_without_a_gpu_one_line_says_so_and_the_rest_is_still_checked(
     assert "no driver" in (tmp_path / "out" / "acceptance.md").read_text()
 
 
-def test_a_gpu_in_use_by_others_is_left_alone(
-    pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_busy(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called = quick(pack, monkeypatch)
 
     def refuse(*about: Any, **more: Any) -> None:
@@ -522,9 +499,7 @@ def test_a_gpu_in_use_by_others_is_left_alone(
     assert called == ["doctor", "scenarios"]
 
 
-def test_all_parts_in_order_and_one_that_breaks_takes_no_other_with_it(
-    pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_broken_part_does_not_stop_the_others(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called = quick(pack, monkeypatch, "tests")
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
     assert pack.main(["--out", str(tmp_path / "out")]) == 1
@@ -535,9 +510,7 @@ def test_all_parts_in_order_and_one_that_breaks_takes_no_other_with_it(
     assert found["about"]["GPU"] == A_GPU.name and not found["rehearsal"]
 
 
-def test_a_driver_too_old_and_a_batch_too_large_are_told_with_their_remedy(
-    pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_old_driver_and_a_large_batch(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: dict[str, dict[str, Any]] = {
         "look": {"problem": "RuntimeError: The NVIDIA driver on your system is too old (found 11040)", "cuda": "12.8"}
     }
@@ -573,9 +546,7 @@ class Planned(Exception):
     """A benchmark has read its options and asks for its launch."""
 
 
-def test_every_command_on_a_gpu_is_one_that_its_program_takes(
-    pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_commands_are_accepted(pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What is asked for is checked by the programs' own parsers; what they answer is made up."""
     import importlib
 
@@ -659,9 +630,7 @@ def test_every_command_on_a_gpu_is_one_that_its_program_takes(
     assert "communication between GPUs (not applicable here): one GPU was chosen" in page
 
 
-def test_a_gpu_that_lets_in_one_process_at_a_time_is_given_no_second(
-    pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_exclusive_mode(pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock()
     made = pack.Acceptance(
         options=pack.parse(["--out", str(tmp_path)]),
@@ -749,9 +718,7 @@ def test_a_wrong_request_is_one_line_and_nothing_is_written(
         (None, [], "unknown: not a git checkout, and --commit was not given"),
     ],
 )
-def test_the_commit_is_gits_or_that_of_whom_the_copy_was_sent(
-    pack: Any, git: dict[str, Any] | None, told: list[str], commit: str
-) -> None:
+def test_the_commit_of_a_copy(pack: Any, git: dict[str, Any] | None, told: list[str], commit: str) -> None:
     host = {"git": git, "python": "3", "cpu": "c", "cores_usable": 1, "container": None, "utc": "now"}
     about = pack.circumstances(pack.parse(["--out", "x", *told]), (), {}, pack.TINY, host)
     assert about["commit"] == commit
@@ -766,9 +733,7 @@ def started(pack: Any, tmp_path: Path) -> Any:
     return pack.Acceptance(options=options, out=str(tmp_path), budget=budget, sizes=pack.TINY)
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
-    pack: Any, started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_command_is_ended_with_its_children(pack: Any, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "ENDING_S", 0.5)
     program = (
         "import os, signal, subprocess, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"

@@ -81,9 +81,7 @@ def sources(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("listed", [(), (f"process {A} 11 0",)], ids=["not listed", "listed with 0 bytes"])
-def test_in_a_container_the_level_of_its_device_tells_a_rank(
-    listed: tuple[str, ...], start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_device_level_in_a_container(listed: tuple[str, ...], start: Callable[..., Sampling], driver: Driver) -> None:
     levels = (f"value {A} used {600 * MIB}", f"value {B} used {500 * MIB}")
     driver.write(*TWO_GPUS, *levels)
     run = start(nested=True)
@@ -97,9 +95,7 @@ def test_in_a_container_the_level_of_its_device_tells_a_rank(
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta"), (12, B, 256.0, "nvml_device_delta")}
 
 
-def test_what_was_before_the_launch_is_known_when_it_begins_however_slow_the_driver_is(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_slow_driver_gives_the_level_before_the_launch(start: Callable[..., Sampling], driver: Driver) -> None:
     slow = "delay_all_us 100000"
     driver.write(*TWO_GPUS, slow, f"value {A} used {600 * MIB}")
     run = start(nested=True)
@@ -112,9 +108,7 @@ def test_what_was_before_the_launch_is_known_when_it_begins_however_slow_the_dri
     assert run.findings["foreign"] == []
 
 
-def test_what_was_before_a_launch_that_is_watched_too_late_is_unknown(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_the_level_is_unknown_if_watched_too_late(start: Callable[..., Sampling], driver: Driver) -> None:
     driver.write(*TWO_GPUS, f"value {A} used {1624 * MIB}", f"process {A} 100011 {1024 * MIB}")
     run = start(nested=True)
     run.sampler.begin(0)
@@ -130,9 +124,7 @@ def test_what_was_before_a_launch_that_is_watched_too_late_is_unknown(
     assert run.findings["foreign"] == []
 
 
-def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_and_are_reported(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_an_earlier_process_makes_the_rank_unavailable(start: Callable[..., Sampling], driver: Driver) -> None:
     there = (f"process {A} {BUSY} {300 * MIB}", f"value {A} used {900 * MIB}", f"name trainer {BUSY} 0")
     driver.write(*TWO_GPUS, *there)
     run = start(nested=True)
@@ -150,9 +142,7 @@ def test_host_pids_of_a_process_that_was_there_before_make_the_rank_unavailable_
     ]
 
 
-def test_a_process_that_comes_during_the_launch_is_noticed_with_its_peak(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], driver: Driver) -> None:
     run = start(nested=False)
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.until_begun()
@@ -164,9 +154,7 @@ def test_a_process_that_comes_during_the_launch_is_noticed_with_its_peak(
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
 
 
-def test_a_foreign_process_whose_name_is_no_utf_8_is_told_without_it(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_foreign_name_that_is_not_utf_8(start: Callable[..., Sampling], driver: Driver) -> None:
     nobody = 2**31 - 2
     driver.write(*TWO_GPUS, f"process {A} {nobody} {MIB}", f"name jos\udce9 {nobody} 0")
     run = start(nested=False)
@@ -249,9 +237,7 @@ def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..
     assert [one["pid"] for one in run.findings["foreign"]] == [BUSY]
 
 
-def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other_goes_on(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_lost_gpu_leaves_a_gap(start: Callable[..., Sampling], driver: Driver) -> None:
     there = (f"process {A} 11 {MIB}", f"process {B} 12 {MIB}")
     driver.write(*TWO_GPUS, *there)
     run = start(nested=False)
@@ -284,9 +270,7 @@ def test_a_gpu_that_falls_off_the_bus_leaves_a_gap_with_its_reason_and_the_other
     assert (last[B]["power_w"], last[B]["reason"]) == (0.0, None)
 
 
-def test_scrambled_lists_are_dropped_counted_and_the_rank_is_unavailable(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_scrambled_lists_are_dropped_and_counted(start: Callable[..., Sampling], driver: Driver) -> None:
     run = start(nested=False)
     driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", f"process {A} 12 {MIB}", "scrambled 1")
     run.sampler.watch(0, "ddp", 0, 11, (A,))
@@ -306,9 +290,7 @@ def test_a_race_for_the_size_of_the_list_costs_no_sample(start: Callable[..., Sa
     assert sources(memory) == {(11, A, 1.0, "nvml_pid")}
 
 
-def test_figures_that_are_not_available_anywhere_are_null_with_the_reason(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_unavailable_values_are_null_with_the_reason(start: Callable[..., Sampling], driver: Driver) -> None:
     """As under Windows' WDDM and WSL2: the processes are there, and two of them share the device."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {NOT_AVAILABLE}" for pid in (11, 12)))
     run = start(nested=False)
@@ -320,9 +302,7 @@ def test_figures_that_are_not_available_anywhere_are_null_with_the_reason(
     assert all("NVML_VALUE_NOT_AVAILABLE" in row["reason"] for row in memory)
 
 
-def test_a_driver_of_200_ms_a_call_is_asked_so_seldom_that_it_stays_within_one_percent(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_slow_driver_stays_within_one_percent(start: Callable[..., Sampling], driver: Driver) -> None:
     run = start(nested=False)
     run.sampler._ready = run.sampler._receive("ready", 30) is not None
     slow = (f"process {A} 11 {MIB}", "delay_us 200000", "delay_all_us 200000")
@@ -342,9 +322,7 @@ def test_a_driver_of_200_ms_a_call_is_asked_so_seldom_that_it_stays_within_one_p
     assert "asking the driver takes" in memory[0]["reason"]
 
 
-def test_of_20_samples_a_thermal_bit_in_one_is_on_disk_and_the_counters_of_the_links_are_in_two(
-    start: Callable[..., Sampling], driver: Driver
-) -> None:
+def test_a_thermal_bit_and_link_counters(start: Callable[..., Sampling], driver: Driver) -> None:
     run = start(nested=False)
     links = (f"value {A} pcie_tx {3 << 20}", f"value {A} nvlink_rx 7")
     driver.write(*TWO_GPUS, *links, f"value {A} throttle 1", f"every {A} throttle/20 64")

@@ -41,9 +41,7 @@ class Device:
         self.told.append((f"{event} {stage}", self.held_mib))
 
 
-def test_in_a_container_a_rank_says_when_it_holds_the_probe_and_leaves_no_trace_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_probe_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_probe, "nested", lambda: True)
     device = Device(monkeypatch)
     memory_probe.show(device.tell, device, hold_s=0.0)  # type: ignore[arg-type]

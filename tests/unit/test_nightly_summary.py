@@ -163,9 +163,7 @@ def test_the_plot_has_the_rate_of_every_scenario(night: Path) -> None:
         ("never", "", 0, True),
     ],
 )
-def test_a_problem_of_a_gpu_that_is_measured_ends_the_night(
-    night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpus: str, code: int, told: bool
-) -> None:
+def test_ends(night: Path, capsys: pytest.CaptureFixture[str], stop_at: str, gpus: str, code: int, told: bool) -> None:
     doctor = str(night / "out" / "doctor.json")
     assert summary.main(["doctor", doctor, "--stop-at", stop_at, "--gpus", gpus]) == code
     said = capsys.readouterr().out

@@ -65,9 +65,7 @@ def test_a_sealed_digest_is_read_and_not_made_again(run_with_tables: Path, monke
 
 
 @pytest.mark.parametrize("spoil", ["another version", "another layout of run.json", "no digest"])
-def test_a_run_without_a_usable_digest_gets_one(
-    run_with_tables: Path, tmp_path: Path, spoil: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_digest(run_with_tables: Path, tmp_path: Path, spoil: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (before,) = nights.read(str(run_with_tables.parent)).nights
     path = Path(shutil.copytree(run_with_tables, tmp_path / "history" / run_with_tables.name))
     document = json.loads((path / "run.json").read_text())

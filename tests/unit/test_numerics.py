@@ -114,9 +114,7 @@ ten seconds for each."""
 @pytest.mark.parametrize(
     ("strategy", "level"), [*HALF, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE_HALF)]
 )
-def test_half_gradients_stay_within_the_derived_bound(
-    execute: Callable[..., Executed], strategy: str, level: str
-) -> None:
+def test_half_gradients_stay_within_the_bound(execute: Callable[..., Executed], strategy: str, level: str) -> None:
     ranks = gradients(execute, strategy, level)
     error = distance(ranks[0], reference())
     assert error < HALF_BOUND

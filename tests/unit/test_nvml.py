@@ -46,10 +46,7 @@ print(json.dumps([[dataclasses.asdict(gpu) for gpu in gpus], reason]))
 def test_gpus_are_in_pci_order_whatever_the_order_of_nvml(driver: Driver) -> None:
     far = "GPU-cccccccc-0000-0000-0000-000000000000"
     driver.write(
-        f"device {far} 1 0 0 Stand-in_C {MIB}",
-        *TWO_GPUS,
-        f"value {B} capability 90",
-        f"value {B} power_limit 350000",
+        f"device {far} 1 0 0 Stand-in_C {MIB}", *TWO_GPUS, f"value {B} capability 90", f"value {B} power_limit 350000"
     )
     gpus, reason = json.loads(driver.python(LIST))
     assert reason is None
@@ -127,9 +124,7 @@ def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver,
     assert "pip uninstall pynvml" in told
 
 
-def test_a_module_that_is_too_old_is_named_with_what_to_install(
-    driver: Driver, tmp_path: Path, repository: Path
-) -> None:
+def test_an_old_module_is_named_with_the_remedy(driver: Driver, tmp_path: Path, repository: Path) -> None:
     driver.write(*TWO_GPUS)
     (tmp_path / "pynvml.py").write_text("class NVMLError(Exception): ...\ndef _nvmlGetFunctionPointer(name): ...\n")
     told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(tmp_path,))

@@ -121,9 +121,7 @@ FP16 = {"status": "ok", "reason": None, "unit_roundoff": U_FP16}
     ("kind", "half", "unit"),
     [("fp32", None, U_BF16), ("tf32", None, U_BF16), ("fp32", FP16, U_FP16), ("bf16", FP16, U_BF16)],
 )
-def test_the_loss_may_stray_as_that_of_half_or_of_what_is_coarser(
-    kind: str, half: dict[str, Any] | None, unit: float
-) -> None:
+def test_the_bound_of_the_loss(kind: str, half: dict[str, Any] | None, unit: float) -> None:
     """``half``: what the twin was moved by. One unit that rounding switches takes one in fp32 beyond its own bound."""
     own = U_BF16 if half is None else U_FP16
     bound = ROUNDINGS * unit / own * (0.02 + own * LOSS[2])

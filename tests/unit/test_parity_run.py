@@ -86,9 +86,7 @@ def row(run: Run, scenario: str) -> dict[str, object]:
     ("scenario", "verdict"),
     [("ddp", SAME), ("ddp_o1", WITHIN_HALF), pytest.param("ddp_o2", WITHIN_HALF, marks=pytest.mark.slow)],
 )
-def test_a_recipe_in_order_is_called_so_with_its_error_and_its_bound(
-    run: Run, host: WorkerHost, tmp_path: Path, scenario: str, verdict: str
-) -> None:
+def test_a_sound_recipe(run: Run, host: WorkerHost, tmp_path: Path, scenario: str, verdict: str) -> None:
     if scenario != IN_ORDER:
         run = measured(host, tmp_path, (scenario,), **(WELL_CONDITIONED | HALF))
     found = row(run, scenario)

@@ -71,9 +71,7 @@ def test_rounds_are_interleaved_and_every_other_one_goes_backwards() -> None:
 
 
 @given(scenarios=some_scenarios, rounds=st.integers(1, 9))
-def test_every_repetition_of_every_scenario_is_done_once_and_says_the_same_in_its_job(
-    scenarios: list[Found], rounds: int
-) -> None:
+def test_every_repetition_is_planned_once(scenarios: list[Found], rounds: int) -> None:
     plan = launches(request(launches=rounds), scenarios, one_host(4))
     done = [(planned.found.name, planned.repeat) for planned in plan]
     assert sorted(done) == sorted((found.name, repeat) for found in scenarios for repeat in range(rounds))
@@ -93,9 +91,7 @@ def test_every_repetition_of_every_scenario_is_done_once_and_says_the_same_in_it
     device=st.sampled_from(["cpu", "cuda"]),
     per_rank=st.none() | st.integers(1, 512),
 )
-def test_every_scenario_trains_the_whole_global_batch_in_equal_parts(
-    scenarios: list[Found], replicas: int, device: str, per_rank: int | None
-) -> None:
+def test_equal_parts_of_the_batch(scenarios: list[Found], replicas: int, device: str, per_rank: int | None) -> None:
     batch = global_batch(None, per_rank, BUILT_IN.workload, device, scenarios, replicas)
     for planned in launches(request(replicas=replicas, global_batch=batch), scenarios, one_host(8)):
         assert planned.job.workload.global_batch == batch
@@ -106,9 +102,7 @@ def test_every_scenario_trains_the_whole_global_batch_in_equal_parts(
     ("device", "replicas", "batch"),
     [("cpu", 1, 8), ("cpu", 2, 8), ("cpu", 3, 6), ("cpu", 8, 8), ("cpu", 9, 9), ("cuda", 3, 126), ("cuda", 4, 128)],
 )
-def test_the_default_is_the_most_of_the_usual_batch_that_the_replicas_can_share(
-    device: str, replicas: int, batch: int
-) -> None:
+def test_the_default_batch_is_divisible(device: str, replicas: int, batch: int) -> None:
     assert global_batch(None, None, BUILT_IN.workload, device, ALL, replicas) == batch
 
 
@@ -224,9 +218,7 @@ def test_ranks_are_refused_where_the_processes_alone_do_not_fit(replicas: int) -
     rounds=st.integers(1, 10**6),
     free_gib=st.integers(2, 64),
 )
-def test_the_number_that_is_suggested_is_accepted(
-    scenarios: list[Found], warmup: int, iters: int, rounds: int, free_gib: int
-) -> None:
+def test_suggestions_are_accepted(scenarios: list[Found], warmup: int, iters: int, rounds: int, free_gib: int) -> None:
     asked = request(warmup=warmup, iters=iters, launches=rounds)
     try:
         check_memory(asked, scenarios, free_gib * GIB)
@@ -240,11 +232,7 @@ def test_the_number_that_is_suggested_is_accepted(
 
 @pytest.mark.parametrize(
     ("option", "changes"),
-    [
-        ("--iters", {"iters": 10**11}),
-        ("--warmup", {"warmup": 10**11}),
-        ("--launches", {"launches": 10**11}),
-    ],
+    [("--iters", {"iters": 10**11}), ("--warmup", {"warmup": 10**11}), ("--launches", {"launches": 10**11})],
 )
 def test_the_option_that_is_too_large_is_the_one_that_is_named(option: str, changes: dict[str, int]) -> None:
     with pytest.raises(RequestError) as caught:
@@ -261,9 +249,7 @@ def test_the_option_that_is_too_large_is_the_one_that_is_named(option: str, chan
         ("--image-size", None, {}),
     ],
 )
-def test_examples_are_refused_beyond_half_of_the_free_memory(
-    option: str, example_bytes: int | None, changes: dict[str, Any]
-) -> None:
+def test_examples_need_half_of_the_memory(option: str, example_bytes: int | None, changes: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
         check_examples(request(**changes), example_bytes, 16 * GIB)
     assert caught.value.option == option

@@ -231,9 +231,7 @@ def test_over_launches_energy_has_its_interval_and_the_summary_has_it_too(tmp_pa
     assert (shown.rows[0][at].text, shown.rows[0][at].small) == ("13,750", "±27%")
 
 
-def test_power_shows_the_mean_of_each_launch_and_where_it_was_held_back(
-    whole: Analysed, files: dict[str, bytes]
-) -> None:
+def test_the_power_plot(whole: Analysed, files: dict[str, bytes]) -> None:
     texts = svg_texts(files["power.svg"].decode())
     assert {"300 W", "200 W", "at its power cap", "held back by heat or protection"} <= set(texts)
     stretches = devices.throttled_stretches(whole.device)

@@ -149,9 +149,7 @@ def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: 
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
 
 
-def test_whether_o1_is_slower_is_adjusted_over_all_pairs_and_says_whose_figures_are_not_to_be_believed(
-    tmp_path: Path,
-) -> None:
+def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     """Between the two alone p is below 0.05; among the ten pairs of five scenarios chance does as much."""
     steps = {"ddp": (40.0, 40.3, 40.6), "ddp_o1": (41.0, 41.3, 41.6), "single": (39.9, 40.5, 41.0)}
     steps |= {"ddp_o2": (40.1, 40.6, 40.9), "ddp_o3": (40.2, 40.4, 41.1)}
@@ -356,9 +354,7 @@ def test_trade_off_marks_what_is_recommended_and_what_is_left_out(whole: Analyse
         (900.0, 50.0, ""),
     ],
 )
-def test_trade_off_says_which_axis_does_not_begin_at_zero(
-    slow_ms: float, lean_mib: float, said: str, tmp_path: Path
-) -> None:
+def test_trade_off_names_an_axis_not_from_zero(slow_ms: float, lean_mib: float, said: str, tmp_path: Path) -> None:
     launches = [Launch("ddp", [[9, 40.0, 40.0]], [[1000.0]]), Launch("ddp_o2", [[9, slow_ms, slow_ms]], [[lean_mib]])]
     caption = plot_of(analysed(str(write_run(tmp_path, launches))), "trade-off").caption
     assert caption.partition("cover each other.")[2] == said
@@ -462,9 +458,7 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
     ],
     ids=["all failed", "interrupted", "launches", "no diagnosis", "one scenario", "one process", "no memory"],
 )
-def test_a_run_that_lacks_something_has_a_page_that_says_so(
-    launches: list[Launch], complete: bool, expected: str, tmp_path: Path
-) -> None:
+def test_pages_of_partial_runs(launches: list[Launch], complete: bool, expected: str, tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, launches, complete=complete)), allow_incomplete=True)
     text = page_of(run)
     assert expected in text

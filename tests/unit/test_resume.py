@@ -147,9 +147,7 @@ def test_an_option_that_is_not_taken_is_named_as_it_was_given(bench: Bench, opti
 
 @pytest.mark.parametrize("content", ["{", "{}"], ids=["torn", "edited"])
 @pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
-def test_a_run_that_is_not_as_it_was_is_refused_as_what_it_was_given_for(
-    bench: Bench, tmp_path: Path, name: str, content: str
-) -> None:
+def test_a_changed_run_is_refused(bench: Bench, tmp_path: Path, name: str, content: str) -> None:
     for complete in (True, False):
         path = write_run(tmp_path / "results", [DDP], complete=complete)
         (path / name).write_text(content)
@@ -158,9 +156,7 @@ def test_a_run_that_is_not_as_it_was_is_refused_as_what_it_was_given_for(
         assert err.startswith(f"bench: error: --resume: {path if complete else ''}")
 
 
-def test_a_stray_file_is_no_change_of_the_code_and_a_new_scenario_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> None:
         who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)

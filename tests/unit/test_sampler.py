@@ -147,12 +147,9 @@ def test_one_slow_sample_among_quick_ones_changes_the_interval_for_a_while_only(
 
 
 @pytest.mark.parametrize(
-    ("durations_ms", "shares"),
-    [((5, 5), (0.005, 0.005)), ((4.4, 0.1), (0.0088, 0.001)), ((0.1, 5), (0.0004, 0.0095))],
+    ("durations_ms", "shares"), [((5, 5), (0.005, 0.005)), ((4.4, 0.1), (0.0088, 0.001)), ((0.1, 5), (0.0004, 0.0095))]
 )
-def test_clocks_beside_each_other_have_one_percent_together_and_leave_each_other_the_rest(
-    durations_ms: tuple[float, float], shares: tuple[float, float]
-) -> None:
+def test_clocks_share_one_percent(durations_ms: tuple[float, float], shares: tuple[float, float]) -> None:
     both = clocks(None)
     share(*both)
     spent_ns = [0.0, 0.0]
@@ -202,9 +199,7 @@ def test_the_proportional_size_that_the_kernel_hides_is_unknown(monkeypatch: pyt
 # Launches
 
 
-def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_taken(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     job = Job(
         launch=0,
         scenario="ddp",
@@ -234,9 +229,7 @@ def test_when_all_ranks_are_done_with_their_steps_their_proportional_sizes_are_t
     assert sampler.cost["pss"]["calls"] == 1
 
 
-def test_sizes_of_both_kinds_and_energies_stay_within_one_percent_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_stays_within_one_percent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = 0
 
     def spend(ms: float) -> None:
@@ -379,9 +372,7 @@ def test_no_interval_makes_the_clock_stand_still() -> None:
     assert [clock.period_ns for clock in clocks(1e300)] == [3_600_000_000_000] * 2
 
 
-def test_memory_that_a_child_allocates_shows_in_its_rows_alone(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_memory_shows_in_its_own_rows(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     grows, stays = children
     sampler.watch(3, "ddp", 0, grows.pid)
     sampler.watch(3, "ddp", 1, stays.pid)
@@ -406,9 +397,7 @@ def test_memory_that_a_child_allocates_shows_in_its_rows_alone(
     assert rise(stays.pid) == pytest.approx(0, abs=10)
 
 
-def test_all_rows_of_a_tick_have_one_time_and_the_first_comes_at_once(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_a_tick_has_one_time(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: moments(tmp_path))
     watched_ns = time.perf_counter_ns()
@@ -489,9 +478,7 @@ def test_launches_have_their_own_rows(sampler: Sampler, children: list[Child], t
 # The process itself
 
 
-def test_it_sleeps_between_samples_and_does_nothing_when_nobody_is_watched(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_it_sleeps_between_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: moments(tmp_path))
     process = psutil.Process(sampler.pid)
@@ -510,9 +497,7 @@ def test_it_sleeps_between_samples_and_does_nothing_when_nobody_is_watched(
     assert naps < 5
 
 
-def test_a_killed_sampler_leaves_its_samples_and_says_what_is_missing(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     sampler.watch(0, "ddp", 1, children[1].pid)
     until(lambda: len(moments(tmp_path)) >= 4)
@@ -535,9 +520,7 @@ def test_a_killed_sampler_leaves_its_samples_and_says_what_is_missing(
     assert {row["source"] for row in later} == {"rss"}
 
 
-def test_a_sampler_that_died_between_launches_is_started_anew(
-    sampler: Sampler, children: list[Child], tmp_path: Path
-) -> None:
+def test_a_dead_sampler_is_restarted(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     sampler.finish(0)
     os.kill(sampler.pid, signal.SIGKILL)
@@ -548,9 +531,7 @@ def test_a_sampler_that_died_between_launches_is_started_anew(
     assert {row["source"] for row in memory} == {"rss"}
 
 
-def test_a_sampler_that_does_not_answer_is_ended(
-    sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deaf_one(sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: len(moments(tmp_path)) >= 2)
     monkeypatch.setattr(bench.sample, "ANSWER_LIMIT_S", 0.5)

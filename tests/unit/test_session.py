@@ -130,9 +130,7 @@ def test_fp16_has_a_dynamic_loss_scale_and_a_bad_step_is_skipped_and_counted(lev
 
 
 @pytest.mark.parametrize(("level", "bad", "warmup", "measured"), [("O1", {1, 2}, 0, 2), ("O2", {0, 2}, 1, 1)])
-def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
-    level: str, bad: set[int], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = parts_for(level, half="fp16")
     session, steps = parts.session(), count()
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
@@ -147,9 +145,7 @@ def test_steps_skipped_in_the_warm_up_and_in_the_measured_window_are_told_apart(
     ("scenario", "gpus", "searches"),
     [("single", 2, True), ("dp", 1, True), ("dp", 2, False), ("ddp", 2, True), ("apex_ddp_o2", 2, True)],
 )
-def test_cudnn_searches_where_a_process_has_one_gpu(
-    scenario: str, gpus: int, searches: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it finds is kept by thread, and DataParallel on several GPUs starts new ones in every step."""
     found = discover.load(*discover.resolve(scenario))
     request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")

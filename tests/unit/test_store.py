@@ -280,9 +280,7 @@ def test_a_write_that_the_kernel_refuses_leaves_the_old_content_and_nothing_else
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_a_disk_that_is_full_when_the_content_is_flushed_leaves_the_old_content_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_full_at_flush_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
 
@@ -338,13 +336,7 @@ def test_a_folder_that_can_be_made_or_written_is_left_as_it_was(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "file",
-        "file/below",
-        "/proc/x",
-        "dangling",
-        "n" * 300,
-    ],
+    ["file", "file/below", "/proc/x", "dangling", "n" * 300],
     ids=["file", "below a file", "proc", "dangling link", "name too long"],
 )
 def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:

@@ -184,9 +184,7 @@ def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Execu
     ("device", "value", "refused"),
     [("cuda", "1", True), ("cuda", "yes", True), ("cuda", "0", False), ("cuda", "", False), ("cpu", "1", False)],
 )
-def test_launch_blocking_is_refused_where_it_blocks(
-    monkeypatch: pytest.MonkeyPatch, device: str, value: str, refused: bool
-) -> None:
+def test_launch_blocking_is_refused(monkeypatch: pytest.MonkeyPatch, device: str, value: str, refused: bool) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", value)
     assert machine.recorded_environment()["CUDA_LAUNCH_BLOCKING"] == value
     if not refused:

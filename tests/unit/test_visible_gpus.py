@@ -39,9 +39,7 @@ FOUR = [
         ("NoDevFiles", []),
     ],
 )
-def test_gpus_that_a_scheduler_gave_to_others_are_not_taken(
-    variable: str | None, left: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """As CUDA reads the variable: up to the first entry that names no GPU, or more than one."""
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
     monkeypatch.delenv(machine.VISIBLE, raising=False)
@@ -73,9 +71,7 @@ def test_a_driver_that_is_broken_is_not_passed_over_for_the_cpu(why: str, monkey
     assert machine.choose_device("auto") == ("cpu", [], None)
 
 
-def test_a_gpu_that_is_left_out_is_said_and_recorded(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_left_out_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR[:1], LOST))
     request = request_for(
         (discover.load(*discover.resolve("single")),), device="cuda", devices=(FOUR[0].uuid,), force=True

@@ -54,9 +54,7 @@ def alive(pid: int) -> bool:
         ("raise MemoryError", "oom", "MemoryError"),
     ],
 )
-def test_the_first_failure_is_named_and_every_rank_is_gone(
-    execute: Callable[..., Executed], fault: str, status: str, reason: str
-) -> None:
+def test_the_first_failure_is_named(execute: Callable[..., Executed], fault: str, status: str, reason: str) -> None:
     started = time.monotonic()
     done = execute(FAILING.format(fault=fault))
     assert done.outcome.status == status
@@ -81,9 +79,7 @@ def test_the_first_failure_is_named_and_every_rank_is_gone(
         (dist.DistBackendError("NCCL error: remote process exited or there was a network error"), 1, "error"),
     ],
 )
-def test_want_of_memory_is_known_in_all_its_forms(
-    error: Exception, free_gib: int, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forms_of_out_of_memory(error: Exception, free_gib: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch, cuDNN and NCCL word it; nothing of it may be put down to another rank that was gone."""
     (planned,) = launches(request_for((FOUND,)), (FOUND,), one_host(2))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -171,9 +167,7 @@ def test_a_sandbox_without_the_kernels_count_of_kills_is_no_obstacle(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_launch_through_fresh_interpreters_gives_the_same_losses(
-    execute: Callable[..., Executed], tmp_path: Path
-) -> None:
+def test_fresh_interpreters_give_the_same_losses(execute: Callable[..., Executed], tmp_path: Path) -> None:
     forked = execute("ddp", iters=3)
     with WorkerHost(python=None, fresh=True, apex_path=None, log=str(tmp_path / "log"), device="cpu") as fresh_host:
         fresh_host.wait_until_ready()
@@ -198,9 +192,7 @@ def test_ranks_listen_on_loopback_alone(execute: Callable[..., Executed]) -> Non
     assert done.outcome.status == "ok", done.outcome.reason
 
 
-def test_the_collection_before_a_window_leaves_out_what_was_there_before_the_rank(
-    execute: Callable[..., Executed],
-) -> None:
+def test_older_objects_are_not_collected_before_a_window(execute: Callable[..., Executed]) -> None:
     """Of the half million objects that importing torch makes it would take longer than a step, in each rank."""
     done = execute(FAILING.format(fault="import gc; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason

@@ -191,9 +191,7 @@ def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedPr
         ("./my scenario.py; touch here", "nightly", ["--no-keep"], ["--scenario", "./my scenario.py; touch here"]),
     ],
 )
-def test_a_night_by_hand_with_a_choice_is_a_trial(
-    tmp_path: Path, scenarios: str, profile: str, script: list[str], run: list[str]
-) -> None:
+def test_a_night_by_hand(tmp_path: Path, scenarios: str, profile: str, script: list[str], run: list[str]) -> None:
     (tmp_path / "nightly").mkdir()
     heard = tmp_path / "nightly" / "nightly.sh"
     heard.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\nsys.exit(10)\n")
