@@ -1,8 +1,8 @@
-"""Which ``apex`` would be imported here, told from its files without importing it.
+"""Which ``apex`` would be imported here, read off its files without importing it.
 
-Three different things carry the name: NVIDIA's apex up to 25.05 with ``apex.amp`` and ``apex.parallel``; NVIDIA's apex
-since 2025-05-08 (NVIDIA/apex#1896), which imports well and has neither; and an unrelated project on PyPI. The command
-line uses this for ``bench list``; a worker confirms it by importing the modules one by one (``bench.worker.apex``).
+Three different things have the name: NVIDIA's up to 25.05 with ``apex.amp`` and ``apex.parallel``; NVIDIA's since
+2025-05-08 (NVIDIA/apex#1896), which imports well and has neither; and an unrelated project on PyPI. ``bench list`` uses
+this; a worker confirms it by importing the modules one by one (``bench.worker.apex``).
 """
 
 import os
@@ -17,8 +17,7 @@ REMEDY = "check out NVIDIA/apex at tag 25.05 and give its folder with --apex, or
 class ApexFiles:
     """What lies on disk: ``kind`` is ``absent``, ``nvidia``, ``nvidia_without_amp``, ``pypi_unrelated`` or ``unknown``.
 
-    ``path``: the package's folder, or None. ``amp`` and ``parallel``: whether those modules are there. ``explanation``:
-    one line that says what was found and, where something is missing, what to do.
+    ``path``: the package's folder, or None. ``explanation``: one line on what was found and, if needed, the remedy.
     """
 
     kind: str
@@ -29,10 +28,7 @@ class ApexFiles:
 
 
 def search_path(apex_path: str | None) -> str | None:
-    """The folder to put on ``sys.path`` so that ``import apex`` takes ``apex_path``.
-
-    ``apex_path`` is a checkout, or the folder ``apex`` in it. Returns None where neither holds.
-    """
+    """The folder to put on ``sys.path`` for ``apex_path``, a checkout or the folder ``apex`` in it; or None."""
     if apex_path is None:
         return None
     root = os.path.abspath(apex_path)

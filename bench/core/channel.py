@@ -15,11 +15,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Channel:
-    """One end of a pair of connected sockets. ``receive`` gives whole messages, ``send`` sends them whole.
-
-    A peer that is gone shows as ``closed`` on reading and is ignored on writing: whoever supervises decides what a
-    silent peer means.
-    """
+    """One end of a pair of sockets. A peer that is gone shows as ``closed`` on reading and is ignored on writing."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -28,11 +24,9 @@ class Channel:
 
     @classmethod
     def from_fd(cls, fd: int) -> "Channel":
-        """Take over an inherited descriptor."""
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """For ``select``."""
         return self.socket.fileno()
 
     def send(self, **message: Any) -> None:
@@ -43,9 +37,8 @@ class Channel:
             self.closed = True
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that are complete, waiting for data once. Sets ``closed`` at the end of the stream.
-
-        A message of several MB comes in many pieces: no call waits for more than the next one.
+        """The messages that are complete, after waiting once for a piece of them. Sets ``closed`` at the end of the
+        stream.
         """
         try:
             data = self.socket.recv(PIECE_BYTES)
@@ -69,7 +62,6 @@ class Channel:
         raise ConnectionError(f"the supervisor went away before it sent {event!r}")
 
     def close(self) -> None:
-        """Close this end."""
         self.socket.close()
 
 
@@ -82,10 +74,7 @@ def call_home(rank: int) -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends, however it ends (Linux: PR_SET_PDEATHSIG).
-
-    ``parent`` is compared afterwards, since it may have gone before the call.
-    """
+    """Have the kernel kill this process when ``parent`` ends, however it ends (Linux: PR_SET_PDEATHSIG)."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

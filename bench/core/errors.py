@@ -20,10 +20,7 @@ class BenchError(Exception):
 
 
 class RequestError(BenchError):
-    """The request is wrong: names the option, what is wrong with it, and what to do instead.
-
-    Parameters are joined into one line: ``option: problem; remedy``.
-    """
+    """The request is wrong. The parts are joined into one line: ``option: problem; remedy``."""
 
     exit_code = USAGE
 
@@ -41,7 +38,7 @@ class NotComparable(BenchError):
 
 
 class HostError(BenchError):
-    """The worker host could not start or went away (not the fault of one launch)."""
+    """The worker host could not start or went away: not the fault of one launch."""
 
 
 class Interrupted(BenchError):

@@ -1,6 +1,6 @@
 """Values that cross processes and files: the workload, the job of a rank, the columns of the tables.
 
-Imported by the command line and by the workers, so it needs the standard library alone. Units are in the names.
+The command line and the workers import it, so it needs the standard library alone. Units are in the names.
 """
 
 import hashlib
@@ -35,8 +35,7 @@ STEP_COLUMNS = {
     "loss": "float64",
     "host": "string",
 }
-"""One row per rank and step, warm-up steps included. ``start_ns``: the monotonic clock of ``host`` (CLOCK_MONOTONIC),
-which has nothing to do with that of another host."""
+"""One row per rank and step, warm-up steps included. ``start_ns``: CLOCK_MONOTONIC of ``host``; other hosts' differ."""
 
 MEMORY_COLUMNS = {
     "launch": "int32",
@@ -54,8 +53,7 @@ MEMORY_COLUMNS = {
 """One row per sample, process and device. ``used_mib`` is null with a ``reason`` where it is unknown, never 0.
 
 ``source``: ``nvml_pid``, ``nvml_probe``, ``nvml_device_delta`` (see ``bench.sample.attribution``), ``torch_allocator``
-(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: the proportional set size of a CPU rank; null in the
-samples between, since it is taken more seldom, and on GPUs.
+(a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size, seldom taken.
 """
 
 DEVICE_COLUMNS = {
@@ -81,9 +79,8 @@ DEVICE_COLUMNS = {
 }
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
 
-``pcie_*`` and ``nvlink_*``: counters of what the device sent and received, in every tenth sample, null where the driver
-offers none. On the
-CPU one row per sample and package with ``energy_mj`` alone (RAPL), where the kernel lets it be read.
+``pcie_*`` and ``nvlink_*``: counters, in every tenth sample, null where the driver has none. On the CPU one row per
+sample and package with ``energy_mj`` alone (RAPL).
 """
 
 LATER_COLUMNS = {
@@ -106,9 +103,9 @@ NUMERICS_COLUMNS = {
 }
 """One row per number that says what was trained (see ``bench.worker.fingerprint`` and ``bench.worker.reference``).
 
-``quantity``: ``gradient`` (position: in the sketch of the first step's gradient) of a launch's rank or of a pass of the
-reference; ``alone`` (as ``gradient``, of the first replica by itself) and ``loss`` (position: the step) of a pass.
-``rank`` is null for the reference, ``replicas`` and ``twin`` for a launch.
+``quantity``: ``gradient`` (position: in the sketch of the first step's) of a launch's rank or of a pass of the
+reference; ``alone`` (the first replica's by itself) and ``loss`` (position: the step) of a pass. ``rank`` is null for
+the reference, ``replicas`` and ``twin`` for a launch.
 """
 
 DIAGNOSTIC_COLUMNS = {
@@ -123,8 +120,7 @@ DIAGNOSTIC_COLUMNS = {
     **{f"{part}_ms": "float64" for part in ("compute", "comm", "overlap")},
     **{f"{part}_ms": "float64" for part in ("scatter", "replicate", "parallel_apply", "gather")},
 }
-"""One row per rank and step of a diagnostic launch. ``look``: ``pairs``, ``logger`` or ``data_parallel``, as in
-``bench.worker.diagnose``; a column that a probe does not have is null in its rows."""
+"""One row per rank and step of a diagnostic launch. A column is null where the probe ``look`` does not have it."""
 
 
 Setting = str | int | float | bool
@@ -134,8 +130,8 @@ Setting = str | int | float | bool
 class Task:
     """What is trained, apart from how much of it at once: a workload file with its settings.
 
-    ``file``: where it is on this machine. ``sha256``: of the file if it is the user's own, None for a built-in one.
-    ``unit``: what is counted, such as ``images``, and ``unit_short`` in tables. ``title``: what people call it.
+    ``sha256``: of the file if it is the user's own, None for a built-in one. ``unit``: what is counted, such as
+    ``images``, and ``unit_short`` in tables. ``title``: what people call it.
     """
 
     name: str
@@ -149,12 +145,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(Task):
-    """What every scenario of a run trains. Equal hashes mean equal work.
+    """What every scenario of a run trains. Equal hashes mean equal work, whatever the number of measured steps.
 
     ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
-    ``pool_batches``: distinct global batches, visited in the same order again and again. ``half``: what "half" means
-    on this device (``fp16`` or ``bf16``). The number of measured steps is no part of it: it changes the precision of an
-    answer and not its meaning.
+    ``pool_batches``: distinct global batches, visited in turn. ``half``: ``fp16`` or ``bf16`` on this device.
     """
 
     global_batch: int
@@ -166,7 +160,7 @@ class Workload(Task):
     pool_batches: int = 4
 
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all fields but those that only say what to call it and where it is."""
+        """SHA-256 (hex) of the canonical JSON of all fields but the file's path, the title and the short unit."""
         identity = {name: value for name, value in asdict(self).items() if name not in ("file", "title", "unit_short")}
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
@@ -185,8 +179,7 @@ class Placement:
     """What one rank does and where.
 
     ``role``: as in :class:`bench.seams.Rank`. ``replicas``: how many of the equal parts of the global batch it trains.
-    ``local_rank``: its number among the ranks on its host. ``threads``: its intra-op threads. ``devices``: UUIDs of its
-    GPUs; empty on the CPU.
+    ``threads``: its intra-op threads. ``devices``: UUIDs of its GPUs; empty on the CPU.
     """
 
     role: str
@@ -201,11 +194,9 @@ class Placement:
 class Job:
     """What one launch executes; the same for all of its ranks.
 
-    ``strategy_file``: defines the strategy's ``build``. ``group``: whether the ranks form a process group.
-    ``apex_problems``: why a module of apex cannot be imported, or None where it can, as the worker host found; None as
-    a whole where nobody has looked yet. ``logs``: the folder for what ranks print. ``purpose``: one of
-    :data:`PURPOSES`. ``replica_counts``: for the reference, the numbers of chunks that are asked for. ``trace``: the
-    file that the profile of rank R is kept in, with ``{rank}`` in its name; empty to keep none.
+    ``apex_problems``: why a module of apex cannot be imported, or None where it can; None as a whole where nobody has
+    looked yet. ``logs``: the folder for what ranks print. ``replica_counts``: for the reference, the numbers of chunks
+    that are asked for. ``trace``: the file for the profile, with ``{rank}`` in its name; empty to keep none.
     """
 
     launch: int
@@ -231,17 +222,14 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Warm-up and measured steps together."""
         return self.workload.warmup + self.iters
 
     @property
     def processes(self) -> int:
-        """How many ranks there are."""
         return len(self.ranks)
 
     @property
     def replicas(self) -> int:
-        """Into how many equal parts the global batch is cut."""
         return sum(rank.replicas for rank in self.ranks)
 
     def on_host(self, host: str) -> tuple[Placement, ...]:
@@ -263,7 +251,6 @@ class Job:
 
     @property
     def batch_per_replica(self) -> int:
-        """Examples per step on one replica."""
         return self.workload.global_batch // self.replicas
 
 
@@ -273,7 +260,6 @@ def job_to_json(job: Job) -> dict[str, Any]:
 
 
 def job_from_json(document: dict[str, Any]) -> Job:
-    """The inverse of :func:`job_to_json`."""
     fields = dict(document)
     fields["workload"] = Workload(**fields["workload"])
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])

@@ -1,14 +1,11 @@
 """Samples of memory and devices while launches run, taken by a process of its own.
 
     sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
-    sampler.begin(launch=0)
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
     memory_rows, device_rows = sampler.finish(0)
-    sampler.stop()
 
-This is the command line's end: it starts that process (``bench.sample.process``), tells it whom to watch, and reads
-back what it wrote. A launch never fails for want of samples: what the process left behind when it died is returned,
-with rows that say what is missing.
+This is the command line's end of that process (``bench.sample.process``). A launch never fails for want of samples:
+what the process left behind when it died is returned, with rows that say what is missing.
 """
 
 import json
@@ -34,10 +31,8 @@ START_LIMIT_S = 30.0
 
 
 class Sampler:
-    """One sampler process per host.
-
-    ``cost``: what sampling took out of the launch that finished last; ``findings``: what was noticed in it besides
-    (``foreign`` processes, ``scrambled_lists``, ``probes``, ``cpu_energy``). Both None where the process had died.
+    """One sampler process per host. ``cost``: what sampling took out of the launch that finished last; ``findings``:
+    what was noticed in it besides. Both None where the process had died.
 
     The kernel ends the process with the thread that started it, so start it from the main thread.
     """
@@ -54,23 +49,18 @@ class Sampler:
 
     @classmethod
     def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: Any) -> "Sampler":
-        """Start the process and do not wait for it.
-
-        ``device``: ``cpu`` or ``cuda``. ``gpus``: UUIDs. ``spool``: a folder that exists; its files stay, the caller
-        removes them. ``host``: the name that the rows carry. ``options``: those of ``bench.sample.process.Loop``.
+        """Start the process and do not wait for it. ``spool``: a folder that exists; its files stay. ``host``: the name
+        that the rows carry. ``options``: those of ``bench.sample.process.Loop``.
         """
         return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options})
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def begin(self, launch: int) -> None:
-        """Look at the devices before the ranks of a launch are started, and wait until that is done.
-
-        What a rank has there already cannot be told from what was there before it, so without an answer, or without
-        this call, what was before the launch is unknown. On the CPU there is nothing to look at, and no wait.
+        """Look at the devices before the ranks of a launch are started, and wait until that is done. Without an answer,
+        or without this call, what was there before the launch is unknown. On the CPU there is nothing to look at.
         """
         self._revive()
         if self._config["device"] != "cpu" and self._is_ready():
@@ -79,9 +69,8 @@ class Sampler:
             self._begun = None if answer is None else answer["launch"]
 
     def watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None = None) -> None:
-        """Sample this rank from now on. Launches are watched one after another.
-
-        ``devices``: the UUIDs that it was given. Where it is not told, the level of a device is never taken for it.
+        """Sample this rank from now on. ``devices``: the UUIDs that it was given. Without, no device's level is taken
+        for it.
         """
         if launch not in self._watched:
             self._revive()
@@ -90,10 +79,7 @@ class Sampler:
         self._channel.send(event="watch", begun=launch == self._begun, **message)
 
     def hear(self, job: Job, event: dict[str, Any]) -> None:
-        """Take in what a rank of ``job`` says: it is ``up``, done with its steps, or so far with its ``probe``.
-
-        When all are done with their steps, what takes longer is sampled: before, it would be in the others' figures.
-        """
+        """Take in what a rank of ``job`` reports. What takes longer is sampled once all are done with their steps."""
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
         elif event["event"] == "phase" and event["phase"] == "record":
@@ -104,19 +90,16 @@ class Sampler:
             self.probe(job.launch, event["pid"], event["stage"])
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
-        """A watched rank will allocate the probe (``before``), has it for a while (``allocated``), or ``freed`` it.
-
-        See ``bench.sample.attribution``: it is ``PROBE_MIB`` large, after the rank's CUDA context was made. It is no
-        memory of the training, so meanwhile there is no sample of the rank.
+        """A watched rank will allocate the probe (``before``), has it (``allocated``), or ``freed`` it (see
+        ``bench.sample.attribution``). It is no memory of the training, so meanwhile there is no sample of the rank.
         """
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.core.records``).
 
-        A rank that was never seen, a GPU whose processes could never be listed, and every rank when the process died
-        have a row in which ``used_mib`` is None and ``reason`` says why. After a death the process is started anew for
-        later launches.
+        A rank that was never seen, a GPU that was never listed, and every rank when the process died have a row in
+        which ``used_mib`` is None and ``reason`` says why. A dead process is started anew.
         """
         ranks = self._watched.pop(launch, [])
         self._done.pop(launch, None)
@@ -180,7 +163,6 @@ class Sampler:
         return self._receive("finished", ANSWER_LIMIT_S)
 
     def _is_ready(self) -> bool:
-        """Whether the process is up, after as long as its start may still take."""
         self._ready = self._ready or self._receive("ready", self._start_deadline_s - time.monotonic()) is not None
         return self._ready
 

@@ -1,7 +1,6 @@
 """Whose memory is it? From the driver's list of a GPU to figures of bench's own ranks, each with its source.
 
-On bare metal the list has the rank's PID and its figure. In a container it may have host PIDs, PIDs without figures, or
-nothing at all. In that order a rank's figure on a device comes from:
+In a container the list may have host PIDs, PIDs without figures, or nothing at all. In that order a figure comes from:
 
 ``nvml_pid``            the list has its PID, or a PID that ``/proc`` shows to be the same process (``NSpid``)
 ``nvml_probe``          the list has a PID that rose by as much as the rank allocated for a probe
@@ -35,7 +34,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """A device before the launch: the level of its memory in MiB (None: unknown), and who was on it (None: unknown)."""
+    """A device before the launch: its used memory in MiB, and who was on it. None: unknown."""
 
     used_mib: float | None
     pids: frozenset[int] | None
@@ -52,18 +51,14 @@ class Listing:
 
     @property
     def known(self) -> bool:
-        """Whether there is a list, if only an empty one."""
         return bool(self.rows) or self.reason is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known besides.
-
-    ``ranks``: PID as the rank knows it -> the devices that it was given, None where nobody said. ``aliases``: PID in
+    """What is known besides. ``ranks``: PID as the rank knows it -> its devices, None if unknown. ``aliases``: PID in
     the driver's list -> (the rank's PID, the source that this makes). ``earlier``: PIDs of ranks of earlier launches,
-    which the driver may list for a moment longer. ``nested``: bench runs in a PID namespace of its own, so that PIDs of
-    the list may be those of another one.
+    which the driver may list for a moment longer. ``nested``: bench runs in a PID namespace of its own.
     """
 
     ranks: Mapping[int, tuple[str, ...] | None]
@@ -74,10 +69,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
-    """Readings, ``why``: ranks without any reading and the reason, ``foreign``: processes that are nobody's of ours.
-
-    ``foreign`` has (PID, MiB or None, whether that is certain: in a container a PID that cannot be told apart may be
-    the rank itself).
+    """Readings, ``why``: ranks without any reading and the reason, ``foreign``: processes that are not bench's, as
+    (PID, MiB or None, whether that is certain: in a container an unknown PID may be the rank itself).
     """
 
     readings: list[Reading]
@@ -166,11 +159,7 @@ def _unavailable(pid: int, device: str, reason: str) -> Reading:
 
 
 def _foreign(
-    strangers: list[tuple[int, float | None]],
-    known: Known,
-    before: Before | None,
-    belonging: list[int],
-    told: set[int],
+    strangers: list[tuple[int, float | None]], known: Known, before: Before | None, belonging: list[int], told: set[int]
 ) -> list[tuple[int, float | None, bool]]:
     if not known.nested:
         return [(pid, used_mib, True) for pid, used_mib in strangers]
@@ -188,10 +177,8 @@ def _pids(pids: Sequence[int] | frozenset[int]) -> str:
 
 
 def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
-    """Whether the process that the driver lists as ``listed`` is the one that calls itself ``rank``.
-
-    ``nspid``: the line ``NSpid`` of its ``/proc/PID/status``: its PID in every namespace from that of this ``/proc``
-    inwards. The caller has made sure that both are in the same innermost namespace, or that the chain is unique.
+    """Whether the process that the driver lists as ``listed`` is the one that calls itself ``rank``. ``nspid``: its
+    line ``NSpid``, the PID in every namespace from that of this ``/proc`` inwards.
     """
     return listed != rank and len(nspid) > 1 and nspid[-1] == rank
 
@@ -199,10 +186,8 @@ def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
 def match_probe(
     before: Mapping[int, float | None], after: Mapping[int, float | None], taken: frozenset[int] | set[int]
 ) -> int | None:
-    """The one PID of the list whose figure rose by ``PROBE_MIB``; None where there is none, or more than one.
-
-    ``taken``: PIDs that are known to be somebody else. A PID that is new in the second list cannot be told from a
-    process that came by chance, so it does not count.
+    """The one PID of the list whose figure rose by ``PROBE_MIB``; None where there is none, or more than one. Neither a
+    PID of ``taken`` counts, nor one that is new in the second list: it may have come by chance.
     """
     rises = {
         pid: after_mib - before_mib

@@ -9,10 +9,9 @@ __all__ = ["nested", "rank_of"]
 
 
 def rank_of(listed: int, ranks: frozenset[int], proc: str = "/proc") -> int | None:
-    """Which rank the process that the driver calls ``listed`` is, where ``/proc`` is that of an outer namespace.
+    """Which rank the driver calls ``listed``, where ``/proc`` is that of an outer namespace; or None.
 
-    None where it cannot be seen, or is none of them. Two containers may use the same inner PID, so the process must be
-    in this very namespace; where the kernel does not let us compare, it is not a match.
+    Two containers may use the same inner PID, so it counts only if the kernel shows that the namespace is this one.
     """
     try:
         with open(os.path.join(proc, str(listed), "status"), encoding="ascii", errors="replace") as file:

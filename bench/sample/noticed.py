@@ -12,13 +12,8 @@ _LAST_RESORT = "the driver gave no figure of this process; this is the peak that
 def checks(
     findings: dict[str, Any] | None, device: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """For ``LaunchRecord.checks``.
-
-    ``foreign``: processes on the launch's GPUs that are not bench's, with name, peak MiB, and whether that is certain;
-    None where the sampler died and nobody looked. ``throttle``: see :func:`bench.machine.throttle.check`.
-    ``scrambled_lists``: how many of the driver's lists were dropped. ``probes``: by rank the PID that its probe showed.
-    ``cpu_energy``:
-    whence the energy of the CPU, or why there is none.
+    """For ``LaunchRecord.checks``: what :class:`bench.sample.Sampler` found, and :func:`bench.machine.throttle.check`.
+    ``foreign`` is None where the sampler died and nobody looked.
     """
     found = findings or {"foreign": None, "scrambled_lists": None}
     return {**found, "throttle": throttle.check(device, steps)}
@@ -27,10 +22,7 @@ def checks(
 def allocator_rows(
     memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str
 ) -> list[dict[str, Any]]:
-    """A row with source ``torch_allocator`` for each rank and GPU that has no known figure but torch's own peak.
-
-    It is a peak and no sample, and stands at the time of the launch's last sample.
-    """
+    """A row with source ``torch_allocator``, a peak and no sample, for each rank and GPU that has no other figure."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}
     t_ns = max((row["t_ns"] for row in memory), default=0)
     rows = []

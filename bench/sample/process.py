@@ -1,7 +1,7 @@
 """The sampler process: memory and device metrics on a clock of its own, appended to a file.
 
-It is a process of its own so that no measured process waits for the driver or for a lock of this one, and so that its
-death costs samples and nothing else. It sleeps between samples; what it has seen is on disk after every sample.
+No measured process waits for the driver or for a lock of this one, and its death costs samples and nothing else. It
+sleeps between samples; what it has seen is on disk after every sample.
 """
 
 import json
@@ -37,9 +37,9 @@ __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_pa
 class Clock:
     """Deadlines on a fixed grid, so that they never drift; those that were missed are skipped.
 
-    ``period_ns``: the spacing of the grid. A sample that takes longer than ``duty`` of it (mean of the last eight)
-    leaves out as many points of the grid as it takes to stay within. Clocks that are ``beside`` each other have
-    :data:`DUTY_CYCLE` together: each gets half its ``duty``, and more where the others leave it.
+    A sample that takes longer than ``duty`` of ``period_ns`` (mean of the last eight) leaves out as many points of the
+    grid as it takes to stay within. Clocks that are ``beside`` each other have :data:`DUTY_CYCLE` together: each gets
+    half its ``duty``, and more where the others leave it.
     """
 
     def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
@@ -52,7 +52,7 @@ class Clock:
         self._durations_ns: deque[int] = deque(maxlen=8)
 
     def start(self, due_ns: int) -> None:
-        """Lay the grid through ``due_ns``, the first deadline, or a later one where earlier samples took that long."""
+        """Lay the grid through ``due_ns``, the first deadline, or later where earlier samples took that long."""
         self.due_ns = max(due_ns, self._owed_ns)
 
     def done(self, start_ns: int, end_ns: int) -> None:
@@ -73,7 +73,6 @@ class Clock:
 
     @property
     def mean_ms(self) -> float:
-        """What the last samples took on average."""
         return sum(self._durations_ns) / max(1, len(self._durations_ns)) / 1e6
 
 
@@ -86,7 +85,6 @@ class Cost:
     max_ms: float = 0.0
 
     def add(self, duration_ns: int) -> None:
-        """Take in one sample."""
         self.calls += 1
         self.total_ms += duration_ns / 1e6
         self.max_ms = max(self.max_ms, duration_ns / 1e6)
@@ -96,10 +94,9 @@ class Cost:
 class Watched:
     """A launch that is being sampled.
 
-    ``ranks``: rank by PID. ``devices``: by PID the devices that it was given, None where nobody said. ``seen``: the
-    (PID, device) that had a row. ``answers``: for each GPU None once its processes could be listed, and until then why
-    not. ``probing``: the PIDs that are about to allocate the probe, or have it. ``gaps``: the GPUs whose list was to be
-    had and is so no more. ``scrambled``: the driver's count at the start.
+    ``ranks``: rank by PID. ``devices``: by PID, None if unknown. ``seen``: the (PID, device) that had a row.
+    ``answers``: for each GPU None once its processes could be listed, and until then why not. ``probing``: PIDs with
+    the probe. ``gaps``: GPUs whose list is no longer to be had. ``scrambled``: the driver's count at the start.
     """
 
     scenario: str
@@ -119,8 +116,7 @@ class Watched:
 class Loop:
     """Answers the messages of the command line and samples what it watches; asleep otherwise.
 
-    ``interval_s``: between samples of memory, and of devices where it is longer than theirs. ``nested``: whether PIDs
-    may be those of another namespace (default: as ``/proc`` shows). ``powercap``: where RAPL's counters are.
+    ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
     """
 
     def __init__(
@@ -297,13 +293,7 @@ class Loop:
         if isinstance(self.memory, GpuMemory):
             nvml = self.memory.nvml
             found["foreign"] = [
-                {
-                    "device": uuid,
-                    "pid": pid,
-                    "name": nvml.process_name(pid),
-                    "peak_mib": peak_mib,
-                    "certain": certain,
-                }
+                {"device": uuid, "pid": pid, "name": nvml.process_name(pid), "peak_mib": peak_mib, "certain": certain}
                 for (uuid, pid), (peak_mib, certain) in self.memory.foreign.items()
             ]
             found["scrambled_lists"] = nvml.scrambled - watched.scrambled
@@ -416,7 +406,6 @@ def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
 
 
 def share(*clocks: Clock) -> None:
-    """Put clocks beside each other."""
     for clock in clocks:
         clock.beside = [other for other in clocks if other is not clock]
 

@@ -1,7 +1,5 @@
-"""The resident set size of a process, from ``/proc``: what a CPU rank occupies.
-
-The ranks of a worker host share the pages that it had before it forked them, and each rank's figure has them in it, so
-figures of ranks do not add up to the memory of the host.
+"""The resident set size of a process, from ``/proc``: what a CPU rank occupies. Ranks share the pages that the worker
+host had before it forked them, so these sizes do not add up to the memory of the host.
 """
 
 import os
@@ -20,10 +18,8 @@ def resident_mib(pid: int) -> float | None:
 
 
 def proportional_mib(pid: int) -> tuple[float | None, str | None]:
-    """PSS in MiB, in which a page that n processes share counts 1/n: these do add up. Or None and why.
-
-    The kernel walks the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot
-    map memory; so it is asked for far less often than the resident size, and once when the steps are over.
+    """PSS in MiB, in which a page that n processes share counts 1/n, so these add up. Or None and why. The kernel walks
+    the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot map memory.
     """
     import psutil
 

@@ -53,8 +53,8 @@ class Nothing:
 class GpuMemory:
     """Device memory per process, from the driver's lists of the chosen GPUs (see ``bench.sample.attribution``).
 
-    ``why``: ranks of the launch that have no reading yet, and the reason. ``foreign``: by (device, PID) the most MiB
-    of a process that is not bench's, and whether that it is not is certain.
+    ``why``: ranks that have no reading yet, and the reason. ``foreign``: by (device, PID) the most MiB of a process
+    that is not bench's, and whether that is certain. ``probed``: by rank the PID that its probe showed, or None.
     """
 
     missing = "the driver lists no process with this PID (a container's PID namespace?)"
@@ -74,10 +74,7 @@ class GpuMemory:
         self._earlier: frozenset[int] = frozenset()
 
     def begin(self, *, survey: bool = True) -> None:
-        """A launch begins: nobody of it is on a device yet, so what is there now is what was there before it.
-
-        Without ``survey`` it has begun already, and what was there is unknown.
-        """
+        """A launch begins: what is on the devices now was there before it. Without ``survey`` that is unknown."""
         self.why, self.foreign, self.probed = {}, {}, {}
         self._aliases, self._seen, self._probes = {}, set(), {}
         self._earlier, self._ours = self._earlier | self._ours, set()
@@ -121,10 +118,7 @@ class GpuMemory:
         return readings, answers
 
     def probe(self, rank: int, stage: str, ranks: Ranks) -> None:
-        """Take the lists ``before`` a rank allocates the probe and when it is ``allocated``: the PID that rose is it.
-
-        ``probed`` has for each rank that PID, or None where none fits.
-        """
+        """Take the lists ``before`` and after a rank has ``allocated`` the probe: the PID that rose is the rank's."""
         mine = given(self.gpus, {rank: ranks.get(rank)})  # others may probe theirs at the same time
         lists = {uuid: dict(self.nvml.processes(uuid)[0]) for uuid in mine}
         if stage == "before":

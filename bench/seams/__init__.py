@@ -1,5 +1,4 @@
-"""What people add, one file each: a scenario, a strategy, a workload, a site. What such a file declares, and how it is
-found. Standard library alone."""
+"""What people add, one file each: a scenario, a strategy, a workload, a site. Standard library alone."""
 
 from bench.core.errors import RequestError
 from bench.core.records import Job

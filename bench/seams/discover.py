@@ -1,7 +1,7 @@
 """From the name of a scenario, a strategy, a workload to its file, importing nothing until one is asked for.
 
-Names come from the files of a folder (``scenarios/``, ``strategies/``, ...) and from the entry points of installed
-packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
+Names come from the files of a folder (``scenarios/``, ...) and from the entry points of installed packages
+(``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
 import hashlib
@@ -21,18 +21,7 @@ from bench.seams.site import Site
 from bench.seams.strategy import Strategy
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
-DEFAULT = (
-    "single",
-    "dp",
-    "ddp",
-    "ddp_o1",
-    "ddp_o2",
-    "ddp_o3",
-    "apex_ddp",
-    "apex_ddp_o1",
-    "apex_ddp_o2",
-    "apex_ddp_o3",
-)
+DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
 
 DEFAULT_WORKLOAD = "resnet101"
@@ -45,7 +34,7 @@ RESERVED = "reference"
 class Kind:
     """A seam: what its files declare, where they are, and which functions each of them must or may define.
 
-    ``option``: what asks for one, which errors name. ``first``: the names that come first, in their order.
+    ``option``: the one that errors name. ``first``: the names that come first, in their order.
     """
 
     word: str
@@ -92,10 +81,7 @@ SITE = Kind(word="site", option="--site", declares="SITE", declaration=Site, fun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A scenario that was loaded: its name, its file, what the file declares, and its strategy.
-
-    ``strategy_file``: the file that defines the strategy's ``build``.
-    """
+    """A scenario that was loaded. ``strategy_file``: the file that defines the strategy's ``build``."""
 
     name: str
     file: str
@@ -114,7 +100,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundWorkload:
-    """A workload that was loaded: its name, its file and what the file declares."""
+    """A workload that was loaded."""
 
     name: str
     file: str
@@ -122,7 +108,6 @@ class FoundWorkload:
     doc: str
 
     def task(self, device: str, settings: Mapping[str, Setting]) -> Task:
-        """What is trained with these settings on this kind of device."""
         own = os.path.dirname(self.file) != WORKLOAD.folder
         return Task(
             name=self.name,
@@ -136,7 +121,6 @@ class FoundWorkload:
 
 
 def sha256(file: str) -> str:
-    """Of the content of a file, in hex."""
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -144,8 +128,8 @@ def sha256(file: str) -> str:
 def names(kind: Kind = SCENARIO) -> dict[str, str]:
     """Every name of this kind that can be asked for, with its file; those of ``kind.first`` first.
 
-    A module that an installed package names and that is missing stands in place of its file, for :func:`resolve` and
-    :func:`load_file` to refuse. Raises :class:`RequestError` where two have the same name.
+    A missing module of an installed package stands in place of its file, for :func:`resolve` and :func:`load_file` to
+    refuse. Raises :class:`RequestError` where two have the same name.
     """
     files = {
         entry.name[:-3]: entry.path
@@ -168,10 +152,7 @@ def names(kind: Kind = SCENARIO) -> dict[str, str]:
 
 
 def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
-    """``(name, file)`` of what is asked for by name or by path.
-
-    Raises :class:`RequestError` with the closest names if there is none, or when a file takes a name in use.
-    """
+    """``(name, file)`` of what is asked for by name or by path. Raises :class:`RequestError` with the closest names."""
     known = names(kind)
     if request.endswith(".py") or os.sep in request:
         return _resolve_path(request, kind, known)
@@ -205,10 +186,7 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
 
 
 def load(name: str, file: str) -> Found:
-    """Execute a scenario's file, and its strategy's, and take what they declare.
-
-    Raises :class:`RequestError` when a file cannot be executed, declares nothing, or when the two do not go together.
-    """
+    """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
     module = load_file(name, file, SCENARIO)
     scenario: Scenario = module.SCENARIO
     if isinstance(scenario.strategy, Strategy):
@@ -242,19 +220,13 @@ def load(name: str, file: str) -> Found:
 
 
 def load_workload(name: str, file: str) -> FoundWorkload:
-    """Execute a workload's file and take its declaration.
-
-    Raises :class:`RequestError` as :func:`load_file`.
-    """
+    """Execute a workload's file and take its declaration. Raises as :func:`load_file`."""
     module = load_file(name, file, WORKLOAD)
     return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
 
 
 def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
-    """A strategy and the module that defines its ``build``: a file of its own, or of the scenario that has it.
-
-    Raises :class:`RequestError` as :func:`load_file`.
-    """
+    """A strategy and the module that defines its ``build``, which may be a scenario's. Raises as :func:`load_file`."""
     module = load_module(name, file, STRATEGY)
     scenario = getattr(module, "SCENARIO", None)
     strategy = scenario.strategy if isinstance(scenario, Scenario) else getattr(module, "STRATEGY", None)
@@ -265,10 +237,7 @@ def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
 
 
 def load_file(name: str, file: str, kind: Kind) -> ModuleType:
-    """Execute a file of this kind, and see that it declares and defines what one must.
-
-    Raises :class:`RequestError` that names file, field and remedy.
-    """
+    """Execute a file of this kind and check it. Raises :class:`RequestError` that names file, field and remedy."""
     _check_there(name, file, kind)
     module = load_module(name, file, kind)
     if not isinstance(getattr(module, kind.declares, None), kind.declaration):
@@ -301,10 +270,7 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
 
 
 def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
-    """Execute a file as a module of its own.
-
-    Whatever the file raises, a ``SystemExit`` too, becomes a :class:`RequestError` that names the line.
-    """
+    """Execute a file as a module of its own. Whatever it raises becomes a :class:`RequestError` that names the line."""
     spec = importlib.util.spec_from_file_location(f"bench_{kind.word}_{name}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -342,8 +308,7 @@ def line_in(file: str, error: BaseException) -> int | None:
 def _entry_points(group: str) -> list[tuple[str, str]]:
     """``(name, file)`` of what installed packages declare in this group; the module where there is no file.
 
-    ``importlib.metadata`` takes longer to import than ``bench list`` may take, so it is asked only where some package
-    has the group at all.
+    ``importlib.metadata`` is slow to import, so it is asked only where some package has the group at all.
     """
     if not any(_declares(group, folder) for folder in sys.path if os.path.isdir(folder)):
         return []
@@ -353,9 +318,8 @@ def _entry_points(group: str) -> list[tuple[str, str]]:
 
 
 def _origin(module: str) -> str | None:
-    """The file of a module, found without importing the packages around it (``find_spec`` of all of it would).
-
-    For the first of them every finder is asked: ``pip install -e`` may bring one of its own.
+    """The file of a module, found without importing the packages around it. For the first of them every finder is
+    asked: ``pip install -e`` may bring one of its own.
     """
     first, *below = module.split(".")
     spec = importlib.util.find_spec(first)

@@ -21,11 +21,10 @@ NEEDS = ("cuda", *APEX_MODULES)
 class Scenario:
     """A named way to train: a strategy and a precision level.
 
-    ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``precision``: one of
-    :data:`PRECISIONS`. ``needs``: what must be there beyond torch and torchvision, out of :data:`NEEDS`.
-    ``half``: ``"fp16"`` or ``"bf16"`` to override the device's own choice (fp16 on a GPU, bf16 on the CPU).
+    ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``needs``: what must be there
+    beyond torch and torchvision. ``half``: overrides the device's own choice (fp16 on a GPU, bf16 on the CPU).
 
-    Raises ``ValueError`` naming the field when a value is not one of those above.
+    Raises ``ValueError`` naming the field when a value is not allowed.
     """
 
     summary: str

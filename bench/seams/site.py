@@ -1,15 +1,8 @@
 """What a site is: where launches run, and the engine that brings their ranks to life.
 
-A site is one file, ``bench/sites/NAME.py`` or ``--site ./mine.py``: a declaration, and ``connect(options)``, which
-returns what performs launches there:
-
-    from bench.seams import Connected, Options, Site
-
-    SITE = Site(summary="...")
-
-    def connect(options: Options) -> Connected: ...
-
-``CONTRIBUTING.md`` has one whose ranks are started by torchrun.
+A site is one file, ``bench/sites/NAME.py`` or ``--site ./mine.py``: ``SITE = Site(summary="...")``, and
+``connect(options)``, which returns what performs launches there. ``CONTRIBUTING.md`` has one whose ranks are started by
+torchrun.
 
 Results are values: nothing is read from a folder that only one host has.
 """
@@ -37,12 +30,9 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a site is connected with.
-
-    ``device``: ``cpu`` or ``cuda``. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
-    None for this one. ``fresh``: new interpreters for all ranks. ``apex_path``: of ``--apex``. ``log``: the file for
-    what the site itself prints. ``locks``: descriptors that its processes inherit, so that nobody else uses the devices
-    until the last of them has ended.
+    """What a site is connected with. ``hosts``: this host with its chosen GPUs. ``python``: the interpreter to measure,
+    None for this one. ``fresh``: new interpreters for all ranks. ``log``: the file for what the site itself prints.
+    ``locks``: descriptors that its processes inherit, so that nobody else uses the devices until the last has ended.
     """
 
     device: str
@@ -57,9 +47,8 @@ class Options:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
-
-    ``results``: of each rank that came to its end, in the order of ranks. ``partial``: the steps of those that did not.
-    ``failure``: of one that did not end well, where its first failed rank was and the end of its log.
+    ``results``: of each rank that came to its end, in order. ``partial``: the steps of those that did not. ``failure``:
+    where the first failed rank was, and the end of its log.
     """
 
     status: str
@@ -83,8 +72,7 @@ class LaunchInterrupted(KeyboardInterrupt):
 class Connected(Protocol):
     """A site in use; leaving the context ends everything that it has started.
 
-    ``hosts``: where ranks are placed. ``log``: as in :class:`Options`. ``description``: of the interpreter, once it is
-    ready (see ``bench.worker.host``).
+    ``hosts``: where ranks are placed. ``log``: as in :class:`Options`. ``description``: see ``bench.worker.host``.
     """
 
     hosts: tuple[Host, ...]

@@ -30,8 +30,7 @@ APEX_MODULES = ("apex.amp", "apex.parallel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process of a launch: what it does, on which of the chosen devices (CPU: ranks) by position, and how many of
-    the equal parts of the global batch it trains."""
+    """One process of a launch: which of the chosen devices (CPU: ranks) it has, and how many parts of the batch."""
 
     role: str = "replica"
     devices: tuple[int, ...]
@@ -55,8 +54,7 @@ def rank_per_device(devices: int) -> tuple[Rank, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """One of the ways in which a strategy can be had. ``wrapper``: the class that must be seen around the model, None:
-    no wrapper. ``needs``: the module of apex without which it cannot be had."""
+    """A way in which a strategy can be had. ``wrapper``: the class that must be seen. ``needs``: a module of apex."""
 
     name: str
     label: str
@@ -68,14 +66,12 @@ class Implementation:
 class Strategy:
     """How one model becomes a model on all devices.
 
-    ``label``: what tables and plots call it. ``ranks``: the processes for a number of devices. ``group``: whether they
-    form a process group. ``implementations``: in order of preference; without any, whatever ``build`` gives is taken.
-    ``alone_label``: what it is called where it came to one replica. ``weights``: whether each rank holds all of them.
-    ``not_comparable``: why its gradients and losses cannot be those of the reference; None where they can.
-    ``precisions``: the levels that go with it; ``amp``: whose implementation of them. ``probe``: the name of what
-    ``probe()`` times in a diagnostic launch. ``hue``, ``dash``: of its plots.
+    ``ranks``: the processes for a number of devices. ``group``: whether they form a process group. ``implementations``:
+    in order of preference; without any, whatever ``build`` gives is taken. ``alone_label``: what it is called with one
+    replica. ``weights``: whether each rank holds all of them. ``not_comparable``: why its gradients and losses cannot
+    be those of the reference. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()`` times.
 
-    Raises ``ValueError`` naming the field when a value is not one of those that it can have.
+    Raises ``ValueError`` naming the field when a value is not allowed.
     """
 
     label: str
@@ -96,7 +92,6 @@ class Strategy:
         return len(self.ranks(devices))
 
     def replicas(self, devices: int) -> int:
-        """Into how many equal parts the global batch is cut."""
         return sum(rank.replicas for rank in self.ranks(devices))
 
     def __post_init__(self) -> None:
@@ -117,6 +112,5 @@ class Strategy:
 
 
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raises ``ValueError`` naming the field where ``value`` is not allowed."""
     if value not in allowed:
         raise ValueError(f"{field}={value!r} is not one of {', '.join(allowed)}")

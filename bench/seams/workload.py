@@ -36,13 +36,12 @@ MAY_DEFINE = ("collate(examples)", "weight(batch)", "check(work)")
 class Workload:
     """What every scenario of a run trains.
 
-    ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: its abbreviation in tables.
-    ``global_batch``: the default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE``
-    changes, with defaults, likewise; a value keeps the type of its default. ``title``: what to call it, with settings
-    in braces; default: its name. ``imports``: modules that its functions import, which are imported once for all ranks.
-    ``smaller``: options of ``bench run`` that make it quick.
+    ``unit``: what is counted, in the plural, such as ``samples``; ``unit_short``: in tables. ``global_batch``: the
+    default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE`` changes, with defaults,
+    likewise; a value keeps the type of its default. ``title``: with settings in braces; default: its name. ``imports``:
+    modules that are imported once for all ranks. ``smaller``: options of ``bench run`` that make it quick.
 
-    Raises ``ValueError`` naming the field when a value is not one that it can have.
+    Raises ``ValueError`` naming the field when a value is not allowed.
     """
 
     summary: str
@@ -80,11 +79,9 @@ class Workload:
             self.title_of(self.settings_on(device))
 
     def batch_on(self, device: str) -> int:
-        """The default global batch on this kind of device."""
         return self.global_batch if isinstance(self.global_batch, int) else self.global_batch[device]
 
     def settings_on(self, device: str) -> dict[str, Setting]:
-        """The defaults on this kind of device."""
         return {
             name: default[device] if isinstance(default, Mapping) else default
             for name, default in self.settings.items()

@@ -23,7 +23,7 @@ START_TIMEOUT_S = 300.0
 Command = Callable[[Job, str], list[str]]
 ABORT_PATIENCE_S = 5.0
 HOST_SILENCE_S = 30.0
-"""By how much longer than a rank the host may be silent, who says every few seconds that it is there."""
+"""By how much longer than a rank the host may be silent."""
 
 
 SITE = Site(summary="this host, with ranks forked from a worker host that has torch imported")
@@ -35,13 +35,11 @@ def connect(options: Options) -> Connected:
 
 
 class WorkerHost:
-    """A running worker host. Use as a context manager: leaving it ends the host and every rank that it has.
+    """A running worker host. Leaving the context ends it and every rank that it has.
 
-    ``locks``: descriptors that it and its ranks hold for as long as they live (see ``bench.machine.lock``).
-    ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; the worker
-    host forks them itself without.
-    ``description``: what the host reported about its interpreter (versions, which apex; see ``bench.worker.host``), and
-    after :meth:`prepare` about the workload.
+    ``command(job, python)``: that of a launcher which starts the ranks, ``python -m bench.worker`` each; without, the
+    worker host forks them itself. ``description``: of its interpreter (see ``bench.worker.host``), and after
+    :meth:`prepare` of the workload.
     """
 
     def __init__(
@@ -67,7 +65,6 @@ class WorkerHost:
 
     @classmethod
     def of(cls, options: Options, command: Command | None = None) -> "WorkerHost":
-        """One as a site needs it."""
         return cls(
             python=options.python,
             fresh=options.fresh,
@@ -110,10 +107,7 @@ class WorkerHost:
         self.close()
 
     def wait_until_ready(self, on_wait: Callable[[float], None] = lambda seconds: None) -> dict[str, Any]:
-        """The host's description once torch is imported.
-
-        Raises :class:`RequestError` when this interpreter has no usable torch, :class:`HostError` when the host dies.
-        """
+        """As the protocol says. Raises :class:`HostError` when it takes too long."""
         started = time.monotonic()
         while time.monotonic() - started < START_TIMEOUT_S:
             on_wait(time.monotonic() - started)
@@ -134,10 +128,7 @@ class WorkerHost:
         raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
 
     def prepare(self, workload: Workload) -> None:
-        """Have what this workload imports imported once for all launches, and its settings tried.
-
-        Raises :class:`RequestError` where it cannot be trained like that, :class:`HostError` when the host dies of it.
-        """
+        """As the protocol says. Raises :class:`HostError` when the host dies of it."""
         self._workload = workload
         self.channel.send(event="prepare", workload=asdict(workload))
         while not self.channel.closed:
@@ -150,11 +141,11 @@ class WorkerHost:
         raise HostError(f"{workload.file} ended the worker host: {self._last_words()}")
 
     def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
-        """Execute ``job`` and return when all of its ranks are gone. ``on_event`` hears every message of every rank.
+        """As the protocol says; ``on_event`` receives every message of every rank.
 
-        A host that dies or says nothing for longer than a rank may takes its launch with it: the status is then
+        A host that dies or is silent for longer than a rank may be takes its launch with it: the status is then
         ``killed`` or ``timeout``, and the next call starts another host. Raises :class:`HostError` when that does not
-        come up, and :class:`LaunchInterrupted` on ``KeyboardInterrupt``, once the launch is ended.
+        come up.
         """
         if self.channel.closed:
             self._start_again()

@@ -1,7 +1,6 @@
 """A rank under a foreign launcher: ``torchrun --nproc-per-node 2 -m bench.worker``, started for a site.
 
-It connects to the worker host, whose address and token are in its environment, and is given its job there. Then it
-answers as the ranks do that the worker host forks.
+It connects to the worker host that its environment names, and answers as a rank does that the worker host forks.
 """
 
 import os

@@ -1,8 +1,7 @@
-"""How far each rank is, told without a word: memory that the worker host shares with its ranks.
+"""How far each rank is, in memory that the worker host shares with its ranks.
 
-A rank notes the time of each mark of its loop there, which costs a fraction of a microsecond and wakes nobody. So the
-host knows of a rank that hangs in which phase of which step it does, and of one that was killed, what it had measured.
-Standard library alone: the host reads what the ranks wrote, whatever became of them.
+A rank notes the time of each mark of its loop there: it costs a fraction of a microsecond and wakes nobody. So the host
+knows where a rank hangs, and what one that was killed had measured. Standard library alone.
 """
 
 import mmap
@@ -29,7 +28,7 @@ MARKS_PER_STEP = len(PHASES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a rank is in its loop: how many steps it has done, and the phase of the next one that it is in."""
+    """The steps that a rank has done, and the phase of the next one that it is in."""
 
     done: int
     phase: str
@@ -58,7 +57,6 @@ class Beats:
         return beats
 
     def close(self) -> None:
-        """Give the memory back."""
         self._words.release()
         self._memory.close()
         os.close(self.fd)

@@ -1,13 +1,11 @@
-"""What this CPU can compute fast: of no use to know on a GPU, and the first thing to know without one."""
+"""What this CPU can compute fast."""
 
 import torch
 
 
 def bf16_instructions() -> bool | None:
-    """Whether torch hands convolutions in bf16 to oneDNN on this CPU, as it does where there are instructions for it
-    (AVX-512 and later, or Arm's). Elsewhere a loop of its own computes them, dozens of times slower than those in fp32.
-
-    None where this torch does not tell: it is the question that it asks itself, and not part of its documented API.
+    """Whether oneDNN computes convolutions in bf16 here (AVX-512 and later, or Arm's); elsewhere they take dozens of
+    times longer than in fp32. None where this torch does not say: its question is not a documented API.
     """
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

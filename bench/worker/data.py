@@ -1,8 +1,7 @@
 """The workload's examples: the same for every scenario, dealt out as ``DistributedSampler`` deals.
 
-Example ``i`` depends on the seed and ``i`` alone, so a process makes only the examples it will see and all processes
-agree. A pool of a few global batches is one epoch; it is visited in the same order again and again. The batches lie
-ready in host memory (pinned for a GPU) before the clock starts: the data phase is the copy to the device.
+Example ``i`` depends on the seed and ``i`` alone, so all processes agree. A pool of a few global batches is one epoch,
+visited in the same order again and again; it lies ready in host memory (pinned for a GPU) before the clock starts.
 """
 
 from collections.abc import Callable
@@ -23,8 +22,7 @@ Batch = Any
 def shard(workload: Workload, replicas: int, replica: int) -> list[list[int]]:
     """Indices of one replica's part of every batch of the pool: ``pool_batches`` lists of equal length.
 
-    Taken from ``torch.utils.data.DistributedSampler`` (shuffled, epoch 0), whose parts of step ``i`` are together the
-    same examples for any number of replicas.
+    By ``torch.utils.data.DistributedSampler``, whose parts of a step are the same examples for any number of replicas.
     """
     examples = range(workload.global_batch * workload.pool_batches)
     sampler = DistributedSampler(
@@ -37,10 +35,7 @@ def shard(workload: Workload, replicas: int, replica: int) -> list[list[int]]:
 
 
 def batches(workload: Workload, replicas: int, mine: range, pin: bool) -> list[Batch]:
-    """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other.
-
-    A process that drives several replicas (DataParallel) so holds for each of them what that rank of DDP would see.
-    """
+    """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other."""
     example, collate = example_of(workload), collate_of(workload)
     shards = [shard(workload, replicas, replica) for replica in mine]
     pool = []

@@ -1,11 +1,8 @@
 """Where the time of a step goes: a launch of its own, whose steps are never mixed with measured ones.
 
-Three probes, one after the other, because each disturbs what it measures:
-
-- *pairs*: steps with and without synchronisation of the gradients, in the order ABBA, for every distributed strategy;
-- the strategy's own, such as the logger of torch DDP, which tells communication and its overlap with the backward pass
-  apart, or the parts of DataParallel's forward pass;
-- a few steps under ``torch.profiler``, for the shares of casts and loss scaling and, on request, for a trace.
+Three probes, one after the other, because each disturbs what it measures: *pairs* of steps with and without
+synchronisation of the gradients; the strategy's own, such as the logger of torch DDP; and a few steps under
+``torch.profiler``, for the shares of casts and loss scaling and, on request, for a trace.
 """
 
 import os
@@ -28,7 +25,7 @@ from bench.worker.session import Session
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
 Report = Callable[..., Tick]
-"""Says that a probe begins, so that nobody thinks the rank has stalled; what it returns is told of each step."""
+"""Reports that a probe begins; what it returns is called after each step."""
 
 FEWEST_PAIRS, MOST_PAIRS = 4, 20
 PROFILED_STEPS = 3
@@ -55,10 +52,8 @@ _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for nam
 
 
 def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, Any]:
-    """All probes. Every rank takes the same steps. Times in milliseconds; see each function for its part.
-
-    ``probe``: what the strategy calls its own, which its module ``strategy`` defines; None: it has none.
-    ``probes``: by name the rows of each, and why there are none.
+    """All probes; every rank takes the same steps. ``probe``: the name of the strategy's own, defined by its module
+    ``strategy``; None: it has none. ``probes`` of the result: by name the rows of each, or why there are none.
     """
     pairs = min(MOST_PAIRS, max(FEWEST_PAIRS, session.parts.job.iters // 3))
     probes = {"pairs": paired(session, load, pairs, report("pairs", of=2 * pairs))}
@@ -71,10 +66,9 @@ def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, r
 
 
 def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[dict[str, Any]], str | None]:
-    """``2 * pairs`` steps, with and without synchronisation in the order ABBA, and why there are none.
+    """``2 * pairs`` steps, with and without synchronisation in the order ABBA: one row a step, or why there are none.
 
-    One row a step: ``pair``, ``synchronised`` and the phases. The ranks' weights drift apart in the steps without; the
-    time of a step does not depend on them.
+    The ranks' weights drift apart in the steps without; the time of a step does not depend on them.
     """
     if not dist.is_initialized():
         return [], "one process: there is nothing to synchronise"
@@ -107,9 +101,8 @@ def paired(session: Session, load: Load, pairs: int, tick: Tick) -> tuple[list[d
 
 
 def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
-    """A few steps under the profiler: what the time of a step is spent on (``*_ms`` a step, self times).
+    """A few steps under the profiler: what a step's time is spent on (ms, self times; on a GPU of the kernels).
 
-    ``categories``: the time of operators by :data:`CATEGORIES`, and ``other``; on a GPU the time of their kernels.
     ``step_ms``: the profiled step, which the profiler makes longer. ``trace``: the file that was kept, or None.
     """
     device = session.parts.device
@@ -140,8 +133,7 @@ def profiled(session: Session, load: Load, tick: Tick) -> dict[str, Any]:
 def spent_ms(events: Iterable[Any], device: str) -> dict[str, float]:
     """Self times by category. On a GPU those of the kernels, each of which belongs to the operator that launched it.
 
-    The profiler lists each kernel besides as an event of the device, and on the device a range around those of every
-    annotation: both are in the operators' figures already (``torch.autograd.profiler_util.FunctionEvent``).
+    The profiler also lists kernels and ranges as events of the device: they are in the operators' times already.
     """
     spent = dict.fromkeys((*CATEGORIES, "other"), 0.0)
     for event in events:

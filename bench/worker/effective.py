@@ -17,9 +17,8 @@ from bench.worker.session import Session
 
 
 class ConvolutionWatch:
-    """Notes the dtypes that convolutions (linear layers where there is none) compute in, during the first step only.
-
-    Under autocast and under apex's O1 the weights say fp32; only the outputs tell what was computed.
+    """Notes the dtypes that convolutions (if none, linear layers) compute in during the first step: weights do not show
+    it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -35,7 +34,6 @@ class ConvolutionWatch:
             self.input_is_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
 
     def stop(self) -> None:
-        """Take the hook off again."""
         for hook in self.hooks:
             hook.remove()
 
@@ -64,10 +62,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
         "device": _device(session.parts.device),
         "memory_format": _memory_format(model, watch),
-        "tf32": {
-            "cudnn": torch.backends.cudnn.allow_tf32,
-            "matmul": torch.backends.cuda.matmul.allow_tf32,
-        }
+        "tf32": {"cudnn": torch.backends.cudnn.allow_tf32, "matmul": torch.backends.cuda.matmul.allow_tf32}
         if session.parts.device.type == "cuda"
         else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if session.parts.device.type == "cuda" else None,
@@ -85,9 +80,8 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
 def contradictions(
     effective: dict[str, Any], *, precision: str, half: str, strategy: Strategy, implementation: str | None
 ) -> list[str]:
-    """Where what ran is not what the scenario's name says. Empty for every honest launch.
-
-    ``effective`` is what :func:`read` gave. ``implementation``: which of the strategy's was chosen.
+    """Where what ran (``effective``, from :func:`read`) is not what the scenario's name says: nothing, in an honest
+    launch.
     """
     found = []
     if effective["precision"] != precision:

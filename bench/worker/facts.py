@@ -1,7 +1,6 @@
 """What this interpreter has to measure with: torch and its libraries, and apex module by module, as one JSON line.
 
-``bench doctor`` starts a child for it, because the command line itself never imports torch, and because a broken torch
-may end the process that imports it.
+``bench doctor`` starts a child for it: the command line never imports torch, and a broken torch may end its process.
 """
 
 import glob
@@ -43,9 +42,7 @@ def _torch() -> tuple[str | None, str | None]:
 
 
 def _torchvision() -> tuple[str | None, str | None]:
-    """Its version, and what is wrong with it: only its compiled part is loaded, which is what breaks when it does not
-    go with torch. Importing all of it takes longer than torch does.
-    """
+    """Its version, and its problem: only its compiled part is loaded; all of it takes longer than torch does."""
     spec = find_spec("torchvision")
     if spec is None:
         return None, "not installed"

@@ -1,7 +1,6 @@
 """Fingerprints of a model: small enough to travel, sharp enough to tell whether two processes train the same one.
 
-The checksum of the parameters says whether ranks hold the same weights, bit for bit. The sketch of the gradients says
-how far two gradients of tens of millions of elements are apart without either having to be kept.
+The checksum says whether ranks hold the same weights, bit for bit; the sketch how far two gradients are apart.
 """
 
 import hashlib
@@ -24,11 +23,10 @@ def checksum(tensors: Iterable[Tensor]) -> str:
 def sketch(tensors: Sequence[Tensor | None]) -> list[float]:
     """:data:`SKETCH_SIZE` numbers that keep the distances between vectors: here all tensors' elements as one vector.
 
-    Every element goes with a random sign into a random one of the numbers; signs and places follow from the position
-    of the tensor alone, so all processes agree on them. The sketch is linear, and the Euclidean norm of the sketch of a
-    difference is that of the difference within a relative standard error of 1/sqrt(2 * SKETCH_SIZE), 2.2 % (the
-    CountSketch of Charikar, Chen and Farach-Colton, 2002; its second moment as in Alon, Matias and Szegedy, 1996).
-    None stands for a tensor of zeros. Needs memory for a few copies of the largest tensor.
+    Every element goes with a random sign into a random one of the numbers, which follow from the tensor's position
+    alone, so all processes agree. The norm of the sketch of a difference is that of the difference within a relative
+    standard error of 1/sqrt(2 * SKETCH_SIZE), 2.2 % (the CountSketch of Charikar, Chen and Farach-Colton, 2002; its
+    second moment as in Alon, Matias and Szegedy, 1996). None stands for a tensor of zeros.
     """
     sums = torch.zeros(2 * SKETCH_SIZE, dtype=torch.float64)  # of each number what goes into it negated, and what as is
     for position, tensor in enumerate(tensors):

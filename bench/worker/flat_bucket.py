@@ -1,9 +1,8 @@
 """Data parallelism by flat buckets, after the documented behaviour of ``apex.parallel.DistributedDataParallel``.
 
-What stands in for apex DDP where apex or CUDA is missing. Gradients are put into buckets of at least ``message_size``
-elements, one kind of bucket for each dtype, in the order in which they arrive in the first backward pass (rank 0's
-order holds for all). From the second backward pass on, a bucket that is full is flattened and all-reduced at once, so
-that communication overlaps the rest of the backward pass; at its end the averaged values are copied back.
+Used where apex or CUDA is missing. Gradients go into buckets of at least ``message_size`` elements, by dtype and in the
+order in which they arrive in rank 0's first backward pass. From the second pass on, a full bucket is flattened and
+all-reduced at once, so that communication overlaps the rest of the pass; at its end the averages are copied back.
 """
 
 from collections.abc import Iterator
@@ -67,12 +66,11 @@ class FlatBucketDataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped module's forward pass."""
         return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within this context ``backward()`` accumulates local gradients and communicates nothing."""
+        """Within this context ``backward()`` keeps each rank's own gradients."""
         before, self._synchronise = self._synchronise, False
         try:
             yield

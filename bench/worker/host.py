@@ -1,10 +1,9 @@
 """The worker host: imports torch, and what the workload needs, once; then forks the ranks of each launch.
 
-It touches no device and starts no thread, so that every fork is pristine; where what it imports starts one all the
-same, it goes on as with ``--fresh``. It sleeps in ``select`` while ranks run, ends a launch whose first rank fails or
-whose ranks make no progress, and relays what they say. With ``--fresh`` it starts new interpreters instead, and for a
-site with a launcher of its own that launcher's command, whose ranks then connect to it. It receives jobs, and answers,
-over an inherited socket; it dies with its parent, and its ranks die with it.
+It touches no device and starts no thread, so that every fork is pristine; if what it imports starts one, it goes on as
+with ``--fresh``: new interpreters. For a site with a launcher of its own it starts that launcher, whose ranks then
+connect to it. It sleeps in ``select`` while ranks run, relays what they report, and ends a launch that fails or makes
+no progress. It dies with its parent, and its ranks die with it.
 """
 
 import json
@@ -45,10 +44,7 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(slots=True)
 class Rank:
-    """A rank that is alive or was: its process, its channel, and what was last heard and seen of it.
-
-    ``stopped_s``: since when a signal or a debugger holds it. ``result``: what it has measured, as JSON.
-    """
+    """A rank that is alive or was. ``stopped_s``: since when a signal or a debugger holds it. ``result``: as JSON."""
 
     number: int
     pid: int
@@ -74,10 +70,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One sign that a launch went wrong. ``collateral``: only because another rank was gone.
-
-    ``memory``: for one that ran out of it, what was asked of which device and what its allocator held.
-    """
+    """One sign that a launch went wrong. ``collateral``: only because another rank was gone."""
 
     rank: int
     kind: str
@@ -88,10 +81,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Launch:
-    """The ranks of the launch in hand, and the signs of failure in the order in which they came.
-
-    ``launcher``: the process of a foreign launcher, where the site has one; its ranks come in by ``door``.
-    """
+    """The ranks of the launch in hand, and its failures in order; a foreign launcher's ranks come in by ``door``."""
 
     job: Job
     beats: Beats | None
@@ -109,7 +99,7 @@ class Launch:
 
     @property
     def children(self) -> list[int]:
-        """The PIDs of the launch's processes that are children of the host; the first has the number of the group."""
+        """The PIDs of the children of the host; the first has the number of the group."""
         return [self.launcher.pid] if self.launcher is not None else [rank.pid for rank in self.ranks]
 
     @property
@@ -140,9 +130,8 @@ class Launch:
         return next(iter(own or self.failures), None)
 
     def kill(self) -> None:
-        """End every process of the launch's group, which holds nothing but what this launch made.
-
-        Its first process is not waited for before the launch is over, so that its number cannot mean another group.
+        """End the launch's process group. Its first process is reaped last, so that its number cannot mean another
+        group.
         """
         if self.killed_at_s is None and self.children:
             self.killed_at_s = time.monotonic()
@@ -164,10 +153,8 @@ def _kill_group(group: int) -> None:
 
 
 def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
-    """Answer ``prepare`` and ``launch`` messages until the channel closes.
-
-    ``fresh``: new interpreters instead of forks. ``locks``: descriptors that the ranks inherit, so that a lock is held
-    until the last of them is gone.
+    """Answer ``prepare`` and ``launch`` messages until the channel closes. ``locks``: descriptors that the ranks
+    inherit, so that a lock is held until the last of them is gone.
     """
     started = time.monotonic()
     try:
@@ -210,11 +197,7 @@ def _threads() -> int:
 
 
 def _prepare(workload: Workload) -> dict[str, Any]:
-    """Import, once, what the workload's functions import in every rank, and try its settings in a child.
-
-    ``refused``: option, problem and remedy, or None. ``example_bytes``: as :func:`bench.worker.workload.examine` says.
-    ``imports``: versions of what was imported.
-    """
+    """Import, once, what the workload's functions import, and try its settings in a child."""
     from bench.worker.workload import examine, prepare, versions
 
     try:
@@ -269,9 +252,8 @@ def _in_child(question: Any) -> Any:
 def start_launch(
     job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = (), command: list[str] | None = None
 ) -> Launch:
-    """Bring the ranks of ``job`` to life in a process group of their own. ``command``: the launcher that starts them.
-
-    Where the system refuses one (no descriptors, no processes, no memory), the launch has failed with that reason.
+    """Start the ranks of ``job`` in a process group of their own, or ``command``, the launcher that starts them. Where
+    the system refuses (no descriptors, processes or memory), the launch has failed with that reason.
     """
     if command is not None:
         return _start_launcher(job, command, locks)
@@ -540,7 +522,7 @@ def _progress(rank: Rank, step: int) -> None:
 
 
 def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
-    """What a rank said before it ended: it may have done both since its channel was read."""
+    """What a rank said before it ended, since its channel was last read."""
     while not rank.channel.closed and select.select([rank.channel], [], [], 0)[0]:
         for message in rank.channel.receive():
             _hear(launch, rank, message, control)
@@ -591,9 +573,7 @@ def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since the machine was started; 0 where it is not told
-    (some sandboxes have no such file).
-    """
+    """How many processes the kernel has killed for want of memory; 0 where it does not say (as in some sandboxes)."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             counts = dict(line.split() for line in file)
@@ -622,11 +602,7 @@ def _check_progress(launch: Launch) -> None:
             continue
         _look_at(launch, rank)
         starting = not rank.in_loop or rank.step == 0
-        allowance = max(
-            stall_s,
-            startup_s if starting else 0.0,
-            SLOW_STEP_FACTOR * rank.longest_gap_s,
-        )
+        allowance = max(stall_s, startup_s if starting else 0.0, SLOW_STEP_FACTOR * rank.longest_gap_s)
         if now - rank.heard_s > allowance:
             _end_stalled(launch, f"no progress for {allowance:.0f} s")
             return
@@ -671,10 +647,8 @@ def _end_stalled(launch: Launch, what: str) -> None:
 
 
 def hanging(launch: Launch, alive: list[Rank], lines: dict[int, processes.Line | None]) -> Rank:
-    """The rank for which the others wait.
-
-    One that is stopped; else the one that is behind all others; among equals the one that is in a line of the scenario
-    and not in torch, where those that wait for others are; then the one that was silent for longest.
+    """The rank for which the others wait: one that is stopped; else the one that is behind all others; among equals the
+    one in a line of the scenario and not in torch, where those that wait are; then the one that was silent for longest.
     """
 
     def behind(rank: Rank) -> tuple[bool, int, int, bool, float]:
@@ -712,10 +686,7 @@ def _bury(launch: Launch) -> None:
 
 
 def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
-    """The steps of each rank that sent no result, as far as it came.
-
-    On a GPU a mark says when work was issued and not when it was done, so nothing is known.
-    """
+    """The steps of each rank that sent no result. None on a GPU, where a mark only says when work was issued."""
     beats = launch.beats
     if beats is None or launch.job.workload.device != "cpu" or launch.job.purpose != "measure":
         return []
@@ -724,7 +695,6 @@ def _measured_so_far(launch: Launch) -> list[dict[str, Any]]:
 
 
 def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
-    """What is known of how a launch failed, for its record."""
     rank = next((rank for rank in launch.ranks if rank.number == cause.rank), None)
     return {
         "rank": cause.rank,

@@ -1,7 +1,7 @@
 """The measured loop: one chain of marks through data, forward, backward and optimizer, with no gaps.
 
-``step_i`` runs from the start of iteration i to the start of iteration i+1, so whatever lies between phases counts. A
-mark is a ``torch.cuda.Event`` on a GPU and ``perf_counter_ns`` on the CPU; nothing in the window waits for the device.
+A step runs from the start of its iteration to the start of the next, so whatever lies between phases counts. A mark is
+a ``torch.cuda.Event`` on a GPU and ``perf_counter_ns`` on the CPU; nothing in the window waits for the device.
 """
 
 import gc
@@ -24,8 +24,7 @@ PROGRESS_INTERVAL_NS = 250_000_000
 @dataclass(slots=True, kw_only=True)
 class Timings:
     """What a window measured: per step its start (ns, monotonic clock), phases and total (ms), and its loss.
-
-    ``wall_ms``: host time between the end points of the window, for the check that the steps add up to it.
+    ``wall_ms``: host time of the window, for the check that the steps add up to it.
     """
 
     start_ns: list[int] = field(default_factory=list)
@@ -45,10 +44,8 @@ class Timings:
 
 
 class Clock(Protocol):
-    """Marks points of a window without waiting for the device; reads them afterwards.
-
-    ``wait`` returns when all that was marked has happened; ``read`` gives the time of the first mark (ns, monotonic
-    clock) and the distance from each mark to the next (ms).
+    """Marks points of a window without waiting for the device. ``read``: the time of the first mark (ns, monotonic
+    clock) and the distance from each to the next (ms), once ``wait`` has returned.
     """
 
     def prepare(self, marks: int) -> None: ...
@@ -102,7 +99,6 @@ class CudaClock:
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock that is right on ``device``."""
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 

@@ -1,8 +1,7 @@
 """In a container a rank shows the sampler which PID of the driver's list it is: that whose memory rises as it says.
 
-The rank allocates :data:`bench.core.records.PROBE_MIB` once and frees them again, before its first step, and says
-when; see ``bench.sample.attribution``. It takes a second, which is in ``first_forward_s``; on the
-host itself nothing is done.
+Before its first step it allocates :data:`bench.core.records.PROBE_MIB` once and frees them (see
+``bench.sample.attribution``). That takes a second, which is in ``first_forward_s``.
 """
 
 import os
@@ -19,7 +18,7 @@ HOLD_S = 0.5
 
 
 def show(tell: Any, device: torch.device, *, hold_s: float = HOLD_S) -> None:
-    """Tell ``before``, ``allocated`` and ``freed``. On a device that has no room for it, the rank stays untold."""
+    """Report ``before``, ``allocated`` and ``freed``; without ``allocated`` where the device has no room."""
     if device.type != "cuda" or not nested():
         return
     torch.cuda.synchronize(device)  # there is a context now

@@ -53,10 +53,8 @@ def precision_of(level: str, half: torch.dtype) -> Precision:
 
 
 class Amp:
-    """A step under a precision, native for torch.
-
-    In order: :meth:`cast` the model; once it is wrapped :meth:`prepare` the optimizer of what is to be updated, master
-    weights where there are; then, step by step, ``zero_grad``, ``context``, ``backward``, ``step``.
+    """A step under a precision, native for torch: :meth:`cast` the model; once it is wrapped :meth:`prepare` the
+    optimizer; then, step by step, ``zero_grad``, ``context``, ``backward``, ``step``.
     """
 
     def __init__(self, precision: Precision, device: torch.device, optimizers: Optimizers) -> None:
@@ -87,7 +85,6 @@ class Amp:
         return call
 
     def context(self) -> AbstractContextManager[Any]:
-        """Around each forward pass."""
         if not self.precision.autocast:
             return nullcontext()
         autocast: AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=self.precision.half)
@@ -116,7 +113,6 @@ class Amp:
         (self.model if self.masters else self.optimizer).zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss, scaled where there is a scaler."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def step(self) -> None:
@@ -147,10 +143,7 @@ class Amp:
         return [next(masters).grad if p.dtype is half else p.grad for p in self.model.parameters()]
 
     def skipped_steps(self) -> Tensor | None:
-        """How many steps changed no weight because a gradient was not finite; None: none can be skipped.
-
-        On the device, and a copy, since the count goes on in its place.
-        """
+        """How many steps a gradient that is not finite left out: a copied scalar on the device. None: cannot skip."""
         if self._skipped_by_kernel is None:
             return None
         return self._skipped_by_kernel + (self.calls - self.executed)
@@ -208,9 +201,8 @@ class ApexAmp(Amp):
 def begin_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
     """Give every parameter of an SGD with momentum its buffer now, of zeros, which is what a first step makes of none.
 
-    torch's fused step makes the buffers uninitialised, for its kernel to fill, and a kernel that is told to skip the
-    step fills nothing: where the first loss scale is too high, what lay in that memory would be the momentum of the
-    second step (``torch/optim/sgd.py``, ``_fused_sgd``, torch 2.6 to 2.15).
+    torch's fused step leaves new buffers uninitialised for its kernel to fill, and a kernel that skips the step fills
+    nothing: the second step would take what lay there (``_fused_sgd`` in ``torch/optim/sgd.py``, torch 2.6 to 2.15).
     """
     for group in optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else ():
         for parameter in group["params"] if group["momentum"] else ():

@@ -1,6 +1,6 @@
 """What a process is doing, seen from outside: is it stopped, and which line of which file is it in.
 
-Used once a launch has failed, or for what costs a few microseconds; nothing here is done to a rank that is measuring.
+Nothing here is done to a rank that is measuring, but for what costs a few microseconds.
 """
 
 import os
@@ -51,7 +51,7 @@ def state(pid: int) -> str | None:
 
 
 def children(parent: int) -> list[int]:
-    """The processes whose parent this is; those that have ended and were not waited for among them."""
+    """The processes whose parent this is, those that have ended and were not waited for among them."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -66,9 +66,8 @@ def children(parent: int) -> list[int]:
 
 
 def lines(logs: dict[int, str]) -> dict[int, Line | None]:
-    """The line that each process is in, by PID; None of one that does not say. ``logs``: the log of each by PID.
-
-    Asks them to write their stacks into their logs, which is why they must have :data:`STACK_SIGNAL` registered.
+    """The line that each process is in, by PID; None if it does not write its stacks into its log on
+    :data:`STACK_SIGNAL`.
     """
     before = {pid: _size(path) for pid, path in logs.items()}
     for pid in logs:

@@ -1,7 +1,6 @@
 """One rank of one launch: join, build, train, read what ran, send the result.
 
-The standard variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who it is, so the same code runs
-under bench's own worker host and under ``torchrun`` (see ``bench.worker.__main__``).
+The standard variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who it is.
 """
 
 import faulthandler
@@ -37,11 +36,9 @@ STDERR_FD = 2
 STORE_FD = "BENCH_STORE_FD"
 """The listening socket on 127.0.0.1 that rank 0's rendezvous store takes over; made by bench's own launcher."""
 OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "status_alloc_failed")
-"""What errors that are not torch's own kind say: of the host's allocators; of CUDA, which torch and NCCL pass on (a
-context, pinned memory, a communicator); of cuBLAS and cuDNN, for what they take beside torch's allocator."""
+"""What errors that are not torch's own kind say: the host's allocators, CUDA, NCCL, cuBLAS and cuDNN."""
 NO_ENGINE, FULL = "unable to find an engine", 0.05
-"""What cuDNN's choice of algorithms says where none of them got its workspace; by the part of the device that is free
-it is told from one that has no algorithm for what was asked."""
+"""What cuDNN says where no algorithm got its workspace, or none exists: the free share of the device tells which."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
 
@@ -56,7 +53,6 @@ class Identity:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Identity":
-        """Raises ``KeyError`` naming the variable that is missing."""
         return cls(
             rank=int(environment["RANK"]),
             local_rank=int(environment["LOCAL_RANK"]),
@@ -65,10 +61,8 @@ class Identity:
 
 
 def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
-    """Do the launch as this rank and send its result to the supervisor.
-
-    ``born_ns``: when this process was made (monotonic clock). Errors are told to the supervisor with their kind
-    (``oom`` or ``error``) and raised again, so that the log has the traceback.
+    """Do the launch as this rank and send its result to the supervisor. ``born_ns``: when this process was made
+    (monotonic clock). Errors are reported with their kind and raised again, so that the log has the traceback.
     """
 
     pid = os.getpid()
@@ -101,7 +95,6 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
-    """Join, and do what the launch is for. Returns the rank's result as JSON values."""
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = _device(job, me)
     tell("phase", phase="rendezvous")
@@ -170,7 +163,6 @@ class Plan:
         return data.loader(pool, self.parts.device)
 
     def build(self) -> Session:
-        """The session that the strategy builds."""
         session = self.module.build(self.parts)
         if not isinstance(session, Session):
             what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
@@ -328,7 +320,7 @@ def _allocator(device: torch.device) -> dict[str, float]:
 
 
 def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:
-    """What the supervisor is told of an error; of one for want of memory also whose it was, and how much was held."""
+    """What is reported of an error; of one for want of memory also whose it was, and how much was held."""
     kind = kind_of(error)
     about = {"kind": kind, "reason": where + _one_line(error), "collateral": kind != "oom" and _is_collateral(error)}
     if kind != "oom":
@@ -371,5 +363,4 @@ def _one_line(error: BaseException) -> str:
 
 
 def _sealed(result: dict[str, Any]) -> str:
-    """As text, so that the worker host, which ranks are forked from, makes no objects of it. NaN losses stay NaN."""
     return json.dumps(result)

@@ -1,12 +1,9 @@
 """The reference that every recipe is held against: one process, fp32, that accumulates the replicas' chunks.
 
-Batch norm sees one chunk at a time, as it does on a replica. A second pass, the *twin*, starts from the same weights
-moved by at most half a unit in the last place of the half type: how far it strays from the reference shows what
-rounding alone does to this model, with these data, over these steps. Strict fp32: no TF32.
-
-Where few units decide (small batches, small inputs) it is chance whether a rounding switches one of them, and one twin
-may stray ten times less than the next. So several ways to move the weights are tried, each for a first step, and the
-twin is the one whose gradient strays farthest.
+Batch norm sees one chunk at a time, as on a replica; no TF32. A second pass, the *twin*, starts from the same weights
+moved by at most half a unit in the last place of the half type: how far it strays shows what rounding alone does. Where
+few units decide (small batches and inputs) chance may make one twin stray ten times less than the next; so several ways
+to move the weights are tried for a first step, and the twin is the one whose gradient strays farthest.
 """
 
 import math
@@ -31,9 +28,8 @@ were beyond the bound that one candidate gives, 4 % beyond that of the farthest 
 class Pass:
     """One training from the first step on.
 
-    ``replicas``: into how many chunks each batch is cut. ``loss``: of the global batch, for every step, warm-up
-    included. ``gradient``: sketch of the first step's (see ``bench.worker.fingerprint``). ``alone``: sketch of what the
-    first chunk gives by itself, the gradient of a replica that forgets the others; None for one chunk.
+    ``loss``: of the global batch, for every step. ``gradient``: sketch of the first step's. ``alone``: sketch of what
+    the first of ``replicas`` chunks gives by itself, as if a replica forgot the others; None for one chunk.
     """
 
     replicas: int
@@ -100,11 +96,10 @@ def _later(on_step: Callable[[int], None], steps: int, step: int) -> None:
 
 
 Chunks = list[tuple[data.Batch, float]]
-"""The chunks of a batch, each with what its loss is divided by in the mean of the batch."""
+"""Each chunk of a batch with what its loss is divided by in the mean of the batch."""
 
 
 def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
-    """What gives the next batch in ``replicas`` chunks."""
     pin, weight = job.device.type == "cuda", weight_of(job.workload)
     pools = [data.batches(job.workload, replicas, range(chunk, chunk + 1), pin=pin) for chunk in range(replicas)]
     divisors = cycle([divisors_of([weight(chunk) for chunk in chunks]) for chunks in zip(*pools, strict=True)])

@@ -1,8 +1,4 @@
-"""One rank's training step in four calls: load, forward, backward, optimize.
-
-A strategy's ``build(parts)`` returns a :class:`Session`, made by :meth:`Parts.session` in one order for all: model,
-precision cast, wrap or shard, optimizer, loss scaler.
-"""
+"""One rank's training step in four calls: load, forward, backward, optimize."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -26,7 +22,7 @@ class Parts:
     """What a strategy builds from: a job as one rank sees it.
 
     ``device``: where this rank computes, the first of its :attr:`devices`. ``implementation``: which of the strategy's
-    was chosen, None where it has none; ``amp``: whose precision level (``native`` or ``apex``).
+    was chosen, if it has any; ``amp``: whose precision level (``native`` or ``apex``).
     """
 
     job: Job
@@ -39,7 +35,6 @@ class Parts:
 
     @property
     def workload(self) -> Workload:
-        """What is trained."""
         return self.job.workload
 
     @property
@@ -57,7 +52,6 @@ class Parts:
         return build_model(self.workload).to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The workload's optimizer over ``parameters``."""
         return build_optimizer(self.workload, parameters)
 
     def build(self, strategy: str) -> "Session":
@@ -104,9 +98,8 @@ class Session:
         self._call = self.amp.around(self.module)
 
     def forward(self, batch: Any) -> Tensor:
-        """The mean loss of this process's part of the batch: a scalar on the device.
-
-        The last step's gradients are dropped only now, so that they can be looked at after the last step.
+        """The mean loss of this process's part of the batch: a scalar on the device. The last step's gradients are
+        dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
         with self.amp.context():
@@ -134,13 +127,12 @@ class Session:
         return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
 
     def replicas(self) -> int:
-        """Copies of the model that share a step."""
         if self._replicas is not None:
             return self._replicas(self.module)
         return dist.get_world_size() if dist.is_initialized() else 1
 
     def skipped_steps(self) -> Tensor | None:
-        """How many calls of :meth:`optimize` changed no weight because a gradient was not finite; None: cannot skip."""
+        """As :meth:`bench.worker.precision.Amp.skipped_steps`."""
         return self.amp.skipped_steps()
 
 

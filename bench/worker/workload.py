@@ -21,7 +21,7 @@ Loss = Callable[[Forward, Any], Tensor]
 """``loss(model, batch)``: the mean loss of a batch, a scalar; it calls the model itself."""
 
 NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
-"""What torch says when there is no room for a tensor on the CPU."""
+"""What torch says without room for a tensor on the CPU."""
 
 HYPERPARAMETERS = {"learning_rate": "lr"}
 """What the optimizers of torch call a setting; the others have the same name."""
@@ -62,7 +62,6 @@ _opened: list[_Opened] = []
 
 
 def _open(workload: Workload) -> _Opened:
-    """Its file, executed once in a process."""
     if not _opened or _opened[0].identity != workload.hash():
         _opened[:] = [_Opened(workload)]
     return _opened[0]
@@ -77,26 +76,22 @@ def build_model(workload: Workload) -> nn.Module:
 
 
 def build_optimizer(workload: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The optimizer over ``parameters``."""
     opened = _open(workload)
     optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
     return optimizer
 
 
 def loss_of(workload: Workload) -> Loss:
-    """The loss of a batch."""
     loss: Loss = _open(workload).module.loss
     return loss
 
 
 def example_of(workload: Workload) -> Callable[[int], Any]:
-    """From an index to the example."""
     opened = _open(workload)
     return lambda index: opened.module.example(opened.work, index)
 
 
 def collate_of(workload: Workload) -> Callable[[list[Any]], Any]:
-    """From examples to a batch; torch's own function where the file has none."""
     collate: Callable[[list[Any]], Any] = getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
     return collate
 
@@ -108,7 +103,6 @@ def weight_of(workload: Workload) -> Callable[[Any], float]:
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors of a batch or an example."""
     found: list[Tensor] = []
     map_tensors(found.append, tree)
     return found
@@ -156,10 +150,7 @@ def versions() -> dict[str, str]:
 
 
 def prepare(workload: Workload) -> None:
-    """Import once, in the worker host, what the workload's functions import in every rank.
-
-    Raises :class:`RequestError` for a module that cannot be imported.
-    """
+    """Import, in the worker host, what every rank will. Raises :class:`RequestError` where that fails."""
     for name in _open(workload).module.WORKLOAD.imports:
         try:
             import_module(name)
@@ -171,8 +162,8 @@ def prepare(workload: Workload) -> None:
 def examine(workload: Workload) -> dict[str, Any]:
     """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
 
-    ``example_bytes``: the size of one example, None for one that takes more than half of the free memory: that is all
-    that this process may take from here on, so it is to be called in one of its own.
+    ``example_bytes``: of one example, None for more than half of the free memory, which is all that this process may
+    take from here on: call it in one of its own.
     """
     opened = _open(workload)
     with open("/proc/self/statm", encoding="ascii") as file:
