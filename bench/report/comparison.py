@@ -8,54 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.analyse.between_runs import (
-    BETTER,
-    ENERGY,
-    MEMORY,
-    METRICS,
-    NEITHER,
-    NOT_COMPARABLE,
-    PAGE_MIB,
-    PARITY,
-    STEP_TIME,
-    THROUGHPUT,
-    WORSE,
-    Compared,
-    Row,
-)
+from bench.analyse import between_runs
+from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, PARITY, STEP_TIME, WORSE, Compared, Row
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW
 from bench.analyse.memory import LEAST_MEMORY
 from bench.console import align
-from bench.report import markdown
-from bench.report.drawing import (
-    EDGE_IN,
-    RC,
-    ROW_IN,
-    SOURCE_IN,
-    TITLE_IN,
-    WIDTH_IN,
-    Artist,
-    Plot,
-    axes_at,
-    drawn,
-    handle,
-    legend_row,
-    light,
-    plain,
-    row_label,
-    short,
-    text_width_in,
-    titled,
-)
+from bench.report import drawing, markdown
+from bench.report.drawing import Artist, Plot, axes_at, light, plain, short, text_width_in
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 from bench.runs.document import what_is_trained
 
 NAME = "comparison"
 """Of the files."""
 
-TITLES = {metric.name: metric.title for metric in (*METRICS, PARITY)}
-UNITS = {metric.name: metric.unit for metric in METRICS}
+TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY)}
+UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
 BETWEEN_RUNS = (
     "the intervals are over launches within each run; what changes from one run to the next (heat, a reboot, "
@@ -88,7 +56,7 @@ def named(digest: Digest) -> str:
 
 def in_words(compared: Compared) -> list[str]:
     """What was found, a sentence each: the differences, then what has none, then what could not be told."""
-    told = [row for row in compared.rows if row.metric != THROUGHPUT.name]
+    told = [row for row in compared.rows if row.metric != between_runs.THROUGHPUT.name]
     lines = [_difference(row, compared) for row in told if row.change in (BETTER, WORSE)]
     for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
         by_metric = {
@@ -210,10 +178,8 @@ def _notes(compared: Compared) -> Iterator[str]:
             "and the verdict goes by p, which is adjusted for all tests of the comparison"
         )
     if any(row.metric == MEMORY.name for row in rows):
-        yield (
-            f"a difference of memory below {100 * LEAST_MEMORY:g} %, or {PAGE_MIB:g} MiB a process, is not called one: "
-            "the same work again is as far apart"
-        )
+        least = f"{100 * LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
+        yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"
     if rows and not compared.within:
         yield BETWEEN_RUNS
 
@@ -276,7 +242,7 @@ def forest(compared: Compared) -> Plot | None:
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # as for the plots of a run: equal figures give equal files
-        matplotlib.rcParams.update(RC)
+        matplotlib.rcParams.update(drawing.RC)
         return _forest(compared, panels, names)
 
 
@@ -286,22 +252,28 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
     title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"
     below = compared.rows[0].against if compared.within else "base"
     about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
-    height_in = TITLE_IN + 0.46 + len(names) * ROW_IN + FOOT_IN + SOURCE_IN
-    sheet = titled(title, about, _source(compared), height_in=height_in)
+    height_in = drawing.TITLE_IN + 0.46 + len(names) * drawing.ROW_IN + FOOT_IN + drawing.SOURCE_IN
+    sheet = drawing.titled(title, about, _source(compared), height_in=height_in)
     labels = {name: short(by_key[name, STEP_TIME.name].what_ran or "") for name in names}
     widths = [text_width_in(sheet, short(name), 9, bold=True) for name in names]
-    left_in = max(*widths, *(text_width_in(sheet, label, 7.2) for label in labels.values()), 0.6) + EDGE_IN + 0.14
-    room_in = (WIDTH_IN - left_in - EDGE_IN) / len(panels)
+    left_in = (
+        max(*widths, *(text_width_in(sheet, label, 7.2) for label in labels.values()), 0.6) + drawing.EDGE_IN + 0.14
+    )
+    room_in = (drawing.WIDTH_IN - left_in - drawing.EDGE_IN) / len(panels)
     for number, metric in enumerate(panels):
         axes = axes_at(
-            sheet, left_in + number * room_in, FOOT_IN + SOURCE_IN, room_in - GUTTER_IN - 0.1, len(names) * ROW_IN
+            sheet,
+            left_in + number * room_in,
+            FOOT_IN + drawing.SOURCE_IN,
+            room_in - GUTTER_IN - 0.1,
+            len(names) * drawing.ROW_IN,
         )
         rows = [by_key[name, metric.name] for name in names]
         _scale(axes, rows)
         for position, row in enumerate(rows):
             _whisker(axes, row, position)
             if number == 0:
-                row_label(axes, position, row.scenario, labels[row.scenario])
+                drawing.row_label(axes, position, row.scenario, labels[row.scenario])
         axes.set_title(
             f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}",
             fontsize=9,
@@ -314,10 +286,12 @@ def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot
         ("point", "bad", "worse", WORSE),
         ("point", "good", "better", BETTER),
     ]
-    keys += [("point", "muted", ALIKE, NEITHER), ("hollow", "muted", TOO_FEW, None)]
+    keys += [("point", "muted", ALIKE, between_runs.NEITHER), ("hollow", "muted", TOO_FEW, None)]
     present = {row.change for row in seen if row.ratio is not None}
-    legend_row(sheet, [(handle(kind, colour), text) for kind, colour, text, change in keys if change in present])
-    return drawn(sheet, NAME, title, " ".join(_caption(compared)))
+    drawing.legend_row(
+        sheet, [(drawing.handle(kind, colour), text) for kind, colour, text, change in keys if change in present]
+    )
+    return drawing.drawn(sheet, NAME, title, " ".join(_caption(compared)))
 
 
 def _drawn(row: Row, metric: str) -> bool:

@@ -9,24 +9,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
 from bench.analyse.steps import scenarios
 from bench.machine.nvml import Gpu
-from bench.report.drawing import (
-    EDGE_IN,
-    SOURCE_IN,
-    TITLE_IN,
-    WIDTH_IN,
-    Artist,
-    Plot,
-    axes_at,
-    colour_of,
-    finished,
-    handle,
-    legend_row,
-    light,
-    locator,
-    plain,
-    run_sheet,
-    text_width_in,
-)
+from bench.report import drawing
+from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, plain
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -109,7 +93,7 @@ def memory_stack(run: Run) -> Plot | None:
     caption = _about_stack(stage, known, len(proportional) > 0)
     shown = set(known["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.sheet, "memory-stack", title, caption, named)
+    return drawing.finished(run, stage.sheet, "memory-stack", title, caption, named)
 
 
 def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
@@ -170,7 +154,7 @@ def power(run: Analysed) -> Plot | None:
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     shown = set(timeline["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
-    return finished(run, stage.sheet, "power", title, caption, named)
+    return drawing.finished(run, stage.sheet, "power", title, caption, named)
 
 
 _TONE = {"invalid": "bad", "warning": "doubt"}
@@ -196,17 +180,21 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
     origin_ns = min(starts)
     bounds = held.boundaries(rows)
     range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
-    width_in = WIDTH_IN - LEFT_IN - RIGHT_IN
+    width_in = drawing.WIDTH_IN - LEFT_IN - RIGHT_IN
     panels_in = len(order) * (PANEL_IN + BETWEEN_IN)
     launches = _launches(run, bounds, origin_ns)
     key = _key(launches)
-    widest_in = max(text_width_in(run_sheet(run, title, height_in=4.0), text, 8) for _, text in key) + 0.45
-    ncols = max(1, int((WIDTH_IN - 2 * EDGE_IN) / widest_in))
+    widest_in = (
+        max(drawing.text_width_in(drawing.run_sheet(run, title, height_in=4.0), text, 8) for _, text in key) + 0.45
+    )
+    ncols = max(1, int((drawing.WIDTH_IN - 2 * drawing.EDGE_IN) / widest_in))
     key_in = -(-len(key) // ncols) * 0.19
-    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.22 + key_in + NUMBER_IN + panels_in + BELOW_IN + SOURCE_IN)
+    sheet = drawing.run_sheet(
+        run, title, height_in=drawing.TITLE_IN + 0.22 + key_in + NUMBER_IN + panels_in + BELOW_IN + drawing.SOURCE_IN
+    )
     legend_row(sheet, key, below_in=0.24, ncols=ncols)
     stage = Stage(sheet=sheet, panels={}, launches=launches, origin_ns=origin_ns, width_in=width_in, range_s=range_s)
-    top_in = BELOW_IN + SOURCE_IN + panels_in
+    top_in = BELOW_IN + drawing.SOURCE_IN + panels_in
     for number, device in enumerate(order):
         bottom_in = top_in - number * (PANEL_IN + BETWEEN_IN) - PANEL_IN
         axes = axes_at(sheet, LEFT_IN, bottom_in, width_in, PANEL_IN)
@@ -234,7 +222,7 @@ def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
             start=(int(row["start_ns"]) - origin_ns) / 1e9,
             end=(int(row["end_ns"]) - origin_ns) / 1e9,
             status=known[row["launch"]].status if row["launch"] in known else "interrupted",
-            colour=colour_of(run.document, known[row["launch"]]) if row["launch"] in known else "muted",
+            colour=drawing.colour_of(run.document, known[row["launch"]]) if row["launch"] in known else "muted",
         )
         for row in bounds.to_dict("records")
     ]
@@ -329,7 +317,7 @@ def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, t
     high = (above - below) * PANEL_IN / axes.get_ylim()[1]
     tall = high >= 0.6 * float(high.max())  # where the layer is about as high as it gets
     at = np.flatnonzero(tall)
-    long_in = text_width_in(stage.sheet, text, 6.5) + 0.06
+    long_in = drawing.text_width_in(stage.sheet, text, 6.5) + 0.06
     wide_in = float(times[at[-1]] - times[at[0]]) / (stage.range_s * 1.005) * stage.width_in
     high_in = float(high[tall].min())
     if wide_in >= long_in and high_in >= 0.13:
@@ -380,7 +368,7 @@ def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> Non
     axes.plot([start, end], [row["mean_power_w"]] * 2, color=light("ink"), linewidth=1.8, solid_capstyle="butt")
     axes.lines[-1].set(zorder=3, gid=f"mean-{row['launch']}-{row['device']}")
     text = f"{row['mean_power_w']:,.0f} W"
-    if (end - start) / (stage.range_s * 1.005) * stage.width_in < text_width_in(stage.sheet, text, 7) + 0.04:
+    if (end - start) / (stage.range_s * 1.005) * stage.width_in < drawing.text_width_in(stage.sheet, text, 7) + 0.04:
         return
     label = axes.annotate(
         text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points", ha="center", va="top"

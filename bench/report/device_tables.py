@@ -6,18 +6,8 @@ from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
-from bench.report.tables import (
-    UNKNOWN,
-    Cell,
-    Record,
-    Table,
-    bounded,
-    figure,
-    number,
-    of_run,
-    tabulate,
-    text,
-)
+from bench.report import tables
+from bench.report.tables import UNKNOWN, Cell, Record, Table, bounded, figure, number, tabulate, text
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -43,18 +33,18 @@ MEMORY_SOURCES = {
 
 def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """These tables in full, by the names of their files, each with the run's id as its first column."""
-    tables = {
+    by_name = {
         "energy": ok_rows(run.document, run.devices),
         "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
     }
-    return {name: of_run(run, table) for name, table in tables.items()}
+    return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
 
 def memory_of(run: Analysed) -> "pd.DataFrame":
     """The memory of each rank of every ``ok`` launch: beside torch's on GPUs, both sizes on the CPU."""
     if run.document.workload.device == "cpu":
-        return of_run(run, held.resident(run.document.launches, run.memory))
-    return of_run(run, held.beside_torch(run.document.good, ok_rows(run.document, run.memory)))
+        return tables.of_run(run, held.resident(run.document.launches, run.memory))
+    return tables.of_run(run, held.beside_torch(run.document.good, ok_rows(run.document, run.memory)))
 
 
 def energy_table(run: Analysed) -> Table | None:

@@ -9,40 +9,20 @@ from typing import Any
 
 from bench.analyse.comparable import OTHERWISE
 from bench.console import SHORT, align, count
-from bench.history.gate import (
-    ABSENT,
-    ACCEPTED,
-    BETTER,
-    INCONCLUSIVE,
-    MEMORY,
-    MISSING,
-    NEW,
-    NO_FIGURE,
-    NO_VERDICT,
-    NOT_COMPARABLE,
-    NOT_RUN,
-    NOT_THERE,
-    OK,
-    PARITY,
-    REGRESSED,
-    STEP_TIME,
-    TOO_FEW,
-    UNDECIDED,
-    Judged,
-    Outcome,
-)
+from bench.history import gate
+from bench.history.gate import Judged, Outcome
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 
-TITLES = {STEP_TIME: "step time", MEMORY: "peak memory", PARITY: "numerics"}
-UNITS = {STEP_TIME: "ms", MEMORY: "MiB"}
+TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
+UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB"}
 LEFT = ("scenario", "metric", "verdict")
 TONES = {
-    REGRESSED: "bad",
-    **dict.fromkeys(ABSENT, "bad"),
-    **dict.fromkeys(UNDECIDED, "doubt"),
-    OK: "good",
-    BETTER: "good",
+    gate.REGRESSED: "bad",
+    **dict.fromkeys(gate.ABSENT, "bad"),
+    **dict.fromkeys(gate.UNDECIDED, "doubt"),
+    gate.OK: "good",
+    gate.BETTER: "good",
 }
 
 NAMED = 5
@@ -58,26 +38,26 @@ NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 def sentence(outcome: Outcome) -> str:
     """The outcome in one line, gravest first."""
     if outcome.accepted is not None:
-        found = _named(outcome, (REGRESSED, *ABSENT)) or "nothing to object to"
+        found = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "nothing to object to"
         return f"Accepted by a person ({_flat(outcome.accepted)}): {found}; against {outcome.against}"
-    if outcome.verdict == REGRESSED:
-        return f"Regressed: {_named(outcome, (REGRESSED,))}; against {outcome.against}"
+    if outcome.verdict == gate.REGRESSED:
+        return f"Regressed: {_named(outcome, (gate.REGRESSED,))}; against {outcome.against}"
     if outcome.obstacles:
         return f"Not comparable: nothing in {outcome.against} is of the same work: {'; '.join(outcome.obstacles)}"
-    if outcome.verdict == MISSING:
-        return f"Missing or not comparable: {_named(outcome, (*ABSENT, NOT_RUN))}; against {outcome.against}"
+    if outcome.verdict == gate.MISSING:
+        return f"Missing or not comparable: {_named(outcome, (*gate.ABSENT, gate.NOT_RUN))}; against {outcome.against}"
     if (
-        outcome.verdict == INCONCLUSIVE
+        outcome.verdict == gate.INCONCLUSIVE
         and not outcome.nights
-        and all(row.verdict in (NEW, NOT_RUN) for row in outcome.rows)
+        and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows)
     ):
         return (
             f"Inconclusive: there is nothing to hold this run against in {outcome.against}: it is the first of its base"
         )
-    if outcome.verdict == INCONCLUSIVE:
-        return f"Inconclusive: {_named(outcome, UNDECIDED)}; against {outcome.against}"
-    held = sum(row.verdict in (OK, BETTER) for row in outcome.rows)
-    scenarios = len({row.scenario for row in outcome.rows if row.verdict != NOT_RUN})
+    if outcome.verdict == gate.INCONCLUSIVE:
+        return f"Inconclusive: {_named(outcome, gate.UNDECIDED)}; against {outcome.against}"
+    held = sum(row.verdict in (gate.OK, gate.BETTER) for row in outcome.rows)
+    scenarios = len({row.scenario for row in outcome.rows if row.verdict != gate.NOT_RUN})
     return f"No regression: {count(held, 'figure')} of {count(scenarios, 'scenario')} against {outcome.against}"
 
 
@@ -92,7 +72,7 @@ def remedies(outcome: Outcome) -> list[str]:
         return ["keep this run there and the next one is held against it; or give the history of the same work"]
     lines = []
     run = outcome.called or outcome.run
-    without = [row for row in outcome.rows if row.verdict == MISSING and row.status is not None]
+    without = [row for row in outcome.rows if row.verdict == gate.MISSING and row.status is not None]
     if any(row.status not in ("ok", "unsupported") for row in without):
         lines.append(f"do what failed again: python -m bench run --resume {run}")
     cannot = [row for row in without if row.status == "unsupported"]
@@ -107,9 +87,9 @@ def remedies(outcome: Outcome) -> list[str]:
             f"measure {_who(invalid, outcome)} again in a new run ('--resume' keeps what is invalid); "
             f"what to mend before: python -m bench report {run}"
         )
-    if TOO_FEW in said:
+    if gate.TOO_FEW in said:
         lines.append("measure with --launches 5, or --profile nightly")
-    if outcome.folder is None and any(row.verdict == NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
+    if outcome.folder is None and any(row.verdict == gate.NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
         lines.append("give a base that was measured in the same way, such as a new one from the same place")
     return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, said)]
 
@@ -120,15 +100,15 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
     anew = f"let the base start anew with it{'' if outcome.kept else f', once it is in {folder}'}: {accept}"
-    otherwise = any(row.why in (NOT_THERE, NO_FIGURE, NO_VERDICT) for row in outcome.rows)
-    if said & {REGRESSED, NOT_COMPARABLE} or otherwise:
+    otherwise = any(row.why in (gate.NOT_THERE, gate.NO_FIGURE, gate.NO_VERDICT) for row in outcome.rows)
+    if said & {gate.REGRESSED, gate.NOT_COMPARABLE} or otherwise:
         yield f"if it is meant to be so, {anew}"
-    if REGRESSED in said:
+    if gate.REGRESSED in said:
         yield f"since when it is so: python -m bench history {folder}"
-    elif BETTER in said:
-        better = _who([row for row in outcome.rows if row.verdict == BETTER], outcome)
+    elif gate.BETTER in said:
+        better = _who([row for row in outcome.rows if row.verdict == gate.BETTER], outcome)
         yield f"better: {better}; if that is to last, {anew}"
-    if NEW in said:
+    if gate.NEW in said:
         nights = count(outcome.rule.nights, "night")
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
 
@@ -152,7 +132,7 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
 
 def as_markdown(outcome: Outcome) -> str:
     """For the summary page of a job: what is wrong first, all rows below."""
-    wrong = [row for row in outcome.rows if row.verdict not in (OK, BETTER, NOT_RUN)]
+    wrong = [row for row in outcome.rows if row.verdict not in (gate.OK, gate.BETTER, gate.NOT_RUN)]
     everything = table_of(outcome.rows, outcome)
     parts = [
         f"## Gate: {outcome.verdict}",
@@ -187,7 +167,7 @@ def as_junit(outcome: Outcome) -> str:
             suite, "testcase", classname=_xml(f"bench.gate.{row.scenario}"), name=_xml(TITLES[row.metric])
         )
         text = _xml(_about(row))
-        kind = _junit_kind(row.verdict) if outcome.verdict != ACCEPTED else None
+        kind = _junit_kind(row.verdict) if outcome.verdict != gate.ACCEPTED else None
         if kind is not None:
             tag, counted = kind
             counts[counted] += 1
@@ -269,7 +249,7 @@ def _reasons(outcome: Outcome) -> list[str]:
     """Why figures have no better verdict, a line for each reason."""
     by_reason: dict[tuple[str, str], list[Judged]] = {}
     for row in outcome.rows:
-        if row.why is not None and not (outcome.obstacles and row.verdict in ABSENT):
+        if row.why is not None and not (outcome.obstacles and row.verdict in gate.ABSENT):
             by_reason.setdefault((row.verdict, _flat(row.why)), []).append(row)
     return [f"{verdict}: {_who(rows, outcome)}: {why}" for (verdict, why), rows in by_reason.items()]
 
@@ -280,11 +260,11 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     changed = sorted((row for row in rows if row.ratio is not None), key=lambda row: -(row.ratio or 0.0))
     texts = [_about_shortly(row) for row in changed]
     texts += [
-        _about_shortly(row) for row in rows if row.ratio is None and row.metric == PARITY and row.base is not None
+        _about_shortly(row) for row in rows if row.ratio is None and row.metric == gate.PARITY and row.base is not None
     ]
     for verdict in verdicts:
         rest = [row for row in rows if row.ratio is None and row.verdict == verdict]
-        rest = [row for row in rest if not (row.metric == PARITY and row.base is not None)]
+        rest = [row for row in rest if not (row.metric == gate.PARITY and row.base is not None)]
         if rest:
             texts.append(f"{_who(rest, outcome)} ({verdict})")
     more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
@@ -336,11 +316,11 @@ def _change(ratio: float | None) -> str:
 
 def _junit_kind(verdict: str) -> tuple[str, str] | None:
     """The element of a case with this verdict, and where the suite counts it; None for one that passes."""
-    if verdict == REGRESSED:
+    if verdict == gate.REGRESSED:
         return "failure", "failures"
-    if verdict in ABSENT:
+    if verdict in gate.ABSENT:
         return "error", "errors"
-    return ("skipped", "skipped") if verdict in (*UNDECIDED, NOT_RUN) else None
+    return ("skipped", "skipped") if verdict in (*gate.UNDECIDED, gate.NOT_RUN) else None
 
 
 def _bullets(lines: Sequence[str] | Iterator[str]) -> str:

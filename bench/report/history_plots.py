@@ -14,23 +14,8 @@ from numpy.typing import NDArray
 
 from bench.history.shifts import MIN_NIGHTS
 from bench.history.trends import Track, Trend
-from bench.report.drawing import (
-    RC,
-    SOURCE_IN,
-    TITLE_IN,
-    WIDTH_IN,
-    Artist,
-    Plot,
-    axes_at,
-    drawn,
-    handle,
-    legend_row,
-    light,
-    locator,
-    plain,
-    short,
-    titled,
-)
+from bench.report import drawing
+from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
 
 PANEL_IN, GAP_IN, LEFT_IN, RIGHT_IN = 0.82, 0.5, 0.72, 1.3
 
@@ -89,7 +74,7 @@ def of_track(track: Track, prefix: str = "history") -> list[Plot]:
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
-        matplotlib.rcParams.update(RC)
+        matplotlib.rcParams.update(drawing.RC)
         return [_plot(track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
 
 
@@ -106,11 +91,13 @@ def is_flat(trend: Trend) -> bool:
 
 def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Plot:
     words = WORDS[metric]
-    height_in = TITLE_IN + 0.12 + len(trends) * (PANEL_IN + GAP_IN) + 0.3 + SOURCE_IN
+    height_in = drawing.TITLE_IN + 0.12 + len(trends) * (PANEL_IN + GAP_IN) + 0.3 + drawing.SOURCE_IN
     nights = f"1 night ({track.nights[0].date})"
     if len(track.nights) > 1:
         nights = f"{len(track.nights):,} nights from {track.nights[0].date} to {track.nights[-1].date}"
-    sheet = titled(words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in)
+    sheet = drawing.titled(
+        words.title, f"{track.work} · {track.place}", f"bench history · {nights}", height_in=height_in
+    )
     keys = [(handle("dot", "muted"), "a night")]
     if any(_has_levels(trend) for trend in trends):
         keys.append((handle("line-full", "ink"), "level"))
@@ -118,8 +105,8 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if many:
         keys[0] = (handle("box", "muted"), f"lowest to highest of some {len(track.nights) / COLUMNS:.0f} nights")
     for number, trend in enumerate(trends):
-        bottom = SOURCE_IN + 0.3 + (len(trends) - 1 - number) * (PANEL_IN + GAP_IN)
-        axes = axes_at(sheet, LEFT_IN, bottom, WIDTH_IN - LEFT_IN - RIGHT_IN, PANEL_IN)
+        bottom = drawing.SOURCE_IN + 0.3 + (len(trends) - 1 - number) * (PANEL_IN + GAP_IN)
+        axes = axes_at(sheet, LEFT_IN, bottom, drawing.WIDTH_IN - LEFT_IN - RIGHT_IN, PANEL_IN)
         _panel(axes, track, trend, many=many, last=number == len(trends) - 1)
     if any(trend.levels.shifts for trend in trends):
         keys += [(handle("line-full", "bad"), "shift to more"), (handle("line-full", "good"), "shift to less")]
@@ -140,7 +127,7 @@ def _plot(track: Track, metric: str, trends: Sequence[Trend], prefix: str) -> Pl
     if still:
         names = ", ".join(f"{trend.scenario} ({value(metric, trend.latest or math.nan)})" for trend in still)
         caption += f" Not drawn, since all nights are within {100 * FLAT:.1f} % of each other: {names} {words.unit}."
-    return drawn(sheet, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
+    return drawing.drawn(sheet, f"{prefix}-{metric.replace('_', '-')}", words.title, caption, dpi=PNG_DPI)
 
 
 def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) -> None:
@@ -231,7 +218,7 @@ def _beyond(axes: Artist, trend: Trend, limits: tuple[float, float]) -> None:
 def _judged(axes: Artist, track: Track, trend: Trend) -> None:
     """A strip along the foot under the nights that the gate stops, and a diamond on each that a person accepted."""
     first, last = axes.get_xlim()
-    least, most = (wide_in * (last - first) / (WIDTH_IN - LEFT_IN - RIGHT_IN) for wide_in in STRIP_IN)
+    least, most = (wide_in * (last - first) / (drawing.WIDTH_IN - LEFT_IN - RIGHT_IN) for wide_in in STRIP_IN)
     night = min(most, max(least, 1.0))
     strips = [(start - night / 2, end - start + night) for start, end in _stretches(trend.regressed)]
     axes.broken_barh(strips, (0.0, 0.07), transform=axes.get_xaxis_transform(), color=light("bad"), linewidth=0)
@@ -256,7 +243,7 @@ def _stretches(nights: Sequence[int]) -> list[tuple[int, int]]:
 def _shifts(axes: Artist, trend: Trend) -> None:
     """A line between the nights of each shift, and above it how large it is; of neighbours the largest alone."""
     first, last = axes.get_xlim()
-    gap = LABEL_IN * (last - first) / (WIDTH_IN - LEFT_IN - RIGHT_IN)
+    gap = LABEL_IN * (last - first) / (drawing.WIDTH_IN - LEFT_IN - RIGHT_IN)
     labelled: list[float] = []
     for shift in sorted(trend.levels.shifts, key=lambda shift: -abs(math.log(shift.ratio))):
         place = (shift.before + shift.after) / 2
@@ -272,4 +259,4 @@ def _dates(axes: Artist, track: Track, *, shown: bool) -> None:
     """The dates of some nights, spread over all; no night is named twice."""
     count = len(track.nights)
     at = sorted({round(part * (count - 1) / 5) for part in range(6)})
-    axes.set_xticks(at, [plain(track.nights[night].date) for night in at] if shown else [""] * len(at))
+    axes.set_xticks(at, [drawing.plain(track.nights[night].date) for night in at] if shown else [""] * len(at))

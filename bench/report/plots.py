@@ -18,34 +18,9 @@ from bench.analyse.steps import phase_intervals, phases
 from bench.core.channel import die_with_parent
 from bench.core.records import PHASES
 from bench.machine.nvml import Gpu
+from bench.report import drawing
 from bench.report.device_plots import memory_stack, power
-from bench.report.drawing import (
-    KEY_ROW_IN,
-    RC,
-    SOURCE_IN,
-    TITLE_IN,
-    WIDTH_IN,
-    Artist,
-    Plot,
-    about_lines,
-    axes_at,
-    finished,
-    handle,
-    key_width_in,
-    legend_row,
-    light,
-    line_key,
-    line_of,
-    line_points,
-    locator,
-    right_label,
-    row_axes,
-    rows_height_in,
-    rows_of,
-    run_sheet,
-    short,
-    stacked_bar,
-)
+from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.report.verdict_plots import losses, time_spent, trade_off
 
 if TYPE_CHECKING:
@@ -123,7 +98,7 @@ def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed)
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
-        matplotlib.rcParams.update(RC)
+        matplotlib.rcParams.update(drawing.RC)
         return [plot for draw in drawings if (plot := draw(run)) is not None]
 
 
@@ -132,7 +107,7 @@ def step_times(run: Analysed) -> Plot | None:
     steps, launches = run.good_iterations.frame, run.good_figures.frame
     if steps.empty:
         return None
-    rows = rows_of(run, launches)
+    rows = drawing.rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     global_batch, unit = run.document.workload.global_batch or 0, run.document.workload.unit_short
@@ -140,8 +115,8 @@ def step_times(run: Analysed) -> Plot | None:
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
     title = "Step time by scenario"
-    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(sheet, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.35)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    axes = drawing.row_axes(sheet, rows, right_in=1.75 if launches["repeat"].max() == 0 else 2.35)
     drawn = 1
     for position, row in enumerate(rows):
         colour = light(row.colour)
@@ -160,7 +135,9 @@ def step_times(run: Analysed) -> Plot | None:
             axes.lines[-1].set(color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
         speed = f"{1000 * global_batch / at['median_ms']:,.1f} {unit}/s {bar(at['half_width_percent'])}".rstrip()
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
-        right_label(axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
+        drawing.right_label(
+            axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %"
+        )
     axes.set_xlim(left, high + 0.03 * (high - left))
     axes.set_xlabel("step time of the slowest rank (ms)" + ("; the axis does not begin at 0" if cut else ""))
     keys = [("dot", f"one measured step{f' (1 in {drawn} drawn)' if drawn > 1 else ''}"), ("box", "p25 to p75")]
@@ -171,26 +148,28 @@ def step_times(run: Analysed) -> Plot | None:
     caption = "Warm-up steps are left out; a step lasts from the start of one iteration to the start of the next."
     if launches["repeat"].max() > 0:
         caption += " ±: from the figure to the farther end of its 95 % interval over launches."
-    return finished(run, sheet, "step-times", title, caption, [row.scenario for row in rows])
+    return drawing.finished(run, sheet, "step-times", title, caption, [row.scenario for row in rows])
 
 
 def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
     if run.good_figures.frame.empty:
         return None
-    rows = rows_of(run, run.good_figures.frame)
+    rows = drawing.rows_of(run, run.good_figures.frame)
     medians = phases(run.good_phases).set_index("scenario")
     known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
     longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
     title = "Phases of a step by scenario"
-    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(sheet, rows, right_in=0.35)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    axes = drawing.row_axes(sheet, rows, right_in=0.35)
     farthest = longest
     for position, row in enumerate(rows):
         widths = [float(medians[f"{phase}_ms"][row.scenario]) for phase in PHASES]
-        stacked_bar(axes, position, list(zip(PHASES, widths, strict=True)), longest, middle[row.scenario]["median_ms"])
+        drawing.stacked_bar(
+            axes, position, list(zip(PHASES, widths, strict=True)), longest, middle[row.scenario]["median_ms"]
+        )
         for number, phase in enumerate(PHASES):
             low, high = (sum(widths[:number]) + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
             if high > low:
@@ -208,7 +187,7 @@ def phase_stack(run: Analysed) -> Plot | None:
     )
     if bars:
         caption += " Thin lines: 95 % intervals of where a phase ends, over launches."
-    return finished(run, sheet, "phases", title, caption, [row.scenario for row in rows])
+    return drawing.finished(run, sheet, "phases", title, caption, [row.scenario for row in rows])
 
 
 def memory(run: Analysed) -> Plot | None:
@@ -226,10 +205,10 @@ def memory(run: Analysed) -> Plot | None:
     highest = max(float(line["used_mib"].max()) for line in lines.values())
     columns = 1 if len(lines) == 1 else 2
     panel_in, title_in, left_in, between_in = 1.55, 0.66, 0.72, 0.62
-    width_in = (WIDTH_IN - left_in - 0.2 - between_in * (columns - 1)) / columns
+    width_in = (drawing.WIDTH_IN - left_in - 0.2 - between_in * (columns - 1)) / columns
     top_in = -(-len(lines) // columns) * (panel_in + title_in) + 0.5 + 0.18
     title = "Memory of each process over time"
-    sheet = run_sheet(run, title, height_in=top_in + TITLE_IN + 0.15)
+    sheet = drawing.run_sheet(run, title, height_in=top_in + drawing.TITLE_IN + 0.15)
     for number, (scenario, line) in enumerate(lines.items()):
         down, across = divmod(number, columns)
         y_in = top_in - (down + 1) * (panel_in + title_in)
@@ -250,17 +229,17 @@ def memory(run: Analysed) -> Plot | None:
     what = {"rss": "rss: resident host memory of the process", "nvml_pid": "nvml_pid: what the driver counts for it"}
     explained = "; ".join(what.get(source, source) for source in sources)
     caption = f"Source {explained}. First launch of each scenario; one line for each process and device."
-    caption += about_lines(
+    caption += drawing.about_lines(
         max(int(line.groupby(memory_timeline.LINE, observed=True).size().max()) for line in lines.values())
     )
-    return finished(run, sheet, "memory", title, caption, list(lines))
+    return drawing.finished(run, sheet, "memory", title, caption, list(lines))
 
 
 def elapsed(run: Analysed) -> Plot | None:
     """Elapsed seconds against iteration, a line for each scenario, warm-up included: the published form."""
     if run.good_figures.frame.empty:
         return None
-    rows = rows_of(run, run.good_figures.frame)
+    rows = drawing.rows_of(run, run.good_figures.frame)
     launches = shown(run.document, run.good_figures.frame)
     seconds = published.elapsed(run.good_iterations)
     series = {}
@@ -271,29 +250,29 @@ def elapsed(run: Analysed) -> Plot | None:
     last = max(int(iterations[-1]) for iterations, _ in series.values())
     highest = max(float(values[-1]) for _, values in series.values())
     title = "Elapsed time by iteration, cold start and warm-up included"
-    plot_in = max(3.0, KEY_ROW_IN * len(rows) + 0.2)
-    height = TITLE_IN + 0.3 + plot_in + 0.52 + SOURCE_IN
-    sheet = run_sheet(run, title, height_in=height)
+    plot_in = max(3.0, drawing.KEY_ROW_IN * len(rows) + 0.2)
+    height = drawing.TITLE_IN + 0.3 + plot_in + 0.52 + drawing.SOURCE_IN
+    sheet = drawing.run_sheet(run, title, height_in=height)
     ends = {name: float(values[-1]) for name, (_, values) in series.items()}
     texts = {name: f"{end:,.{1 if end >= 10 else 2}f} s" for name, end in ends.items()}
-    width_in = WIDTH_IN - 0.72 - key_width_in(sheet, rows, texts)
-    axes = axes_at(sheet, 0.72, 0.52 + SOURCE_IN, width_in, plot_in)
+    width_in = drawing.WIDTH_IN - 0.72 - drawing.key_width_in(sheet, rows, texts)
+    axes = axes_at(sheet, 0.72, 0.52 + drawing.SOURCE_IN, width_in, plot_in)
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
     for row in rows:
-        line_of(axes, row, *series[row.scenario])
+        drawing.line_of(axes, row, *series[row.scenario])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("iteration (counted from 0)")
     axes.set_ylabel("seconds since training began")
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    line_key(axes, rows, ends, texts)
+    drawing.line_key(axes, rows, ends, texts)
     legend_row(sheet, [(handle("shade", "shade"), "warm-up steps")])
     caption = (
         "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
     )
-    caption += about_lines(max(len(values) for _, values in series.values()))
-    return finished(run, sheet, "elapsed", title, caption, [row.scenario for row in rows])
+    caption += drawing.about_lines(max(len(values) for _, values in series.values()))
+    return drawing.finished(run, sheet, "elapsed", title, caption, [row.scenario for row in rows])
 
 
 def jitter(k: int) -> float:
@@ -329,7 +308,7 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> No
         rank, pid, gpu = key
         where = "" if gpu == "cpu" else f" · GPU {indices.get(gpu, gpu[-6:])}"
         width = 2.6 if number == 0 and len(keys) > 1 else 1.4
-        points = line_points(samples["seconds"].to_numpy(), samples["used_mib"].to_numpy())
+        points = drawing.line_points(samples["seconds"].to_numpy(), samples["used_mib"].to_numpy())
         axes.plot(*points, linewidth=width, label=f"rank {rank} · PID {pid}{where}")
         axes.lines[-1].set(color=light(f"line-{number % 8}"), marker="o" if len(samples) == 1 else "", markersize=3)
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)

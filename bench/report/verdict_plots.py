@@ -7,35 +7,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.communication import spent
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
-from bench.report.drawing import (
-    KEY_ROW_IN,
-    SOURCE_IN,
-    STRETCHES,
-    TITLE_IN,
-    WIDTH_IN,
-    Artist,
-    Entry,
-    Plot,
-    about_lines,
-    axes_at,
-    entry_for,
-    finished,
-    handle,
-    key_beside,
-    key_width_in,
-    legend_row,
-    light,
-    line_key,
-    line_of,
-    locator,
-    row_axes,
-    rows_for,
-    rows_height_in,
-    rows_of,
-    run_sheet,
-    short,
-    stacked_bar,
-)
+from bench.report import drawing
+from bench.report.drawing import Artist, Entry, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -70,16 +43,20 @@ def trade_off(run: Analysed) -> Plot | None:
     rows = known.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
     launches = {launch.scenario: launch for launch in run.document.launches}
-    entries = [entry_for(run, launches[row["scenario"]], _note(row, marks)) for row in rows]
+    entries = [drawing.entry_for(run, launches[row["scenario"]], _note(row, marks)) for row in rows]
     unit = run.document.workload.unit_short
     texts = {
         row["scenario"]: f"{row['throughput_per_s']:,.1f} {unit}/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
     }
-    height_in = max(4.2, KEY_ROW_IN * len(rows) + 0.2)
-    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + height_in + 0.52 + SOURCE_IN)
+    height_in = max(4.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
     left_in = 0.78
     axes = axes_at(
-        sheet, left_in, 0.52 + SOURCE_IN, WIDTH_IN - left_in - key_width_in(sheet, entries, texts), height_in
+        sheet,
+        left_in,
+        0.52 + drawing.SOURCE_IN,
+        drawing.WIDTH_IN - left_in - drawing.key_width_in(sheet, entries, texts),
+        height_in,
     )
     ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
     low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
@@ -115,14 +92,14 @@ def trade_off(run: Analysed) -> Plot | None:
                 zorder=4,
             )
             axes.lines[-1].set(markerfacecolor="none", markeredgecolor=light("ink"), markeredgewidth=1.3)
-    key_beside(axes, entries, texts, mark)
+    drawing.key_beside(axes, entries, texts, mark)
     keys = [(handle("hollow", "blue-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
     if known["why_not"].notna().any():
         keys.append((handle("square", "blue-o1"), "left out of the recommendation"))
     legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
-    return finished(run, sheet, "trade-off", title, caption, [entry.scenario for entry in entries])
+    return drawing.finished(run, sheet, "trade-off", title, caption, [entry.scenario for entry in entries])
 
 
 def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
@@ -187,16 +164,16 @@ def losses(run: Analysed) -> Plot | None:
     if curves.empty:
         return None
     drawn = set(curves["scenario"].unique())
-    rows = [row for row in rows_of(run, run.figures.frame) if row.scenario in drawn]
+    rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in drawn]
     held = curves[curves["bound"].notna()]
     title = "Losses against the fp32 reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62
-    lower_in = max(2.2, KEY_ROW_IN * len(rows) + 0.2)
+    lower_in = max(2.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
     panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)
-    sheet = run_sheet(run, title, height_in=TITLE_IN + 0.3 + panels_in + 0.52 + SOURCE_IN)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + panels_in + 0.52 + drawing.SOURCE_IN)
     texts = {row.scenario: "+0,000.00" for row in rows}
-    width_in = WIDTH_IN - 0.78 - key_width_in(sheet, rows, texts)
-    bottom_in = 0.52 + SOURCE_IN
+    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, rows, texts)
+    bottom_in = 0.52 + drawing.SOURCE_IN
     upper = axes_at(sheet, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
     _loss_lines(upper, rows, curves, run.document.workload.warmup or 0)
     keys = [(handle("shade", "shade"), "warm-up steps")]
@@ -204,7 +181,7 @@ def losses(run: Analysed) -> Plot | None:
     if len(held):
         widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
         band = held[held["scenario"] == widest]
-        band = band.iloc[:: -(-len(band) // STRETCHES)]
+        band = band.iloc[:: -(-len(band) // drawing.STRETCHES)]
         upper.plot(band["step"], band["reference"], color=light("ink"), linestyle="none", marker="+", markersize=5)
         upper.lines[-1].set(markeredgewidth=0.9, markevery=-(-len(band) // MARKS), zorder=4)  # dots are those of single
         edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
@@ -220,15 +197,15 @@ def losses(run: Analysed) -> Plot | None:
             " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
             "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
         )
-    caption += about_lines(int(curves.groupby("scenario").size().max()))
+    caption += drawing.about_lines(int(curves.groupby("scenario").size().max()))
     legend_row(sheet, keys)
-    return finished(run, sheet, "losses", title, caption, [row.scenario for row in rows])
+    return drawing.finished(run, sheet, "losses", title, caption, [row.scenario for row in rows])
 
 
 def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup: int) -> None:
     for row in rows:
         mine = curves[curves["scenario"] == row.scenario]
-        line_of(axes, row, mine["step"].to_numpy(), mine["loss"].to_numpy())
+        drawing.line_of(axes, row, mine["step"].to_numpy(), mine["loss"].to_numpy())
     axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
     axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
@@ -251,13 +228,13 @@ def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame") -> No
     ends = {}
     for row in rows:
         mine = parts[parts["scenario"] == row.scenario]
-        line_of(axes, row, mine["step"].to_numpy(), mine["part"].to_numpy())
+        drawing.line_of(axes, row, mine["step"].to_numpy(), mine["part"].to_numpy())
         ends[row.scenario] = float(mine["part"].iloc[-1])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(9, integer=True))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("difference ÷ bound")
-    line_key(axes, rows, ends, {name: _signed(end) for name, end in ends.items()})
+    drawing.line_key(axes, rows, ends, {name: _signed(end) for name, end in ends.items()})
 
 
 def _signed(value: float) -> str:
@@ -271,15 +248,15 @@ def time_spent(run: Run) -> Plot | None:
         return None
     table = table.set_index("scenario")
     launches = {launch.scenario: launch for launch in run.document.diagnostics if launch.looks}
-    rows = rows_for(run, launches)
+    rows = drawing.rows_for(run, launches)
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
     title = "What the time of a step is spent on"
-    sheet = run_sheet(run, title, height_in=rows_height_in(len(rows)))
-    axes = row_axes(sheet, rows, right_in=0.35)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    axes = drawing.row_axes(sheet, rows, right_in=0.35)
     for position, row in enumerate(rows):
         parts = [(SPENT[name], float(table[name][row.scenario])) for name in categories]
-        stacked_bar(axes, position, parts, longest, table["step_ms"][row.scenario])
+        drawing.stacked_bar(axes, position, parts, longest, table["step_ms"][row.scenario])
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     keys = [(handle("box-full", SPENT[name]), name) for name in categories]
@@ -288,4 +265,4 @@ def time_spent(run: Run) -> Plot | None:
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
     )
-    return finished(run, sheet, "time-spent", title, caption, [row.scenario for row in rows])
+    return drawing.finished(run, sheet, "time-spent", title, caption, [row.scenario for row in rows])

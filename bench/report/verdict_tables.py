@@ -11,19 +11,8 @@ from bench.analyse.bars import bar
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
-from bench.report.tables import (
-    TONES,
-    UNKNOWN,
-    Cell,
-    Column,
-    Record,
-    Table,
-    figure,
-    number,
-    of_run,
-    tabulate,
-    text,
-)
+from bench.report import tables
+from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, tabulate, text
 from bench.runs.document import LaunchRecord, RunDocument
 from bench.runs.reader import Run
 
@@ -33,20 +22,20 @@ if TYPE_CHECKING:
 
 def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     """The tables in full, by the names of their files, each with the run's id as its first column."""
-    tables = {
+    by_name = {
         "findings": run.findings,
         "parity": run.parity,
         "communication": diagnosed.communication(run.document, run.diagnostics),
         "time-spent": diagnosed.spent(run.document),
     }
-    return {name: of_run(run, table) for name, table in tables.items()}
+    return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
 
 def findings_table(run: Analysed) -> Table | None:
     """What was found, one row for all findings that ask for the same; None where nothing was."""
     records = grouped(run.findings, scenarios(run.document)).to_dict("records")
     columns = (
-        text("finding", lambda row: Cell(text=row["code"], tone=TONES[row["severity"]])),
+        text("finding", lambda row: Cell(text=row["code"], tone=tables.TONES[row["severity"]])),
         text("severity", "severity"),
         text("what was seen", lambda row: Cell(text=row["what"], wrap=True)),
         text("scenarios (launches)", lambda row: Cell(text=row["where"], wrap=True)),
@@ -83,7 +72,7 @@ def parity_table(run: Analysed) -> Table | None:
 
 def _parity_verdict(row: Record) -> Cell:
     verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
-    return Cell(text=verdict or "not shown", small=reason, tone=TONES.get(verdict, ""))
+    return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
 
 
 def _error(heading: str, name: str, group: str) -> Column:
