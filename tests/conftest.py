@@ -58,7 +58,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files that take longest first."""
     place = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
@@ -71,7 +70,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def one_host(cores: int, *devices: str) -> tuple[Host, ...]:
-    """The hosts of a site that has one."""
     return (Host(name="node1", cores=cores, devices=devices),)
 
 
@@ -124,12 +122,10 @@ def locks_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    """A worker host that forks."""
     yield from a_host("cpu", tmp_path_factory)
 
 
 def a_host(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    """A worker host for ranks on this device, as long as a fixture lasts."""
     log = tmp_path_factory.mktemp("host") / "host.log"
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device) as running:
         running.wait_until_ready()
@@ -144,7 +140,6 @@ def execute(host: WorkerHost, tmp_path: Path) -> Callable[..., Executed]:
 
 
 def executor(host: WorkerHost, where: Path) -> Callable[..., Executed]:
-    """A function that does one launch on ``host`` with a folder of its own under ``where``; see :func:`execute`."""
     number = iter(range(100))
 
     def run(scenario: str, on: WorkerHost = host, **changes: Any) -> Executed:
@@ -173,13 +168,11 @@ def gpus() -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def cuda_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    """A worker host whose ranks use CUDA."""
     yield from a_host("cuda", tmp_path_factory)
 
 
 @pytest.fixture
 def launch(cuda_host: WorkerHost, gpus: tuple[str, ...], tmp_path: Path) -> Callable[..., Executed]:
-    """As ``execute``, on the GPUs."""
     run = executor(cuda_host, tmp_path)
 
     def on(scenario: str, **changes: Any) -> Executed:
@@ -191,7 +184,6 @@ def launch(cuda_host: WorkerHost, gpus: tuple[str, ...], tmp_path: Path) -> Call
 
 @pytest.fixture
 def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
-    """As ``launch``, for launches that must end well."""
 
     def run(scenario: str, **changes: Any) -> Executed:
         done = launch(scenario, **changes)
@@ -208,7 +200,6 @@ def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:
 
 
 def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequence[str]) -> int:
-    """The exit code of a command line that runs here, on a worker host that is up."""
     serve_runs(host, patch)
     return main(list(arguments))
 
@@ -253,13 +244,11 @@ def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The folder that holds pyproject.toml."""
     return Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in driver of NVIDIA, compiled."""
     return compile_driver(tmp_path_factory.mktemp("driver"))
 
 

@@ -165,7 +165,6 @@ REPORTS: dict[str, Case] = {
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with what the requests name."""
     for folder in ("empty", "taken", "newer/apex/normalization", "newer/apex/optimizers", "pypi/apex/lib"):
         (tmp_path / folder).mkdir(parents=True)
     for name, text in {
@@ -210,7 +209,6 @@ def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 @pytest.fixture
 def assert_refused(here: Path, bench: Bench) -> Refused:
-    """``assert_refused(case, **environment)``"""
 
     def check(case: Case, **environment: str) -> None:
         arguments, says = case
@@ -308,7 +306,6 @@ def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ..
 def test_gpus_that_are_not_there_or_named_twice_are_refused(
     here: Path, library: Path, assert_refused: Refused, arguments: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    """With two GPUs of a stand-in driver: NVML lists A first, and in PCI order B comes first."""
     driver = Driver(library, here / "driver.txt")
     driver.write("device GPU-aaaa 0 65 0 Stand-in_A 85899345920", "device GPU-bbbb 0 1 0 Stand-in_B 42949672960")
     assert_refused((("run", "--out", "{here}/out", *arguments), says), **driver.environment())

@@ -26,14 +26,12 @@ def measured(out: Path, seed: int = 1, count: int = 5, also: list[Launch] | None
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two runs of which nothing is changed; in the second ``ddp_o2`` is 10 % slower."""
     folder = tmp_path_factory.mktemp("pair")
     return measured(folder / "a", count=4), measured(folder / "b", seed=2, count=4, slower=1.1)
 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two runs of one launch a scenario, of which nothing is changed."""
     folder = tmp_path_factory.mktemp("once")
     return measured(folder / "a", count=1), measured(folder / "b", count=1)
 

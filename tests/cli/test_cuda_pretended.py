@@ -23,7 +23,6 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables that make a new process find three idle GPUs."""
     folder = tmp_path_factory.mktemp("driver")
     driver = Driver(compile_driver(folder), folder / "driver.txt")
     gpus = [f"device {uuid} 0 {number + 1} 0 Stand-in {81920 * MIB}" for number, uuid in enumerate((A, B, C))]
@@ -86,7 +85,6 @@ def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waite
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
 def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:
-    """Those whose answer does not depend on a real one."""
     chosen = "synchronis or world_size_of_one or levels_run or subset or killed or every_scenario or unscaled"
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-k", chosen]
     command += ["-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers", "-o", "timeout=1200"]

@@ -37,7 +37,6 @@ get_num_threads = lambda: 2
 
 
 def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command, in an environment in which torch is quick to import unless it says otherwise."""
     path = environment.pop("PYTHONPATH", None)
     return subprocess.run(
         [sys.executable, "-m", "bench", "doctor", *arguments],
@@ -50,7 +49,6 @@ def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture
 def quick(tmp_path: Path) -> dict[str, str]:
-    """A torch that answers at once, so that only what is looked at takes time."""
     folder = tmp_path / "quick"
     folder.mkdir()
     (folder / "torch.py").write_text(FAKE_TORCH)

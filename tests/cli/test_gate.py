@@ -43,7 +43,6 @@ Gate = Callable[..., Said]
 
 @pytest.fixture
 def gate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gate:
-    """``gate(...)``: the command line in an empty folder, so that no pyproject.toml is found."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -58,13 +57,11 @@ def gate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """Ten nights of three scenarios."""
     gated.nights(tmp_path / "history", 10, NAMES)
     return tmp_path / "history"
 
 
 def tonight(history: Path, factor: float = 1.0, day: int = 10, **changes: Any) -> Path:
-    """One more night beside the others, in which ddp is slower by a factor."""
     rows = [gated.usual(name, day, place, factor if name == "ddp" else 1.0) for place, name in enumerate(NAMES)]
     return gated.write(history, gated.digest(day, rows, **changes))
 
@@ -447,7 +444,6 @@ def test_remedies_name_the_run_and_what_failed(gate: Gate, history: Path, tmp_pa
 
 
 def test_what_cannot_be_read_is_refused_by_name(gate: Gate, history: Path, tmp_path: Path) -> None:
-    """The memory of this process is a file that may be opened and gives no byte at its start, to root neither."""
     path = tonight(history)
     (path / "digest.json").unlink()
     (path / "digest.json").symlink_to("/proc/self/mem")

@@ -23,7 +23,6 @@ def test_the_same_code_passes_and_a_scenario_that_is_slower_is_named(run_here: C
     results = str(tmp_path / "results")
 
     def measured(folder: str, slow: str | None = None) -> str:
-        """A run of the scenarios, of which one may be slower."""
         (tmp_path / folder).mkdir()
         files = [tmp_path / folder / f"{name}.py" for name in NAMES]
         for file in files:

@@ -25,7 +25,6 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
-    """``say(folder, *options)``: exit code, standard output, standard error; the page goes to ``tmp_path/out``."""
 
     def run(*arguments: Any) -> tuple[int, str, str]:
         code = main(["history", *map(str, arguments), "--out", str(tmp_path / "out")])

@@ -269,7 +269,6 @@ def test_wrong_files(
 
 
 def refused_document(bench: Bench, folder: Path, document: dict[str, Any]) -> str:
-    """The line with which a JSON of pytorch's benchmark is refused; nothing is written."""
     (folder / "t.json").write_text(json.dumps(document))
     code, out, err = bench("import", "t.json", "--model", "resnet18", "--world-size", "2")
     assert (code, out, err.count("\n")) == (2, "", 1), err

@@ -62,7 +62,6 @@ def bench(*arguments: str, interpreter: tuple[str, ...] = (), **environment: str
 
 
 def listed(*arguments: str, **environment: str) -> dict[str, Any]:
-    """The document of ``list --json`` on the CPU."""
     done = bench("list", "--device", "cpu", "--json", *arguments, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -106,7 +105,6 @@ def test_where_apex_is_asked_for_on_the_cpu_those_that_use_none_still_run() -> N
 
 @pytest.fixture
 def broken_package(tmp_path: Path) -> Path:
-    """An installed package with a scenario that has a syntax error, and one whose module is missing."""
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

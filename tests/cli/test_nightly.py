@@ -44,7 +44,6 @@ def write(folder: Path, name: str, *, sleep_ms: int) -> None:
 
 
 def asked(folder: Path) -> list[str]:
-    """The options of 'bench run' that make a small night of both scenarios."""
     both = ",".join(str(folder / f"{name}.py") for name in ("steady", "changed"))
     workload = [f"--{name}={value}" for name, value in WORKLOAD.items()]
     return ["--device", "cpu", "--scenario", both, *workload, "--no-parity", "--no-diagnose"]
@@ -61,7 +60,6 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def a_night(folder: Path, *options: str, run: list[str] | None = None, **changes: str) -> tuple[int, str]:
-    """The exit code of a night and its summary, '' where it left none."""
     done = subprocess.run(
         command(folder, *options, run=run), cwd=folder, env=environment(**changes), capture_output=True, text=True
     )
@@ -71,7 +69,6 @@ def a_night(folder: Path, *options: str, run: list[str] | None = None, **changes
 
 
 def kept(folder: Path) -> list[str]:
-    """The runs of the history, each of them verified."""
     ids = sorted(file.parent.name for file in (folder / "history").glob("*/run.json"))
     for run in ids:
         assert verified(str(folder / "history" / run), allow_incomplete=False).run == run
@@ -140,7 +137,6 @@ def test_an_inconclusive_night_can_be_allowed(here: Path) -> None:
 
 
 def without_torch(folder: Path) -> str:
-    """A folder for PYTHONPATH in which torch does not import."""
     broken = folder / "broken"
     broken.mkdir()
     (broken / "torch.py").write_text("raise ImportError('no libcudart')\n")

@@ -23,7 +23,6 @@ NEEDS_ITS_OWN_HOST = {"--fresh", "doctor"}
 
 
 def commands(document: str) -> list[str]:
-    """The lines of the shell blocks of a Markdown file."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if line.strip()]
 
@@ -43,7 +42,6 @@ def shrink(arguments: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands run: with two runs, the scenario of CONTRIBUTING as mine.py, and a file to import."""
     here = tmp_path_factory.mktemp("readme")
     source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert source is not None
@@ -59,7 +57,6 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def names(folder: Path) -> dict[str, str]:
-    """The runs that the README calls by a word."""
     first, second = sorted(path.name for path in (folder / "results").iterdir())
     return {"BASE": first, "NEW": second, "RUN": second}
 

@@ -123,7 +123,6 @@ def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: Co
 
 
 def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:
-    """Same data and weights: before the first update the fp32 recipes have the same loss over the global batch."""
     document, _, path = comparison
     steps = pd.read_parquet(path / "steps.parquet")
     first = steps[steps["step"] == 0].groupby("scenario")["loss"].mean()
@@ -187,7 +186,6 @@ def test_launches_are_interleaved_and_relative_speed_needs_ddp(repository: Path,
 
 
 def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository: Path, tmp_path: Path) -> None:
-    """By Ctrl-C; what SIGKILL leaves is in tests/fault/test_whole_run.py."""
     command = [sys.executable, "-m", "bench", "run", *SMALL, "--scenario", "apex_ddp,ddp", "--out", str(tmp_path)]
     running = subprocess.Popen(
         [*command, "--warmup", "1", "--iters", "100", "--global-batch", "4"],

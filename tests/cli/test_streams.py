@@ -14,7 +14,6 @@ from bench.cli import main
 
 
 def shell(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``bench`` in ``command`` is the command line; the exit code is that of its last program."""
     root = Path(__file__).resolve().parents[2]
     set_up = f'bench() {{ {sys.executable} -m bench "$@"; }}; set -o pipefail; '
     everything = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", **environment}

@@ -12,7 +12,6 @@ SHORT = ("--warmup", "1", "--iters", "3")
 
 
 def measured(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
-    """run.json, and what people saw."""
     scenario, out = folder / "calm.py", folder / "out"
     scenario.write_text(sleeping(0.1))
     done = run_here("run", *SMALL, *SHORT, "--scenario", str(scenario), "--out", str(out), *arguments)

@@ -39,7 +39,6 @@ def runs(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> list[Pat
 
 @pytest.fixture
 def run(runs: list[Path]) -> Path:
-    """The first of them."""
     return runs[0]
 
 

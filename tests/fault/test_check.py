@@ -66,7 +66,6 @@ def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> di
 
 
 def sound(out: Path, *, complete: bool = True) -> Path:
-    """A run of three launches: two that ended well around one that was killed after two steps of rank 0."""
     writer = RunWriter(
         str(out),
         document(

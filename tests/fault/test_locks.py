@@ -48,7 +48,6 @@ def hold(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def holding(*arguments: str) -> "subprocess.Popen[str]":
-    """The same, once it has the lock."""
     process = hold(*arguments)
     assert process.stdout is not None and process.stdout.readline().startswith("held")
     return process

@@ -29,7 +29,6 @@ STALL_S = 4.0
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHost, Path]]:
-    """A worker host whose ranks break as a file says, and that file."""
     folder = tmp_path_factory.mktemp("planted")
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).with_name("planted"))
@@ -119,7 +118,6 @@ def test_earlier_steps_are_kept(planted: tuple[WorkerHost, Path], execute: Calla
 
 
 def scenario(fault: str) -> str:
-    """A scenario whose ``build`` does ``fault`` on rank 1."""
     lines = "\n".join("            " + line for line in fault.splitlines())
     return f"""
     from bench.seams import Scenario, Strategy

@@ -222,7 +222,6 @@ def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Pa
 
 @pytest.fixture
 def small_files() -> Iterator[Callable[[], None]]:
-    """Of a process that calls this before it starts, no file can grow beyond 25 kB: a disk that is full."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
@@ -260,7 +259,6 @@ def test_no_secret_is_recorded(repository: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def greedy(tmp_path: Path) -> Path:
-    """A scenario that is out of memory above a global batch of 13."""
     file = tmp_path / "greedy.py"
     file.write_text(
         '"""Runs out of memory."""\nfrom bench.seams import Scenario, Strategy\n'

@@ -102,7 +102,6 @@ KILLED = """
 
 
 def seconds_until_free(uuids: tuple[str, ...], before_mib: dict[str, float]) -> float:
-    """Until the GPUs hold as much as before; at most twice of what is allowed is waited for."""
     nvml, started = Nvml(), time.monotonic()
     try:
         while (waited := time.monotonic() - started) < 2 * FREE_AGAIN_S:

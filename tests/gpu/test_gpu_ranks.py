@@ -59,7 +59,6 @@ def test_two_gloo_ranks_share_one_gpu(gpus: tuple[str, ...], tmp_path: Path, rep
 
 
 def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder: Path, repository: Path) -> None:
-    """Both ranks train, end with the same weights, and ran what the scenario says."""
     import socket
 
     found = discover.load(*discover.resolve(scenario))

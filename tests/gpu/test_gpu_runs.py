@@ -49,7 +49,6 @@ def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario
 
 @pytest.fixture(scope="module")
 def one_gpu(cuda_host: WorkerHost, tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Run:
-    """At a world size of one, with profiles kept."""
     folder = tmp_path_factory.mktemp("one")
     return whole_run(cuda_host, folder, ("single", "ddp", "ddp_o1"), gpus[:1], diagnose=True, trace=True, parity=False)
 

@@ -48,8 +48,6 @@ for line in sys.stdin:
 
 
 class Rank:
-    """A process with a CUDA context and 2 GiB on the first GPU of this host in PCI order."""
-
     def __init__(self, uuid: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "2048"],

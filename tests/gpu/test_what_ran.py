@@ -75,7 +75,6 @@ def strict(scenario: str, *, looks: str = "pass") -> str:
 def watched(
     cuda_host: WorkerHost, gpus: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Executed]:
-    """One launch of a scenario with synchronisation forbidden in its measured window; the same one each time."""
     run, done = executor(cuda_host, tmp_path_factory.mktemp("watched")), {}
 
     def once(scenario: str) -> Executed:

@@ -28,8 +28,6 @@ TWO_GPUS = (DEVICE_A, DEVICE_B)
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A compiled stand-in driver and its script."""
-
     folder: Path
     script: Path
 
@@ -43,16 +41,13 @@ class Driver:
         fresh.replace(self.script)
 
     def environment(self) -> dict[str, str]:
-        """The variables that make a new process use this driver."""
         return {"LD_LIBRARY_PATH": str(self.folder), "BENCH_STANDIN_NVML": str(self.script)}
 
     def python(self, code: str, *, path: tuple[Path, ...] = ()) -> str:
-        """What ``code`` prints in a new interpreter that has this driver; ``path`` comes first on its path."""
         return python(code, self.environment(), path=path)
 
 
 def python(code: str, environment: dict[str, str], *, path: tuple[Path, ...] = ()) -> str:
-    """What ``code`` prints in a new interpreter with these variables."""
     search = os.pathsep.join(str(folder) for folder in (*path, ROOT))
     done = subprocess.run(
         [sys.executable, "-c", code],

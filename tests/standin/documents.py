@@ -54,7 +54,6 @@ R = TypeVar("R", bound=Run)
 
 
 def document(**values: Any) -> RunDocument:
-    """A document with these JSON values, each in the place of the usual one."""
     found = USUAL | values
     for kind in ("launches", "diagnostics", "superseded"):
         if kind in found:
@@ -70,18 +69,15 @@ def _ran(effective: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def launch(**values: Any) -> LaunchRecord:
-    """A measured launch."""
     return document(launches=[values]).launches[0]
 
 
 def diagnostic(**values: Any) -> DiagnosticRecord:
-    """A diagnostic launch."""
     looks = [look | {"profile": {"steps": 3} | look["profile"]} for look in values.pop("looks", ())]
     return document(diagnostics=[values | {"looks": looks}]).diagnostics[0]
 
 
 def reference(**values: Any) -> ReferenceRecord:
-    """The launch of the reference."""
     usual = {"launch": 99, "replica_counts": [1, 2], "status": "ok", "half": "bf16"}
     found = document(reference=usual | values).reference
     assert found is not None
@@ -89,7 +85,6 @@ def reference(**values: Any) -> ReferenceRecord:
 
 
 def changed(run: R, **fields: Any) -> R:
-    """The run with other fields in its document."""
     return replace(run, document=replace(run.document, **fields))
 
 

@@ -30,7 +30,6 @@ TEN = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_dd
 def scenario(
     name: str, times: Sequence[float], *, memory: Sequence[float | None] | float | None = 2000.0, **changes: Any
 ) -> dict[str, Any]:
-    """A scenario of a digest: a launch for each step time. ``memory``: of all launches, or of each."""
     peaks = memory if isinstance(memory, Sequence) else [memory] * len(times)
     usual = {
         "scenario": name,
@@ -61,7 +60,6 @@ def scenario(
 
 
 def times(factor: float = 1.0, launches: Sequence[float] = STEADY) -> list[float]:
-    """Step times of launches, all of them longer by a factor."""
     return [factor * value for value in launches]
 
 
@@ -87,7 +85,6 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> Path:
-    """A sealed run folder with this digest."""
     path = folder / str(said["run"])
     path.mkdir(parents=True)
     content = _text(said)
@@ -114,7 +111,6 @@ def nights(
 
 
 def usual(name: str, day: int, place: int = 0, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """A scenario of a night of the same code, slower by a factor."""
     return scenario(name, times(factor * (1.0 + NIGHTS[(day + 5 * place) % len(NIGHTS)])), **changes)
 
 

@@ -110,7 +110,6 @@ def _digest(path: Path, *, gpu: bool) -> dict[str, Any]:
 
 
 def _written(path: Path, like: Path, document: dict[str, Any], digest: dict[str, Any]) -> Path:
-    """A sealed run folder with the tables of another one."""
     path.mkdir()
     (path / "logs").mkdir()
     for name in document["files"]:

@@ -45,7 +45,6 @@ def children() -> dict[int, list[int]]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, of any depth."""
     of = children()
     found = [pid]
     for known in found:
@@ -104,7 +103,6 @@ def document_of(out: Path) -> dict[str, Any]:
 
 
 def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
-    """The ranks of the launch in hand, once there are as many as this."""
 
     def found() -> list[int]:
         mine = [pid for pid, role in family(running.pid).items() if role == "rank"]

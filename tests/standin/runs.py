@@ -27,7 +27,6 @@ WRAPPERS = {
 
 
 def effective(strategy: str, precision: str) -> dict[str, Any]:
-    """What ran, as a rank on the CPU reads it off."""
     ranks = 2 if strategy.endswith("ddp") else 1
     dtype = {"float32": 1000} if precision == "O0" else {"bfloat16": 998, "float32": 2}
     return {

@@ -11,7 +11,6 @@ BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, d
 
 
 def task(device: str = "cpu", **settings: Any) -> Task:
-    """resnet101 with some of its settings changed."""
     return BUILT_IN.task(device, BUILT_IN.workload.settings_on(device) | settings)
 
 
@@ -26,7 +25,6 @@ def workload(**changes: Any) -> Workload:
 
 
 def with_settings(work: Workload, **settings: Any) -> Workload:
-    """The same work with other settings."""
     return replace(work, settings=work.settings | settings)
 
 

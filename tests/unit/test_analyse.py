@@ -44,7 +44,6 @@ def steps_of(launch: int, scenario: str, *ranks: list[float], warmup: int = 0, r
 
 
 def sample(t_ns: int, rank: int, used_mib: float | None, **more: Any) -> dict[str, Any]:
-    """A row of memory.parquet."""
     known = {"source": "rss", "reason": None} if used_mib is not None else {"source": "unavailable", "reason": "gone"}
     base = {"launch": 0, "scenario": "ddp", "host": "node1", "t_ns": t_ns, "pid": 100 + rank, "rank": rank}
     return base | {"device": "cpu", "used_mib": used_mib} | known | more
@@ -71,7 +70,6 @@ def document(*launches: dict[str, Any], global_batch: int = 8) -> RunDocument:
 
 
 def summarised(*launches: dict[str, Any], steps: list[dict[str, Any]], used: pd.DataFrame | None = None) -> Any:
-    """The summary, by scenario."""
     columns = list(steps_of(0, "x", [1.0])[0])
     table = summary(
         document(*launches),
@@ -323,7 +321,6 @@ WRAPPERS = [
 
 
 def effective(wrapper: str = "torch.nn.parallel.distributed.DistributedDataParallel", **more: Any) -> dict[str, Any]:
-    """``effective`` of a launch on two CPU ranks, changed."""
     return {
         "wrapper": wrapper,
         "parallel_impl": wrapper.split(".")[0],

@@ -24,7 +24,6 @@ EXPLODES = "raise AssertionError('apex was imported')\n"
 
 
 def tree(root: Path, *files: str) -> Path:
-    """A folder ``root`` with a package ``apex`` in it that must not be imported."""
     for name in ("__init__.py", *files):
         path = root / "apex" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ CHECKERS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]
 
 
 def check(folder: Path, command: list[str]) -> str:
-    """What a checker complains of in this checkout."""
     if importlib.util.find_spec(command[0].split(".")[0]) is None:
         pytest.skip(f"{command[0]} is not installed: pip install -e '.[dev]'")
     program = ["-c", "from importlinter.cli import lint_imports_command as main; main()"]

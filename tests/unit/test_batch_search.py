@@ -134,8 +134,6 @@ def test_the_outcome_names_the_largest_and_what_the_next_one_lacks() -> None:
 
 
 class Device:
-    """A GPU of 80 GB on which every try takes a while of a clock that is set."""
-
     def __init__(
         self, patch: pytest.MonkeyPatch, out: Path, budget_s: float | None, try_s: float, breaks_at: int = 1 << 20
     ) -> None:

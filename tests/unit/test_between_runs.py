@@ -271,7 +271,6 @@ def test_a_base_that_failed_says_so(base: Digest) -> None:
 
 
 def test_an_alike_comparison_is_rarely_anything_else() -> None:
-    """100 comparisons of three scenarios that do not differ: chance brings forth a verdict in at most 5 of 100."""
     draw, wrong = random.Random(7), 0
     for _ in range(100):
         sides = []
@@ -328,7 +327,6 @@ def test_there_is_no_plot_of_nothing(base: Digest) -> None:
 
 
 def test_an_older_run_gets_its_digest_made(tmp_path: Path) -> None:
-    """The recorded form and the one that is made from the tables are the same."""
     path = write_run(tmp_path, [DDP] * 3)
     made = nights.with_findings(str(path))
     assert made["run"] == path.name

@@ -13,7 +13,6 @@ START_NS = 5_000_000_000
 
 
 def steps(seconds: float, *, count: int = 100, ranks: int = 1, launch: int = 0) -> pd.DataFrame:
-    """Measured steps that last ``seconds`` in all after a warm-up step of 1 s."""
     step_ms = 1000.0 * seconds / count
     rows = []
     for rank in range(ranks):

@@ -51,7 +51,6 @@ def build(parts):
 
 
 def strategy(name: str) -> ModuleType:
-    """The module of a built-in strategy."""
     return discover.load_strategy(name, discover.names(discover.STRATEGY)[name])[1]
 
 
@@ -74,7 +73,6 @@ def probe(run: Run, scenario: str, name: str) -> pd.DataFrame:
 
 
 def about(run: Run, scenario: str) -> dict[str, Any]:
-    """What rank 0 said of its looks."""
     (launch,) = [launch for launch in run.document.diagnostics if launch.scenario == scenario]
     assert launch.status == "ok", launch.reason
     seen: dict[str, Any] = encode(launch.looks[0])
@@ -247,7 +245,6 @@ class Replicating(nn.Module):
 
 
 def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part takes the time between two reads of the clock; afterwards the module is as it was."""
     now = iter(range(0, 10**12, 2_000_000))
     dp = strategy("dp")
     monkeypatch.setattr(dp.time, "perf_counter_ns", lambda: next(now))
@@ -270,7 +267,6 @@ def test_the_parts_of_dataparallel_are_timed_and_unchanged(monkeypatch: pytest.M
 
 
 def pair_rows(synchronised: list[list[float]], without: list[list[float]]) -> list[dict[str, Any]]:
-    """Backward times (ms) by rank and pair."""
     rows = []
     for rank, (yes, no) in enumerate(zip(synchronised, without, strict=True)):
         for pair, (a, b) in enumerate(zip(yes, no, strict=True)):

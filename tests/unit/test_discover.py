@@ -36,7 +36,6 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Installs a package: ``install(entry_points, files)`` puts its metadata and its files on the path."""
 
     def put(entry_points: dict[str, str], files: dict[str, str], package: str = "theirs") -> Path:
         site = tmp_path / f"site-{package}"
@@ -122,7 +121,6 @@ def test_two_packages_with_one_name_are_an_error(install: Install) -> None:
 
 
 def test_looking_at_a_package_does_not_import_it(install: Install) -> None:
-    """Importing nothing until one is asked for: also not the package that the scenario's module is in."""
     install({"deep": "their_package.deep"}, {"their_package/__init__.py": "", "their_package/deep.py": GOOD})
     assert "deep" in discover.names()
     assert "their_package" not in sys.modules

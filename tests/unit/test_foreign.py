@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def refused(driver: Driver, *, force: bool = False, chosen: tuple[str, ...] = (A, B)) -> str:
-    """What is said of these GPUs, or nothing."""
     return driver.python(
         "from bench.machine import foreign, nvml\nfrom bench.core.errors import RequestError\n"
         f"try: foreign.refuse(nvml.list_gpus()[0], {chosen!r}, force={force})\n"

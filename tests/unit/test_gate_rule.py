@@ -358,7 +358,6 @@ def test_some_scenarios_alone() -> None:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """``benchmarks/gate_simulation.py``, with short histories."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     module = importlib.import_module("gate_simulation")
     monkeypatch.setattr(module, "NIGHTS", 60)

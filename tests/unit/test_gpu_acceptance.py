@@ -26,7 +26,6 @@ from bench.machine import nvml
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[dict[str, ModuleType]]:
-    """The scripts of benchmarks/, which import each other by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
         import acceptance
@@ -50,8 +49,6 @@ def pack(modules: dict[str, ModuleType]) -> Any:
 
 
 class Clock:
-    """A clock that is set."""
-
     now = 100.0
 
     def __call__(self) -> float:
@@ -246,7 +243,6 @@ def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
 
 
 def a_run() -> dict[str, Any]:
-    """What ``bench run --json`` says, of two scenarios."""
     ran = {"compute_dtypes": ["float16"], "scaler": {"scale": 65536.0}, "precision_impl": "native"}
 
     def launch(scenario: str, precision: str, effective: dict[str, Any]) -> dict[str, Any]:
@@ -441,7 +437,6 @@ def test_the_document_is_json_without_nan(acceptance: Any) -> None:
 
 
 def quick(pack: Any, patch: pytest.MonkeyPatch, *broken: str) -> list[str]:
-    """Every part done in no time, but for those that break; which ones are called."""
     called: list[str] = []
 
     def part(name: str) -> Callable[..., None]:
@@ -547,7 +542,6 @@ class Planned(Exception):
 
 
 def test_commands_are_accepted(pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is asked for is checked by the programs' own parsers; what they answer is made up."""
     import importlib
 
     import launching
@@ -726,7 +720,6 @@ def test_the_commit_of_a_copy(pack: Any, git: dict[str, Any] | None, told: list[
 
 @pytest.fixture
 def started(pack: Any, tmp_path: Path) -> Any:
-    """An acceptance in a folder, with all the time there is."""
     (tmp_path / "parts").mkdir()
     budget = pack.Budget(total_s=1000.0, reserve_s=0.0, clock=time.monotonic)
     options = pack.parse(["--out", str(tmp_path), "--rehearse"])
@@ -755,7 +748,6 @@ def test_a_slow_command_is_ended_with_its_children(pack: Any, started: Any, monk
 
 
 def test_a_command_hears_the_signal_that_ends_it_though_the_acceptance_does_not(started: Any) -> None:
-    """As where a script has it in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
@@ -855,7 +847,6 @@ def test_operations_and_bytes_of_a_training_step_are_linear_in_the_batch(modules
 
 @pytest.mark.slow
 def test_a_rehearsal_from_end_to_end(pack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of it on the CPU: every command that the pack starts is one that there is."""
     code = pack.main(["--rehearse", "--budget", "20m", "--out", str(tmp_path / "out")])
     found = json.loads((tmp_path / "out" / "acceptance.json").read_text())
     assert code in (0, 11), [one for one in found["checks"] if one["verdict"] in ("FAILED", "not done")]

@@ -25,7 +25,6 @@ BUSY = 4242
 
 @pytest.fixture
 def driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """It has both GPUs, and every process that is started has it."""
     for name, value in driver.environment().items():
         monkeypatch.setenv(name, value)
     driver.write(*TWO_GPUS)
@@ -33,8 +32,6 @@ def driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 class Sampling:
-    """A sampler of both GPUs, and what it has on disk."""
-
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1", **options)
@@ -54,7 +51,6 @@ class Sampling:
             time.sleep(0.02)
 
     def until_begun(self) -> None:
-        """Until the launch is watched."""
         self.until(lambda: self.rows("device"))
 
     def until_next(self, table: str) -> None:
@@ -342,7 +338,6 @@ def test_a_thermal_bit_and_link_counters(start: Callable[..., Sampling], driver:
 
 
 def of_window(device: list[dict[str, Any]]) -> dict[str, Any]:
-    """GPU A over the time of its samples, as if those were the measured steps."""
     times = [row["t_ns"] for row in device]
     span_ms = (max(times) - min(times)) / 1e6
     steps = pd.DataFrame([{"launch": 0, "warmup": False, "start_ns": min(times), "step_ms": span_ms, "step": 0}])

@@ -10,8 +10,6 @@ from bench.worker import memory_probe
 
 
 class Device:
-    """In the place of a CUDA device: memory is counted and not taken."""
-
     type = "cuda"
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, room: bool = True) -> None:

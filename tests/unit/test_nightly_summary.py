@@ -43,7 +43,6 @@ def digest(run: str, step_ms: float | None, image_size: int = 224, status: str =
 
 @pytest.fixture
 def night(tmp_path: Path) -> Path:
-    """What a night has left: its run of 100 ms, and what the doctor said."""
     put(tmp_path / "out" / "results", digest(LATEST, 100.0))
     finding = {"about": "GPU 1", "consequence": "consequence", "remedy": "remedy"}
     levels = [{**finding, "level": level, "finding": f"{level} found"} for level in ("problem", "warning", "note")]

@@ -22,13 +22,11 @@ UTC = "2026-01-03T00:00:00Z"
 
 
 def night(folder: Path, day: int) -> Path:
-    """A night without tables, which nobody reads who goes by digests."""
     return gated.write(folder, gated.digest(day, [gated.usual("ddp", day), gated.usual("dp", day)]))
 
 
 @pytest.fixture(scope="module")
 def run_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a digest, as ``bench run`` leaves it."""
     path = write_run(tmp_path_factory.mktemp("template"), [DDP, FAST], complete=False)
     writer = RunWriter.reopen(str(path))
     writer.judge(**verdicts.of(writer.frames()))

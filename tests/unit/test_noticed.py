@@ -130,7 +130,6 @@ def test_the_difference_between_driver_and_torch_is_the_context() -> None:
 
 
 def test_a_stack_has_each_process_at_each_time_and_knows_unknown_from_nothing() -> None:
-    """DataParallel's one process on both GPUs, then two of DDP: the first GPU is the heavier one under DataParallel."""
     dp = [sample(0, 1400.0, 1) | {"pid": 5}, sample(0, 900.0, 1) | {"pid": 5, "device": "GPU-b"}]
     ddp = [
         sample(0, 1000.0, 7) | {"launch": 1},

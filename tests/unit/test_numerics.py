@@ -79,7 +79,6 @@ FOUND = discover.load(*discover.resolve("ddp"))
 
 
 def distance(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """Relative difference of two gradients, each taken as one vector: ||ours - theirs|| / ||theirs||."""
     assert ours.keys() == theirs.keys()
     mine = torch.cat([ours[name].flatten() for name in theirs]).double()
     other = torch.cat([value.flatten() for value in theirs.values()]).double()
@@ -123,7 +122,6 @@ def test_half_gradients_stay_within_the_bound(execute: Callable[..., Executed], 
 
 
 def test_gradients_without_averaging_are_told_apart(execute: Callable[..., Executed]) -> None:
-    """The checks above would notice a strategy that forgets to average, in half too."""
     done = execute(saving("single", "O0"), **WELL_CONDITIONED, **FIRST_STEP)
     own = [torch.load(file, weights_only=True) for file in sorted(done.folder.glob("gradients*.pt"))]
     assert distance(own[0], reference()) > HALF_BOUND

@@ -369,14 +369,11 @@ def test_versions(driver: Driver) -> None:
 
 
 class Run:
-    """A sampler of the GPUs A and B whose spool can be looked into."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1")
 
     def until(self, table: str, count: int, *, launch: int = 0) -> None:
-        """Wait for this many moments in a table."""
         deadline = time.monotonic() + 30
         while len({row["t_ns"] for row in read_spool(spool_path(str(self.folder), launch))[table]}) < count:
             assert time.monotonic() < deadline, (self.folder / "sampler.log").read_text()
@@ -385,7 +382,6 @@ class Run:
 
 @pytest.fixture
 def run(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Started against a driver with both GPUs; the test writes what it says next."""
     for name, value in driver.environment().items():
         monkeypatch.setenv(name, value)
     driver.write(*TWO_GPUS, *VALUES, *PROCESSES)

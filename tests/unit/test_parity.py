@@ -292,7 +292,6 @@ def test_what_is_not_finite_stays_so() -> None:
 
 
 def test_two_processes_sketch_alike(execute: Callable[..., Executed]) -> None:
-    """After the all-reduce the ranks have equal gradients; this process draws the same signs and places as they do."""
     done = execute("ddp", iters=1, global_batch=4)
     assert done.outcome.status == "ok", done.outcome.reason
     first, second = (result["gradient"] for result in done.results)

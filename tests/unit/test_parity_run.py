@@ -67,7 +67,6 @@ IN_ORDER = "ddp"
 
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """In which a launch that trains another model has ended all the same."""
     folder = tmp_path_factory.mktemp("parity")
     names = [IN_ORDER]
     for name, changes in BROKEN.items():
@@ -152,7 +151,6 @@ def test_the_reference_is_no_launch(run: Run) -> None:
 
 
 def test_the_reference_starts_from_the_loss_that_ddp_starts_from(run: Run) -> None:
-    """Two paths to one number: the chunks of one process, and the mean over the ranks of a launch."""
     ours = run.steps[run.steps["scenario"] == "ddp"].groupby("step")["loss"].mean()
     rows = run.numerics[(run.numerics["quantity"] == "loss") & (run.numerics["twin"] == False)]  # noqa: E712
     theirs = pd.Series(rows["value"].to_numpy(), index=rows["position"].to_numpy())

@@ -25,7 +25,6 @@ some_scenarios = st.lists(st.sampled_from(ALL), min_size=1, unique_by=lambda fou
 
 
 def request(**changes: Any) -> Request:
-    """The request of ``bench run`` on the CPU, changed."""
     defaults: dict[str, Any] = {
         "scenarios": tuple(BY_NAME),
         "device": "cpu",

@@ -84,7 +84,6 @@ Meets = Callable[[str, Callable[[Run], None]], None]
 
 
 def launch(host: WorkerHost, folder: Path, *names: str) -> Run:
-    """A run of these scenarios."""
     files = [folder / f"{name}.py" for name in names]
     for file in files:
         file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
@@ -115,7 +114,6 @@ def meets(run: Run, host: WorkerHost, tmp_path: Path) -> Meets:
 
 
 def measured_steps(run: Run, scenario: str) -> pd.DataFrame:
-    """The measured steps of every rank of a scenario."""
     return run.steps[(run.steps["scenario"] == scenario) & ~run.steps["warmup"]]
 
 
@@ -135,7 +133,6 @@ def more_headline_ms(run: Run, scenario: str) -> float:
 
 
 def codes(run: Run, scenario: str) -> dict[str, str]:
-    """The findings about the launch of a scenario, with their severity, as they stand in run.json."""
     about = [finding for finding in run.document.validity if finding.scenario == scenario]
     return {finding.code: finding.severity for finding in about if finding.launch is not None}
 

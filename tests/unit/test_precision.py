@@ -9,8 +9,6 @@ from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalT
 
 
 class Clock:
-    """A clock that moves when it is told to."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -24,7 +22,6 @@ def precision(target: float = 0.05, budget_s: float = 100.0) -> tuple[IntervalTa
 
 
 def add(to: IntervalTarget, clock: Clock, scenario: str, *medians_ms: float | None, wall_s: float = 1.0) -> None:
-    """Launches of ``wall_s`` each, one after the other."""
     for median_ms in medians_ms:
         clock.now += wall_s
         to.add(scenario, median_ms, wall_s)

@@ -37,8 +37,6 @@ PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory"
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk and the run that it is of."""
-
     out: Path
     files: list[str]
     run: Analysed
@@ -49,7 +47,6 @@ class Written:
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The report of a run with all that can go wrong in it."""
     folder = tmp_path_factory.mktemp("mixed")
     launches = [DDP, replace_checks(FAST, finite_loss=False), APEX, GONE, BROKEN]
     run = analysed(str(write_run(folder / "results", launches, label=HOSTILE, host="<i>evil</i>")))
@@ -61,8 +58,6 @@ def replace_checks(launch: Launch, **checks: Any) -> Launch:
 
 
 class Page(HTMLParser):
-    """The elements, attributes and text of a page; refuses tags that do not pair."""
-
     VOID = ("meta", "br", "link", "img", "input", "hr", "path", "use")
 
     def __init__(self, html: str) -> None:
@@ -168,7 +163,6 @@ DRAWINGS = {
 
 
 def plot_of(run: Analysed, name: str) -> drawing.Plot:
-    """As in a report, but drawn alone: all of them take seconds."""
     (plot,) = plots._drawn([DRAWINGS[name]], run)
     assert plot.name == name
     return plot
@@ -254,7 +248,6 @@ def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> 
 
 
 def read_back(*launches: Launch) -> Any:
-    """The steps of launches as a table."""
     import pandas as pd
 
     return pd.DataFrame([row for number, launch in enumerate(launches) for row in launch.step_rows(number, number)])
@@ -574,7 +567,6 @@ def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Within this context the operating system refuses to write more into a file, as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

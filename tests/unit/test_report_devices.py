@@ -61,7 +61,6 @@ def cells(table: tables.Table | None) -> list[list[str]]:
 
 
 def shapes(svg: str, prefix: str) -> dict[str, list[tuple[float, float]]]:
-    """The points of what was drawn under ids that begin so."""
     found = {}
     for node in ElementTree.fromstring(svg).iter():
         if node.attrib.get("id", "").startswith(prefix):
@@ -252,8 +251,6 @@ def test_a_device_that_is_held_back_to_the_end_is_so_until_the_last_sample() -> 
 
 @dataclass
 class OnPackages(Launch):
-    """A CPU whose package counts 60 J each second."""
-
     def device_rows(self, launch: int) -> list[dict[str, Any]]:
         start_ns = launch * self.apart_s * SECOND_NS
         about = {"launch": launch, "scenario": self.scenario, "host": "host", "device": "package-0"}

@@ -97,7 +97,6 @@ def everything(writer: RunWriter) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
-    """A run with a reference, diagnostic launches, a scenario that diverged and one that failed."""
     folder = tmp_path_factory.mktemp("whole")
     launches = [DDP, OFF, APEX, GONE]
     return analysed(str(write_run(folder, launches, label=HOSTILE, also=everything)))

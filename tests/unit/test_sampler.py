@@ -50,8 +50,6 @@ for line in sys.stdin:
 
 
 class Child:
-    """A process that allocates memory when it is told to."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", ALLOCATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -96,7 +94,6 @@ def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
 
 
 def moments(folder: Path, launch: int = 0) -> list[int]:
-    """The times of the samples that are on disk."""
     return sorted({row["t_ns"] for row in read_spool(spool_path(str(folder), launch))["memory"]})
 
 
@@ -266,7 +263,6 @@ def test_everything_stays_within_one_percent(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_waking_up_takes_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it may be several times of what a sample is."""
     now_ns = used_ns = 0
 
     def spend(ms: float) -> None:

@@ -44,7 +44,6 @@ def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) 
 
 
 def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
-    """A few steps; what ran, and the timings."""
     parts = session.parts
     load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
     watch = effective.ConvolutionWatch(session.model)
@@ -55,7 +54,6 @@ def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timing
 
 @cache
 def ran_at(level: str) -> dict[str, Any]:
-    """What ran in a session of this level, in bf16."""
     return train(parts_for(level).session())[0]
 
 
@@ -277,8 +275,6 @@ def test_a_strategy_without_apex_takes_the_native_level() -> None:
 
 
 class Sleepy(Session):
-    """A session whose phases take known times and nothing else."""
-
     def __init__(self, load_s: float, forward_s: float, backward_s: float, optimize_s: float) -> None:
         self.seconds = {"load": load_s, "forward": forward_s, "backward": backward_s, "optimize": optimize_s}
         self.gc_enabled: set[bool] = set()

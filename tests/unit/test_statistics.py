@@ -60,12 +60,10 @@ def steps_of(*launches: tuple[str, list[list[float]]], warmup: int = 0, data_ms:
 
 
 def launches_of(scenario: str, medians: list[float]) -> list[tuple[str, list[list[float]]]]:
-    """Launches of one rank with these medians."""
     return [(scenario, [[median] * 3]) for median in medians]
 
 
 def one_launch(*ranks: list[float], **options: Any) -> Any:
-    """The figures of a launch."""
     return launch_figures(steps_of(("ddp", list(ranks)), **options)).frame.iloc[0]
 
 
@@ -373,7 +371,6 @@ def test_a_run_without_steps_has_no_launches() -> None:
 
 
 def summarised(medians: dict[str, list[float]], peaks_mib: dict[str, list[float]] | None = None) -> pd.DataFrame:
-    """The summary of launches with these medians (ms) and peaks, global batch 8."""
     launches = [launch for scenario, mine in medians.items() for launch in launches_of(scenario, mine)]
     peaks_by_launch = [peak for mine in (peaks_mib or {}).values() for peak in mine]
     used = [
@@ -467,7 +464,6 @@ def test_the_table_of_ten_scenarios_fits_160_columns() -> None:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The benchmark that draws runs and counts what is said about them."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
     import statistics_simulation
 

@@ -31,7 +31,6 @@ ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "
 
 
 def row(table: str, **values: Any) -> dict[str, Any]:
-    """A row of a table with these values, zeros elsewhere."""
     assert set(values) <= set(COLUMNS[table])
     return {name: ZERO[kind] for name, kind in COLUMNS[table].items()} | values
 
@@ -53,7 +52,6 @@ def record(number: int = 0) -> LaunchRecord:
 
 
 def finished(out: Path, *, complete: bool = True) -> Path:
-    """A run of one launch."""
     writer = RunWriter(str(out), document())
     (Path(writer.logs) / "rank0.log").write_text("one\ntwo\n")
     writer.add(record(), steps=STEPS, memory=MEMORY, device=DEVICE)

@@ -214,7 +214,6 @@ RESTING = """
 
 
 def cpu_s(pid: int) -> float:
-    """Of the process itself, without its children."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -38,7 +38,6 @@ def steps() -> pd.DataFrame:
 
 
 def memory(*samples: tuple[str, int, float]) -> pd.DataFrame:
-    """Samples as (host, ms on its clock, MiB) of its one rank."""
     rows = []
     for host, at_ms, used_mib in samples:
         rank = HOSTS.index(host)
@@ -83,7 +82,6 @@ def run(tmp_path: Path) -> Run:
 
 
 def unequal(run: Run, *ranks: RankRecord) -> list[str]:
-    """What is found about threads where a launch had these ranks."""
     launches = [replace(run.document.launches[0], ranks=ranks, processes=len(ranks))]
     asked = changed(run, launches=launches)
     found = findings(

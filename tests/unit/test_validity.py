@@ -23,13 +23,11 @@ UNSURE = OTHER | {"pid": 7, "name": None, "peak_mib": None, "certain": False}
 
 
 def run_with(folder: Path, checks: dict[str, Any], device: str = "cuda") -> Run:
-    """A run of ``ddp`` and, with these checks, of the faster ``ddp_o2``."""
     run = read(str(write_run(folder, [DDP, replace(FINITE, checks=checks)])))
     return changed(run, workload=replace(run.document.workload, device=device))
 
 
 def found(run: Run) -> dict[str, tuple[str, str]]:
-    """Severity and text of the findings about launch 1, by code."""
     table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
     mine = table[table["launch"] == 1].to_dict("records")
     return {row["code"]: (row["severity"], row["text"]) for row in mine}

@@ -35,7 +35,6 @@ FAILING = """
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this id runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -200,7 +199,6 @@ def test_older_objects_are_not_collected_before_a_window(execute: Callable[..., 
 
 @pytest.mark.slow
 def test_apex_is_probed_in_the_workers_interpreter(tmp_path: Path) -> None:
-    """An apex that has both modules on disk, but one that fails to import, is told apart module by module."""
     for module in ("amp", "parallel"):
         (tmp_path / "apex" / module).mkdir(parents=True)
     (tmp_path / "apex" / "__init__.py").write_text("")

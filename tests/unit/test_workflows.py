@@ -27,7 +27,6 @@ SCHEMA = ("check-jsonschema", "--builtin-schema")
 
 
 def tool(name: str) -> str:
-    """The program that a package brought along beside this interpreter."""
     path = shutil.which(name, path=os.path.dirname(sys.executable)) or shutil.which(name)
     if path is None:
         pytest.skip(f"{name} is not installed: pip install -e '.[dev]'")
@@ -51,7 +50,6 @@ def loaded(path: Path) -> dict[str, Any]:
 
 
 def steps(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """Each step that runs commands, with the environment that it has from the job and of its own."""
     for job in loaded(path)["jobs"].values():
         for step in job["steps"]:
             if "run" in step:
@@ -165,7 +163,6 @@ def test_a_defect_is_seen(defect: str, tmp_path: Path) -> None:
 
 
 def bash(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A step as GitHub runs it with 'shell: bash'."""
     assert loaded(ROOT / NIGHTLY)["defaults"]["run"]["shell"] == "bash"
     full = {
         **os.environ,

@@ -64,7 +64,6 @@ class Planted(Exception):
 
 
 def _hit(number, frame):
-    """In the main thread of the victim."""
     with open(os.environ["BENCH_TEST_FAULT"] + ".done", encoding="utf-8") as file:
         fault = json.load(file)["fault"]
     if fault == "exception":

@@ -39,7 +39,6 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def pretend() -> None:
-    """Change torch, which was just imported."""
     devices()
     tensors()
     precision()
@@ -64,7 +63,6 @@ def initialise(*arguments: Any) -> None:
 
 
 def synchronise(*arguments: Any) -> None:
-    """What waits for a device."""
     initialise()
     if STATE["synchronising"] == "error":
         raise RuntimeError("called a synchronizing CUDA operation")
@@ -84,8 +82,6 @@ def index_of(device: Any) -> int:
 
 
 class Event:
-    """A CUDA event on the host's clock."""
-
     def __init__(self, enable_timing: bool = False, **options: Any) -> None:
         self.timing, self.at_s = enable_timing, None
 
@@ -99,7 +95,6 @@ class Event:
 
 
 def devices() -> None:
-    """The functions of ``torch.cuda`` that bench calls."""
     import torch
 
     def properties(device: Any = None) -> Any:
@@ -214,7 +209,6 @@ def layers_in_half() -> tuple[Any, Any]:
 
 
 def precision() -> None:
-    """Autocast and the gradient scaler of the CPU in place of those of CUDA."""
     import torch
 
     class Autocast(torch.autocast):  # type: ignore[misc]
