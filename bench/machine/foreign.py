@@ -1,11 +1,11 @@
 """Who else is on the chosen GPUs: found before a run, so that it does not measure somebody else's work.
 
-A GPU is in use where the driver lists a process on it, where more than 500 MiB are occupied, or where it is more than
-5 % busy (in a container the list may be empty although others are there). One in use is looked at again for a moment,
-since the driver still shows what has just ended, such as the run that this one stood in line for.
+A GPU is in use if the driver lists a process on it, more than 500 MiB are occupied, or it is more than 5 % busy (in a
+container the list may be empty). It is checked again for a moment: the driver still shows what has just ended.
 """
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 from bench.core.errors import RequestError
@@ -59,13 +59,11 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
     except NvmlUnavailable:  # the GPUs were listed a moment ago; the run itself will say what is wrong now
         return
     deadline_s = time.monotonic() + PATIENCE_S
-    try:
+    with closing(nvml):
         while (found := [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]) and (
             time.monotonic() < deadline_s
         ):
             time.sleep(0.2)
-    finally:
-        nvml.close()
     if found:
         raise RequestError(
             "--gpus",

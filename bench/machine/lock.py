@@ -1,8 +1,8 @@
 """Who measures where: a lock for each GPU and one for the CPU, so that two runs never disturb each other.
 
 A lock is an ``flock`` on a file whose descriptor the worker host and the ranks inherit: the kernel holds it until the
-last of them is gone, whatever became of the command line. The files lie in one folder for all users of the machine
-(``BENCH_LOCK_DIR`` names another), are never deleted, and say who took the lock last.
+last of them is gone. The files lie in one folder for all users (``BENCH_LOCK_DIR`` names another), are never deleted,
+and say who took the lock last.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import pwd
 import sys
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
+from contextlib import suppress
 from typing import Any
 
 from bench.core.errors import RequestError
@@ -34,9 +34,7 @@ class Locks:
     def __enter__(self) -> "Locks":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
 
@@ -44,8 +42,8 @@ class Locks:
 def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -> Locks:
     """Lock the GPUs with these UUIDs, or the CPU where there are none.
 
-    ``wait``: stand in line until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the
-    holder where a lock is taken and ``wait`` is not set, and one that names the folder where it cannot be used.
+    ``wait``: queue until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the holder of
+    a taken lock (without ``wait``), or the folder that cannot be used.
     """
     folder = os.environ.get(FOLDER_VARIABLE, SHARED_FOLDER)
     wanted = [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]
@@ -131,15 +129,9 @@ class _Ticket:
             os.close(descriptor)
         age_s = time.time() - int(name.partition("-")[0]) / 1e9
         if age_s > ENDING_S:  # a younger one may be between its making and its locking
-            _remove(path)
+            with suppress(FileNotFoundError, PermissionError):  # somebody else was quicker, or has to do it
+                os.unlink(path)
         return abs(age_s) <= ENDING_S and os.path.exists(path)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except (FileNotFoundError, PermissionError):
-        return  # somebody else was quicker, or has to do it
 
 
 def _try(folder: str, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:
@@ -165,10 +157,8 @@ def _open(path: str) -> int:
     """Open a file that users share, making it where it is not there. A link is not followed."""
     flags = os.O_RDWR | os.O_NOFOLLOW
     while True:
-        try:
+        with suppress(FileNotFoundError):
             return os.open(path, flags)
-        except FileNotFoundError:
-            pass
         try:  # not O_CREAT on what is there: the kernel refuses that for another user's file in a sticky folder
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
@@ -178,11 +168,9 @@ def _open(path: str) -> int:
 
 
 def _make_shared(folder: str) -> None:
-    try:
+    with suppress(FileExistsError):
         os.makedirs(folder)
-    except FileExistsError:
-        return
-    os.chmod(folder, 0o1777)
+        os.chmod(folder, 0o1777)
 
 
 def _myself() -> dict[str, Any]:

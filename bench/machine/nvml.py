@@ -9,6 +9,7 @@ None with a reason: an error of one metric on one device leaves all others as th
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -32,7 +33,7 @@ METRICS = (
     "throttle_reasons",
     "used_mib",
 )
-"""The figures of one device at one moment, as in ``bench.core.records.DEVICE_COLUMNS``."""
+"""Values of one device at one moment, as in ``bench.core.records.DEVICE_COLUMNS``."""
 
 LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 """Counters of what a device sent and received, where the driver offers them; they only ever grow."""
@@ -43,11 +44,7 @@ ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a 
 EXCLUSIVE = "exclusive process"
 """The compute mode in which one process at a time can use a GPU, as clusters set it."""
 
-_SIGNS_OF_A_DRIVER = (
-    "/dev/nvidiactl",
-    "/proc/driver/nvidia/version",
-    f"/usr/lib/wsl/lib/{LIBRARY}",
-)
+_SIGNS_OF_A_DRIVER = ("/dev/nvidiactl", "/proc/driver/nvidia/version", f"/usr/lib/wsl/lib/{LIBRARY}")
 _NOT_AVAILABLE = (None, 2**32 - 1, 2**64 - 1)
 _NO_PID = (0, 2**32 - 1)
 _MIB = 2**20
@@ -55,7 +52,6 @@ _ATTEMPTS = 4
 _ALL_LINKS = 2**32 - 1
 _P2P_READ, _P2P_NVLINK = 0, 2
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
-_WSL = "/dev/dxg"
 
 SCRAMBLED = (
     "the driver's list was scrambled (PID 0, PID 4294967295, or a PID twice), as by early R535; update the driver"
@@ -69,10 +65,9 @@ class NvmlUnavailable(BenchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts. ``driver``: the driver's version.
+    """One GPU. ``index``: its place in PCI order, which is what ``--gpus`` counts; None: unknown to the driver.
 
-    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. Both, and ``memory_total_mib``,
-    are None where the driver does not tell.
+    ``compute_capability``: such as ``"9.0"``. ``power_limit_w``: the limit in force. ``driver``: the driver's version.
     """
 
     index: int
@@ -98,27 +93,24 @@ def list_gpus() -> tuple[list[Gpu], str | None]:
         nvml = Nvml()
     except NvmlUnavailable as error:
         return [], str(error)
-    try:
+    with closing(nvml):
         return nvml.gpus()
-    finally:
-        nvml.close()
 
 
 class Nvml:
     """A session with the driver: one ``nvmlInit``, one handle per device.
 
-    Raises :class:`NvmlUnavailable` when there is no driver, no (or a foreign) ``pynvml``, or the driver refuses. What
-    fails later is told beside the figure that it cost, and nothing is raised. ``scrambled``: lists that were dropped.
+    Raises :class:`NvmlUnavailable` when there is no driver, no (or a foreign) ``pynvml``, or the driver refuses. Later
+    errors are not raised: they are the reason of the value that they cost. ``scrambled``: lists that were dropped.
     """
 
     def __init__(self) -> None:
-        self._pynvml = pynvml = _import_pynvml()
+        if not driver_present():
+            problem = "there is no NVIDIA driver on this host"
+            raise NvmlUnavailable(f"{problem}; install it, start the container with its GPUs, or use --device cpu")
+        self._pynvml = pynvml = import_pynvml()
         # No NVMLErrors: the second is raised of a driver without the newest symbols, the third of a name in Latin-1.
-        self._errors: tuple[type[Exception], ...] = (
-            pynvml.NVMLError,
-            pynvml.NVMLLibraryMismatchError,
-            UnicodeDecodeError,
-        )
+        self._errors = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
         try:
             pynvml.nvmlInit()
         except self._errors as error:
@@ -149,7 +141,7 @@ class Nvml:
         if reason is not None:
             return [], f"NVML does not count the GPUs: {reason}; mend the driver until nvidia-smi works"
         driver = self.versions()["driver"]
-        found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
+        found = []
         problems = []
         for number in range(count):
             entry, reason = self._try(partial(self._describe, number))
@@ -196,10 +188,8 @@ class Nvml:
     def occupied_mib(self, uuid: str) -> tuple[float | None, str | None]:
         """The device's memory that processes occupy: without the driver's reserve where the driver tells it (R510)."""
         pynvml = self._pynvml
-        value, reason = self._try(
-            lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle(uuid), version=pynvml.nvmlMemory_v2).used
-        )
-        return (_scaled(value, 1 / _MIB), None) if reason is None else self.used_mib(uuid)
+        memory = self._ask(uuid, pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        return self.used_mib(uuid) if memory is None or memory.used in _NOT_AVAILABLE else (memory.used / _MIB, None)
 
     def mig(self, uuid: str) -> bool:
         """Whether the device is cut into MIG instances. Asked once: it cannot change while the device is used."""
@@ -220,13 +210,12 @@ class Nvml:
             return file.read().strip()
 
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
-        """Every one of :data:`METRICS` now, and ``reason``: which of them are None and why, or None.
+        """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
-        ``utilisation_percent`` is the share of the driver's last sampling period with a kernel on the device;
-        ``energy_mj`` the driver's counter since it was loaded; ``used_mib`` the whole device, the driver's reserve
-        included; ``throttle_reasons`` NVML's bits (``nvmlClocksEventReasons``). After ``reason`` come the counters of
-        :data:`LINKS`, in KiB, and ``mig``: under it the energy, which is that of the whole GPU, is None. A counter that
-        the device does not offer is None, and the reason says so; without ``links`` they are None and not asked for.
+        ``utilisation_percent``: the share of the driver's last sampling period with a kernel on the device;
+        ``energy_mj``: the driver's counter since it was loaded, None under MIG, as it is that of the whole GPU;
+        ``used_mib``: the driver's reserve included; ``throttle_reasons``: NVML's bits (``nvmlClocksEventReasons``).
+        Without ``links`` those counters are None and not asked for.
         """
         handle, reason = self._try(partial(self._handle, uuid))
         if reason is not None:
@@ -248,27 +237,20 @@ class Nvml:
         return {**sample, "reason": told or None, **counters, "mig": mig}
 
     def versions(self) -> dict[str, str | None]:
-        """``driver`` and ``nvml``, None where the driver does not tell."""
+        """``driver`` and ``nvml``; None: unknown."""
         return {
             "driver": self._try(self._pynvml.nvmlSystemGetDriverVersion)[0],
             "nvml": self._try(self._pynvml.nvmlSystemGetNVMLVersion)[0],
         }
 
     def details(self, uuid: str) -> dict[str, Any]:
-        """What :class:`Gpu` has not, for a page about the device; None is what the driver does not tell.
+        """What :class:`Gpu` lacks, for a page about the device: what the driver does not know is None.
 
-        ``free_mib``, ``occupied_mib``; ``default_power_limit_w``; ``max_sm_clock_mhz``; ``mig``; ``ecc``,
-        ``persistence`` (bool); ``compute_mode`` (``default``, ``exclusive thread``, ``prohibited`` or
-        ``exclusive process``); ``pcie_generation``, ``pcie_width``, ``max_pcie_width``; ``processes``: (PID, name, MiB)
-        with ``processes_reason``; and ``now``: :meth:`device_sample`.
+        ``processes``: (PID, name, MiB); ``now``: :meth:`device_sample`.
         """
         pynvml = self._pynvml
-
-        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-            return self._try(lambda: function(self._handle(uuid), *arguments))[0]
-
-        memory = ask(pynvml.nvmlDeviceGetMemoryInfo)
-        ecc = ask(pynvml.nvmlDeviceGetEccMode)
+        ask = partial(self._ask, uuid)
+        memory, ecc = ask(pynvml.nvmlDeviceGetMemoryInfo), ask(pynvml.nvmlDeviceGetEccMode)
         persistence = ask(pynvml.nvmlDeviceGetPersistenceMode)
         compute_modes = {
             pynvml.NVML_COMPUTEMODE_DEFAULT: "default",
@@ -295,8 +277,8 @@ class Nvml:
         }
 
     def path(self, one: str, other: str) -> dict[str, Any]:
-        """How two devices reach each other: ``level``, the closest thing that both hang on (None: not told), ``p2p``
-        and ``nvlink``: whether one can read the other's memory, at all and over NVLink (None: not told).
+        """How two devices reach each other: ``level``, the closest thing that both hang on; ``p2p`` and ``nvlink``:
+        whether one can read the other's memory, at all and over NVLink. None: unknown.
         """
         pynvml = self._pynvml
 
@@ -311,12 +293,11 @@ class Nvml:
             pynvml.NVML_TOPOLOGY_NODE: "the same NUMA node",
             pynvml.NVML_TOPOLOGY_SYSTEM: "the link between CPU sockets",
         }
-        p2p = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_READ)
-        nvlink = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
+        able = {"p2p": ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_READ)}
+        able["nvlink"] = ask(pynvml.nvmlDeviceGetP2PStatus, _P2P_NVLINK)
         return {
             "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
-            "p2p": None if p2p is None else p2p == pynvml.NVML_P2P_STATUS_OK,
-            "nvlink": None if nvlink is None else nvlink == pynvml.NVML_P2P_STATUS_OK,
+            **{name: None if found is None else found == pynvml.NVML_P2P_STATUS_OK for name, found in able.items()},
         }
 
     def cuda_version(self) -> str | None:
@@ -348,6 +329,10 @@ class Nvml:
         }
         return (pci.domain, pci.bus, pci.device), fields
 
+    def _ask(self, uuid: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``function`` gives for a device, or None."""
+        return self._try(lambda: function(self._handle(uuid), *arguments))[0]
+
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
             self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -361,15 +346,12 @@ class Nvml:
     def _no_figure(self, uuid: str) -> str:
         if self.mig(uuid):
             return "MIG is on, and the driver gives no figure of a process on the whole GPU"
-        if os.path.exists(_WSL):
+        if os.path.exists("/dev/dxg"):
             return f"{NO_FIGURE}: WSL2's driver has none of a process"
         return NO_FIGURE
 
     def _read_links(self, handle: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """The counters of :data:`LINKS`, all in one call, and why one is missing.
-
-        PCIe's are read off a counter and not by ``nvmlDeviceGetPcieThroughput``, which waits 20 ms for each direction.
-        """
+        """The counters of :data:`LINKS`, in one call (that for PCIe alone waits 20 ms each), and why one is None."""
         pynvml = self._pynvml
         fields = {
             "pcie_tx_kib": (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1 / 1024),
@@ -381,15 +363,15 @@ class Nvml:
         answers, reason = self._try(lambda: list(pynvml.nvmlDeviceGetFieldValues(handle, asked)))
         if reason is not None:
             return dict.fromkeys(LINKS), dict.fromkeys(LINKS, reason)
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict.fromkeys(LINKS)
         problems: dict[str, str] = {}
         for (name, (_, unit)), answer in zip(fields.items(), answers, strict=True):
             narrow = answer.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
             value = answer.value.uiVal if narrow else answer.value.ullVal
             if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-                values[name], problems[name] = None, _line(pynvml.NVMLError(answer.nvmlReturn))
+                problems[name] = _line(pynvml.NVMLError(answer.nvmlReturn))
             elif value in _NOT_AVAILABLE:
-                values[name], problems[name] = None, NO_FIGURE
+                problems[name] = NO_FIGURE
             else:
                 values[name] = value * unit
         return values, problems
@@ -423,21 +405,12 @@ def unknown_sample(reason: str) -> dict[str, Any]:
 
 
 def _scaled(value: int | None, unit: float) -> float | None:
-    """``value * unit``, None staying None and bits (unit 1) staying an integer."""
+    """None stays None, and bits (unit 1) stay an integer."""
     return None if value is None else value * unit
 
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _import_pynvml() -> ModuleType:
-    """The module of nvidia-ml-py. Raises :class:`NvmlUnavailable` where it would not work, and says what to do."""
-    if not driver_present():
-        raise NvmlUnavailable(
-            "there is no NVIDIA driver on this host; install it, start the container with its GPUs, or use --device cpu"
-        )
-    return import_pynvml()
 
 
 def import_pynvml() -> ModuleType:

@@ -1,11 +1,13 @@
 """Why a GPU ran slower than it could: NVML's bits, what each means for a measurement, and which make it invalid.
 
-The bits are NVML's ``nvmlClocksEventReasons`` constants. A GPU that slows down for heat or by its hardware's protection
-measures its cooling and not the scenario: the launch is invalid. One at its power cap does what it was set to do, and
-would do so in production, but two of them need equal caps to be compared: a warning.
+The bits are NVML's ``nvmlClocksEventReasons``. A GPU that slows down for heat or by its hardware's protection measures
+its cooling: the launch is invalid. One at its power cap does what it was set to do, but compares only under equal caps:
+a warning.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 REASONS = {
@@ -39,12 +41,7 @@ def verdict(bits: int) -> str:
 def combined(samples: Iterable[int | None]) -> int | None:
     """All bits that were set in any sample; None where no sample knows. One sample in twenty is enough."""
     known = [bits for bits in samples if bits is not None]
-    if not known:
-        return None
-    together = 0
-    for bits in known:
-        together |= bits
-    return together
+    return reduce(or_, known) if known else None
 
 
 def measured_window(steps: Iterable[Mapping[str, Any]]) -> tuple[int, int] | None:
