@@ -45,12 +45,9 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
         samples = plots.begun(run)
         summaries.append(tables.summary_of(run))
         prefix = f"{run.id}-" if len(runs) > 1 else ""
-        drawn = []
-        for plot in plots.of_run(run, samples):
-            names = tuple(f"{prefix}{plot.name}.{kind}" for kind in ("svg", "png"))
-            files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-            drawn.append((plot, names))
-        sections.append(page.section(run, summaries[-1], drawn, prefix=f"run-{number}"))
+        placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
+        files |= own
+        sections.append(page.section(run, summaries[-1], placed))
     beside = {
         "summary.csv": utf8(tables.csv(summaries)),
         "summary.md": utf8(markdown.render(sections)),

@@ -15,7 +15,7 @@ from bench.console import align
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
-from bench.report.drawing import inline, plain
+from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.page import PagePlot
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
@@ -77,13 +77,9 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
     shown, single = worth_showing(tracks)
     for number, track in enumerate(shown, start=1):
         prefix = "history" if number == 1 else f"history-{number}"
-        drawn = []
-        for plot in of_track(track, prefix):
-            names = (f"{plot.name}.svg", f"{plot.name}.png")
-            files.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
-            svg = inline(plot.svg, plot.name, plot.title)
-            drawn.append(PagePlot(title=plot.title, caption=plot.caption, svg=svg, files=names))
-        sections.append(_section(track, tuple(drawn)))
+        drawn, own = page.placed(of_track(track, prefix))
+        files |= own
+        sections.append(_section(track, tuple(drawn.values())))
     text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
     return put({PAGE: utf8(text), **files}, out)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from bench.report.page import Section
+from bench.report.page import NO_DIAGNOSIS, Section
 from bench.report.tables import Table
 
 
@@ -16,36 +16,39 @@ def render(sections: Sequence[Section]) -> str:
 
 
 def _parts(section: Section) -> Iterator[str]:
-    yield f"## {inert(section.id)}"
-    if section.label:
-        yield f"Label: {inert(section.label)}"
+    tables = section.tables
+    yield f"## {inert(section.run.id)}"
+    if section.run.document.request.label:
+        yield f"Label: {inert(section.run.document.request.label)}"
     yield inert(section.answer)
     yield "\n".join(f"- **{inert(about)}**: {inert(text)}" for about, text in section.advice)
     yield _list(section.caveats)
-    yield table(section.summary)
-    if section.findings:
-        yield f"### What was found\n\n{table(section.findings)}"
+    yield _titled("", tables["summary"])
+    yield _titled("What was found", tables["findings"])
     if section.questions:
         yield "### Questions and answers"
         for question, said in section.questions:
             yield f"#### {inert(question)}\n\n{inert(said)}"
-    if section.parity:
-        yield f"### Does it still train the same model?\n\n{table(section.parity)}"
+    yield _titled("Does it still train the same model?", tables["parity"])
     yield "### Where the time goes"
-    if section.communication is None:
-        yield inert(section.no_diagnosis)
+    if tables["communication"] is None:
+        yield inert(NO_DIAGNOSIS)
     else:
-        yield table(section.communication)
-        yield _list(section.communication_words)
-        yield from (table(one) for one in (section.data_parallel, section.spent) if one is not None)
+        yield _titled("", tables["communication"])
+        yield _list(section.communication)
+        yield from (_titled("", tables[name]) for name in ("data_parallel", "spent"))
         yield _list([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
-    if section.memory:
-        yield f"### {section.about_memory}\n\n{table(section.memory)}"
-    yield f"### Energy and heat\n\n{table(section.energy) if section.energy else inert(section.no_energy)}"
-    if section.published:
-        yield f"### The published form\n\n{table(section.published)}"
-    if section.statistics:
-        yield f"### How the steps scatter\n\n{table(section.statistics)}"
+    yield _titled(section.about_memory, tables["memory"])
+    yield _titled("Energy and heat", tables["energy"]) or f"### Energy and heat\n\n{inert(section.no_energy)}"
+    yield _titled("The published form", tables["published"])
+    yield _titled("How the steps scatter", tables["statistics"])
+
+
+def _titled(title: str, content: Table | None) -> str:
+    """A table below its title if it has one; empty if there is no table."""
+    if content is None:
+        return ""
+    return f"### {title}\n\n{table(content)}" if title else table(content)
 
 
 def _list(texts: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -40,82 +40,70 @@ class PagePlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the page says about one run. Text is as it is in the run; the template escapes it."""
+    """What the page says about one run: text as it is in the run, which the template escapes, and tables by name."""
 
-    id: str
-    label: str | None
+    run: Analysed
     answer: str
-    advice: tuple[Advice, ...]
-    caveats: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    summary: tables.Table
-    findings: tables.Table | None
-    questions: tuple[Answer, ...]
-    parity: tables.Table | None
-    communication: tables.Table | None
-    communication_words: tuple[str, ...]
-    data_parallel: tables.Table | None
-    spent: tables.Table | None
-    traces: tuple[str, ...]
-    no_diagnosis: str
-    memory: tables.Table | None
+    advice: list[Advice]
+    caveats: list[str]
+    facts: list[tuple[str, str]]
+    questions: list[Answer]
+    tables: dict[str, tables.Table | None]
+    communication: list[str]
+    traces: list[str]
     about_memory: str
-    energy: tables.Table | None
     no_energy: str
-    published: tables.Table | None
-    statistics: tables.Table | None
     plots: dict[str, PagePlot]
     left_out: str
-    details: tables.Table
-    launches: tables.Table
 
 
-def section(
-    run: Analysed, table: "pd.DataFrame", drawn: Sequence[tuple[Plot, tuple[str, ...]]], prefix: str
-) -> Section:
-    """The section of a run. ``drawn``: its plots with the names of their files; ``prefix``: unique in the page."""
-    plots = {
-        plot.name: PagePlot(
-            title=plot.title,
-            caption=plot.caption,
-            svg=inline(plot.svg, f"{prefix}-{plot.name}", plot.title),
-            files=files,
-        )
-        for plot, files in drawn
-    }
+def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) -> Section:
+    """The section of a run, whose summary is ``table``."""
     return Section(
-        id=run.id,
-        label=run.document.request.label,
+        run=run,
         answer=answer(run.document, table),
-        advice=tuple(advice(run.document, table)),
-        caveats=tuple(caveats(run.document, table)),
-        facts=tuple(facts(run.document)),
-        summary=tables.summary_table(run, table),
-        findings=verdict_tables.findings_table(run),
-        questions=tuple(questions(run)),
-        parity=verdict_tables.parity_table(run),
-        communication=verdict_tables.communication_table(run),
-        communication_words=tuple(verdict_tables.communication_words(run)),
-        data_parallel=verdict_tables.data_parallel_table(run),
-        spent=verdict_tables.spent_table(run),
-        traces=tuple(verdict_tables.traces(run)),
-        no_diagnosis=NO_DIAGNOSIS,
-        memory=device_tables.beside_torch_table(run),
+        advice=advice(run.document, table),
+        caveats=caveats(run.document, table),
+        facts=facts(run.document),
+        questions=questions(run),
+        tables={
+            "summary": tables.summary_table(run, table),
+            "findings": verdict_tables.findings_table(run),
+            "parity": verdict_tables.parity_table(run),
+            "communication": verdict_tables.communication_table(run),
+            "data_parallel": verdict_tables.data_parallel_table(run),
+            "spent": verdict_tables.spent_table(run),
+            "memory": device_tables.beside_torch_table(run),
+            "energy": device_tables.energy_table(run),
+            "published": tables.published_table(run),
+            "statistics": verdict_tables.statistics_table(run),
+            "details": tables.details_table(run),
+            "launches": tables.launches_table(run),
+        },
+        communication=verdict_tables.communication_words(run),
+        traces=sorted(name for name in run.document.files if name.startswith("traces/")),
         about_memory="Memory of each rank" if run.document.workload.device == "cpu" else "Memory beside torch",
-        energy=device_tables.energy_table(run),
         no_energy=device_tables.no_energy(run),
-        published=tables.published_table(run),
-        statistics=verdict_tables.statistics_table(run),
         plots=plots,
         left_out=failures(run.document, ()),
-        details=tables.details_table(run),
-        launches=tables.launches_table(run),
     )
+
+
+def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[dict[str, PagePlot], dict[str, bytes]]:
+    """Plots for a page by name, and their files; the names of files and the ids begin with ``files`` and ``ids``."""
+    in_page: dict[str, PagePlot] = {}
+    contents: dict[str, bytes] = {}
+    for plot in plots:
+        names = (f"{files}{plot.name}.svg", f"{files}{plot.name}.png")
+        contents.update(zip(names, (plot.svg.encode(), plot.png), strict=True))
+        svg = inline(plot.svg, f"{ids}{plot.name}", plot.title)
+        in_page[plot.name] = PagePlot(title=plot.title, caption=plot.caption, svg=svg, files=names)
+    return in_page, contents
 
 
 def render(sections: Sequence[Section], files: Sequence[str]) -> str:
     """The page of these sections as HTML. ``files``: names of the tables beside it."""
-    return render_page(TEMPLATE, sections=sections, files=files)
+    return render_page(TEMPLATE, sections=sections, files=files, no_diagnosis=NO_DIAGNOSIS)
 
 
 def render_page(template: str, **values: Any) -> str:

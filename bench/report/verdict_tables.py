@@ -251,11 +251,6 @@ def _of_whole(name: str) -> Column:
     return figure(f"{name} ms", cell)
 
 
-def traces(run: Run) -> list[str]:
-    """The profiles that were kept, as paths within the run folder."""
-    return sorted(name for name in run.document.files if name.startswith("traces/"))
-
-
 def statistics_table(run: Analysed) -> Table | None:
     """How the steps of each scenario scatter; None without steps of an ``ok`` launch."""
     figures = run.good_figures.frame
