@@ -1,11 +1,10 @@
-"""Samples of memory and devices while launches run, taken by a process of its own.
+"""Samples of memory and devices while launches run, taken by a separate process (``bench.sample.process``).
 
     sampler = Sampler.start(device="cpu", gpus=(), spool="samples", host="localhost")
     sampler.watch(launch=0, scenario="ddp", rank=0, pid=4711)
     memory_rows, device_rows = sampler.finish(0)
 
-This is the command line's end of that process (``bench.sample.process``). A launch never fails for want of samples:
-what the process left behind when it died is returned, with rows that say what is missing.
+A launch never fails for want of samples: if the process dies, rows say what is missing.
 """
 
 import json
@@ -22,17 +21,17 @@ from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.records import Job
 from bench.runs.spool import read_spool, spool_path
+from bench.sample.attribution import unavailable
 
 __all__ = ["ANSWER_LIMIT_S", "START_LIMIT_S", "Sampler", "read_spool"]
 
 ANSWER_LIMIT_S = 5.0
 START_LIMIT_S = 30.0
-"""A driver without persistence mode takes seconds to wake each GPU, so the very first answer may take longer."""
+"""A driver without persistence mode takes seconds to wake each GPU."""
 
 
 class Sampler:
-    """One sampler process per host. ``cost``: what sampling took out of the launch that finished last; ``findings``:
-    what was noticed in it besides. Both None where the process had died.
+    """One sampler process per host. ``cost`` and ``findings``: of the last finished launch, None if the process died.
 
     The kernel ends the process with the thread that started it, so start it from the main thread.
     """
@@ -49,9 +48,7 @@ class Sampler:
 
     @classmethod
     def start(cls, *, device: str, gpus: tuple[str, ...], spool: str, host: str, **options: Any) -> "Sampler":
-        """Start the process and do not wait for it. ``spool``: a folder that exists; its files stay. ``host``: the name
-        that the rows carry. ``options``: those of ``bench.sample.process.Loop``.
-        """
+        """Start the process without waiting for it. ``spool``: an existing folder. ``options``: of ``process.Loop``."""
         return cls({"device": device, "gpus": list(gpus), "spool": spool, "host": host, **options})
 
     @property
@@ -59,8 +56,8 @@ class Sampler:
         return self._process.pid
 
     def begin(self, launch: int) -> None:
-        """Look at the devices before the ranks of a launch are started, and wait until that is done. Without an answer,
-        or without this call, what was there before the launch is unknown. On the CPU there is nothing to look at.
+        """Look at the devices before the ranks of a launch start, and wait for that. Otherwise, what was there before
+        the launch is unknown.
         """
         self._revive()
         if self._config["device"] != "cpu" and self._is_ready():
@@ -69,9 +66,7 @@ class Sampler:
             self._begun = None if answer is None else answer["launch"]
 
     def watch(self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None = None) -> None:
-        """Sample this rank from now on. ``devices``: the UUIDs that it was given. Without, no device's level is taken
-        for it.
-        """
+        """Sample this rank from now on. ``devices``: its UUIDs; without them no device's level counts as its memory."""
         if launch not in self._watched:
             self._revive()
         message = {"launch": launch, "scenario": scenario, "rank": rank, "pid": pid, "devices": devices}
@@ -79,7 +74,7 @@ class Sampler:
         self._channel.send(event="watch", begun=launch == self._begun, **message)
 
     def hear(self, job: Job, event: dict[str, Any]) -> None:
-        """Take in what a rank of ``job`` reports. What takes longer is sampled once all are done with their steps."""
+        """Act on an event of a rank. The slow samples are taken when all ranks have done their steps."""
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
         elif event["event"] == "phase" and event["phase"] == "record":
@@ -90,16 +85,16 @@ class Sampler:
             self.probe(job.launch, event["pid"], event["stage"])
 
     def probe(self, launch: int, pid: int, stage: str) -> None:
-        """A watched rank will allocate the probe (``before``), has it (``allocated``), or ``freed`` it (see
-        ``bench.sample.attribution``). It is no memory of the training, so meanwhile there is no sample of the rank.
+        """A rank will allocate the probe (``before``), has ``allocated`` or has ``freed`` it (see
+        ``bench.sample.attribution``). Meanwhile it is not sampled: the probe is not memory of the training.
         """
         self._channel.send(event="probe", launch=launch, pid=pid, stage=stage)
 
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.core.records``).
 
-        A rank that was never seen, a GPU that was never listed, and every rank when the process died have a row in
-        which ``used_mib`` is None and ``reason`` says why. A dead process is started anew.
+        A rank that was never seen, a GPU that was never listed, and every rank if the process died have a row with
+        ``used_mib`` None and a ``reason``. A dead process is restarted.
         """
         ranks = self._watched.pop(launch, [])
         self._done.pop(launch, None)
@@ -112,14 +107,14 @@ class Sampler:
             self.cost = self.findings = None
             self._spawn()
         else:
-            missing = answer["missing"]
-            self.cost = answer["cost"]
-            self.findings = answer["findings"]
+            missing, self.cost, self.findings = answer["missing"], answer["cost"], answer["findings"]
         tables = read_spool(spool_path(self._config["spool"], launch))
-        t_ns = time.perf_counter_ns()
-        by_pid = {rank["pid"]: rank for rank in ranks}
+        head = {"launch": launch, "scenario": ranks[0]["scenario"], "host": self._config["host"]}
+        head["t_ns"] = time.perf_counter_ns()
+        by_pid = {rank["pid"]: rank["rank"] for rank in ranks}
         for pid, device, reason in missing:
-            tables["memory"].append(self._unavailable(by_pid[pid], t_ns, device, reason))
+            device = "cpu" if self._config["device"] == "cpu" else device
+            tables["memory"].append(unavailable(pid, device, reason).row(by_pid[pid], **head))
         return tables["memory"], tables["device"]
 
     def stop(self) -> None:
@@ -131,7 +126,7 @@ class Sampler:
             self._process.kill()
 
     def _revive(self) -> None:
-        """Start the process anew where it died while nothing was watched."""
+        """Restart the process if it died while nothing was watched."""
         if self._process.poll() is not None:
             self._bury()
             self._spawn()
@@ -156,7 +151,7 @@ class Sampler:
         self._begun = None
 
     def _ask(self, launch: int) -> dict[str, Any] | None:
-        """The process's answer, or None when it is dead or silent."""
+        """The process's answer, or None if it is dead or silent."""
         if not self._is_ready():
             return None
         self._channel.send(event="finish", launch=launch)
@@ -177,7 +172,7 @@ class Sampler:
         return None
 
     def _bury(self) -> str:
-        """End what is left of the process, and say how it went."""
+        """End the process, and say how it ended."""
         name = f"the sampler process (PID {self.pid})"
         silent = not self._channel.closed
         self._channel.close()
@@ -192,24 +187,6 @@ class Sampler:
             return f"{name} did not answer within {ANSWER_LIMIT_S:g} s and was killed; its later samples are missing"
         if code < 0:
             return f"{name} was killed by {signal.Signals(-code).name}; its later samples are missing"
-        return f"{name} ended with exit code {code} ({self._last_words()}); its later samples are missing"
-
-    def _last_words(self) -> str:
         with open(self._log, encoding="utf-8", errors="replace") as log:
-            lines = log.read().splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-    def _unavailable(self, rank: dict[str, Any], t_ns: int, device: str | None, reason: str) -> dict[str, Any]:
-        return {
-            "launch": rank["launch"],
-            "scenario": rank["scenario"],
-            "host": self._config["host"],
-            "t_ns": t_ns,
-            "pid": rank["pid"],
-            "rank": rank["rank"],
-            "device": "cpu" if self._config["device"] == "cpu" else device,
-            "used_mib": None,
-            "source": "unavailable",
-            "reason": reason,
-            "pss_mib": None,
-        }
+            last = (log.read().splitlines() or ["it said nothing"])[-1]
+        return f"{name} ended with exit code {code} ({last}); its later samples are missing"

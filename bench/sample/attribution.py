@@ -1,23 +1,22 @@
 """Whose memory is it? From the driver's list of a GPU to figures of bench's own ranks, each with its source.
 
-In a container the list may have host PIDs, PIDs without figures, or nothing at all. In that order a figure comes from:
+In a container the list may have host PIDs, PIDs without figures, or nothing. The sources, best first:
 
 ``nvml_pid``            the list has its PID, or a PID that ``/proc`` shows to be the same process (``NSpid``)
 ``nvml_probe``          the list has a PID that rose by as much as the rank allocated for a probe
-``nvml_device_delta``   the device's level above that before the launch, where nobody else can have moved it: one rank
-                        belongs there, no process was there before, and at most one PID came since
+``nvml_device_delta``   the rise of the device's level since before the launch, if nobody else can have moved it: one
+                        rank belongs there, no process was there before, and at most one PID came since
 ``unavailable``         none of these, with the reason
-
-Pure: the driver and ``/proc`` are asked elsewhere (``bench.sample.process``), so every case can be a test.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from bench.core.records import PROBE_MIB
+from bench.core.records import MEMORY_COLUMNS, PROBE_MIB
 
 PROBE_TOLERANCE_MIB = 32.0
-"""By how much a rise may differ from that: the driver hands out pages of 2 MiB, and kernels are loaded lazily."""
+"""By how much a rise may differ from the probe: the driver allocates pages of 2 MiB, and kernels load lazily."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +24,21 @@ class Reading:
     """The memory of one process on one device at one moment."""
 
     pid: int
-    device: str
+    device: str | None
     used_mib: float | None
     source: str
     reason: str | None = None
     pss_mib: float | None = None
 
+    def row(self, rank: int, **head: Any) -> dict[str, Any]:
+        """As in ``MEMORY_COLUMNS``. ``head``: ``launch``, ``scenario``, ``host`` and ``t_ns``."""
+        fields = {**head, "rank": rank, **asdict(self)}
+        return {name: fields[name] for name in MEMORY_COLUMNS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """A device before the launch: its used memory in MiB, and who was on it. None: unknown."""
+    """A device before the launch; None is unknown."""
 
     used_mib: float | None
     pids: frozenset[int] | None
@@ -56,9 +60,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known besides. ``ranks``: PID as the rank knows it -> its devices, None if unknown. ``aliases``: PID in
-    the driver's list -> (the rank's PID, the source that this makes). ``earlier``: PIDs of ranks of earlier launches,
-    which the driver may list for a moment longer. ``nested``: bench runs in a PID namespace of its own.
+    """``ranks``: PID as the rank knows it -> its devices, None if unknown. ``aliases``: PID in the driver's list ->
+    (the rank's PID, source). ``earlier``: PIDs of earlier launches, which the driver may list a moment longer.
+    ``nested``: bench runs in its own PID namespace.
     """
 
     ranks: Mapping[int, tuple[str, ...] | None]
@@ -69,8 +73,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
-    """Readings, ``why``: ranks without any reading and the reason, ``foreign``: processes that are not bench's, as
-    (PID, MiB or None, whether that is certain: in a container an unknown PID may be the rank itself).
+    """``why``: ranks without any reading and the reason. ``foreign``: processes that are not bench's, as (PID, MiB or
+    None, whether that is certain: in a container an unknown PID may be the rank itself).
     """
 
     readings: list[Reading]
@@ -81,7 +85,7 @@ class Attributed:
 def attribute(
     listing: Listing, known: Known, before: Before | None, level: Callable[[], tuple[float | None, str | None]]
 ) -> Attributed:
-    """Figures of the ranks on one device. ``level``: asks for the device's used MiB now; called only where needed."""
+    """Figures of the ranks on one device. ``level`` asks for the device's used MiB; called only if needed."""
     readings: list[Reading] = []
     bare: list[int] = []
     strangers: list[tuple[int, float | None]] = []
@@ -106,8 +110,8 @@ def attribute(
         if reading is not None:
             readings.append(reading)
         elif pid in bare:
-            parts = [part for part in (listing.reason, obstacle) if part]
-            readings.append(_unavailable(pid, listing.device, "; ".join(parts)))
+            reason = "; ".join(part for part in (listing.reason, obstacle) if part)
+            readings.append(unavailable(pid, listing.device, reason))
         elif obstacle is not None:
             why[pid] = obstacle
     return Attributed(readings=readings, why=why, foreign=_foreign(strangers, known, before, belonging, told))
@@ -122,7 +126,7 @@ def _no_delta(
     bare: list[int],
     strangers: list[tuple[int, float | None]],
 ) -> str | None:
-    """Why the device's level does not tell the memory of this rank; None where it does, empty where nobody asked."""
+    """Why the device's level does not tell the memory of this rank; None if it does, empty if a device is unknown."""
     if any(devices is None for devices in known.ranks.values()):
         return ""
     if listing.mig:
@@ -135,8 +139,7 @@ def _no_delta(
         return f"a process was on the device before the launch ({_pids(before.pids)})"
     if belonging != [pid]:
         return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
-    unexplained = len(strangers) - (pid not in bare)
-    if unexplained > 0:
+    if len(strangers) > (pid not in bare):
         return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in strangers])})"
     return None
 
@@ -154,7 +157,7 @@ def _delta(
     return Reading(pid=pid, device=device, used_mib=rise, source="nvml_device_delta", reason=told), None
 
 
-def _unavailable(pid: int, device: str, reason: str) -> Reading:
+def unavailable(pid: int, device: str | None, reason: str) -> Reading:
     return Reading(pid=pid, device=device, used_mib=None, source="unavailable", reason=reason)
 
 
@@ -177,18 +180,14 @@ def _pids(pids: Sequence[int] | frozenset[int]) -> str:
 
 
 def same_process(rank: int, listed: int, nspid: Sequence[int]) -> bool:
-    """Whether the process that the driver lists as ``listed`` is the one that calls itself ``rank``. ``nspid``: its
-    line ``NSpid``, the PID in every namespace from that of this ``/proc`` inwards.
-    """
+    """Whether the driver's ``listed`` calls itself ``rank``. ``nspid``: its PID in every namespace, outermost first."""
     return listed != rank and len(nspid) > 1 and nspid[-1] == rank
 
 
 def match_probe(
     before: Mapping[int, float | None], after: Mapping[int, float | None], taken: frozenset[int] | set[int]
 ) -> int | None:
-    """The one PID of the list whose figure rose by ``PROBE_MIB``; None where there is none, or more than one. Neither a
-    PID of ``taken`` counts, nor one that is new in the second list: it may have come by chance.
-    """
+    """The only PID whose figure rose by ``PROBE_MIB``, or None. PIDs that are ``taken`` or new do not count."""
     rises = {
         pid: after_mib - before_mib
         for pid, after_mib in after.items()

@@ -5,6 +5,7 @@ from typing import Any
 
 from bench.machine import throttle
 from bench.runs.document import RankRecord
+from bench.sample.attribution import Reading
 
 _LAST_RESORT = "the driver gave no figure of this process; this is the peak that torch reserved, without CUDA's context"
 
@@ -12,9 +13,7 @@ _LAST_RESORT = "the driver gave no figure of this process; this is the peak that
 def checks(
     findings: dict[str, Any] | None, device: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """For ``LaunchRecord.checks``: what :class:`bench.sample.Sampler` found, and :func:`bench.machine.throttle.check`.
-    ``foreign`` is None where the sampler died and nobody looked.
-    """
+    """For ``LaunchRecord.checks``. ``foreign`` is None if the sampler died."""
     found = findings or {"foreign": None, "scrambled_lists": None}
     return {**found, "throttle": throttle.check(device, steps)}
 
@@ -22,28 +21,17 @@ def checks(
 def allocator_rows(
     memory: Sequence[dict[str, Any]], ranks: Sequence[RankRecord], *, launch: int, scenario: str, host: str
 ) -> list[dict[str, Any]]:
-    """A row with source ``torch_allocator``, a peak and no sample, for each rank and GPU that has no other figure."""
+    """The allocator's peak, which is no sample, for each rank and GPU without any other figure."""
     known = {(row["rank"], row["device"]) for row in memory if row["used_mib"] is not None}
     t_ns = max((row["t_ns"] for row in memory), default=0)
     rows = []
     for rank in ranks:
         for name, peak_mib in (rank.allocator or {}).items():
             kind, _, device = name.partition(".")
-            if kind != "max_reserved_mib" or not peak_mib or (rank.rank, device) in known:
+            if kind != "max_reserved_mib" or not peak_mib or rank.pid is None or (rank.rank, device) in known:
                 continue
-            rows.append(
-                {
-                    "launch": launch,
-                    "scenario": scenario,
-                    "host": host,
-                    "t_ns": t_ns,
-                    "pid": rank.pid,
-                    "rank": rank.rank,
-                    "device": device,
-                    "used_mib": peak_mib,
-                    "source": "torch_allocator",
-                    "reason": _LAST_RESORT,
-                    "pss_mib": None,
-                }
+            peak = Reading(
+                pid=rank.pid, device=device, used_mib=peak_mib, source="torch_allocator", reason=_LAST_RESORT
             )
+            rows.append(peak.row(rank.rank, launch=launch, scenario=scenario, host=host, t_ns=t_ns))
     return rows

@@ -1,13 +1,13 @@
-"""The sampler process: memory and device metrics on a clock of its own, appended to a file.
+"""The sampler process: memory and device metrics, appended to a file after every sample.
 
-No measured process waits for the driver or for a lock of this one, and its death costs samples and nothing else. It
-sleeps between samples; what it has seen is on disk after every sample.
+No measured process waits for the driver or for this process, and its death costs only samples.
 """
 
 import json
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from bench.machine import rapl
 from bench.machine.nvml import Nvml, NvmlUnavailable, unknown_sample
 from bench.runs.spool import Spool, spool_path
 from bench.sample import namespaces
-from bench.sample.attribution import Reading
+from bench.sample.attribution import Reading, unavailable
 from bench.sample.sources import GpuMemory, Nothing, Ranks, Rss, given
 
 MEMORY_PERIOD_NS = 250_000_000
@@ -24,22 +24,21 @@ DEVICE_PERIOD_NS = 100_000_000
 PSS_PERIOD_NS = 5_000_000_000
 RAPL_PERIOD_NS = 1_000_000_000
 DUTY_CYCLE = 0.01
-"""The share of the time that sampling may take, in all. What is slower comes at longer intervals instead."""
+"""The share of the time that all sampling may take. Slower samples are taken less often."""
 HALF_DUTY_CYCLE = 0.005
-"""The most that proportional set sizes may take, and RAPL, beside the resident set sizes."""
+"""The limit for proportional set sizes, and for RAPL."""
 SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS = 1_000_000, 3_600_000_000_000
 LINKS_EVERY = 10
-"""Samples of a device per one with its PCIe and NVLink counters: they are read link by link, and only ever grow."""
+"""One sample in so many has the PCIe and NVLink counters: reading them is slow, and they only grow."""
 
 __all__ = ["DUTY_CYCLE", "MEMORY_PERIOD_NS", "Clock", "Loop", "Spool", "spool_path"]
 
 
 class Clock:
-    """Deadlines on a fixed grid, so that they never drift; those that were missed are skipped.
+    """Deadlines on a fixed grid, so that they never drift; missed ones are skipped.
 
-    A sample that takes longer than ``duty`` of ``period_ns`` (mean of the last eight) leaves out as many points of the
-    grid as it takes to stay within. Clocks that are ``beside`` each other have :data:`DUTY_CYCLE` together: each gets
-    half its ``duty``, and more where the others leave it.
+    Samples that take more than ``duty`` of ``period_ns`` (mean of the last eight) skip points of the grid to stay
+    within it. Clocks ``beside`` each other share :data:`DUTY_CYCLE`: each gets half its ``duty``, or more if free.
     """
 
     def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
@@ -52,11 +51,11 @@ class Clock:
         self._durations_ns: deque[int] = deque(maxlen=8)
 
     def start(self, due_ns: int) -> None:
-        """Lay the grid through ``due_ns``, the first deadline, or later where earlier samples took that long."""
+        """Begin the grid at ``due_ns``, or later if earlier samples took that long."""
         self.due_ns = max(due_ns, self._owed_ns)
 
     def done(self, start_ns: int, end_ns: int) -> None:
-        """Take in a sample made from ``start_ns`` to ``end_ns``, and set the next deadline."""
+        """Count a sample, and set the next deadline."""
         self._durations_ns.append(end_ns - start_ns)
         mean_ns = sum(self._durations_ns) / len(self._durations_ns)
         left = DUTY_CYCLE - sum(clock._taken for clock in self.beside)
@@ -64,10 +63,6 @@ class Clock:
         self._taken = min(duty, mean_ns / self.period_ns)
         self._owed_ns = start_ns + round(mean_ns / duty)
         earliest_ns = max(end_ns, self.due_ns + round(mean_ns / duty))
-        self.skip(earliest_ns)
-
-    def skip(self, earliest_ns: int) -> None:
-        """Set the next deadline that is not before ``earliest_ns``, for a sample whose time another clock counts."""
         points = -(-(earliest_ns - self.due_ns) // self.period_ns)
         self.due_ns += max(1, points) * self.period_ns
 
@@ -78,7 +73,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Cost:
-    """What one kind of sample took out of a launch."""
+    """What one kind of sample took from a launch."""
 
     calls: int = 0
     total_ms: float = 0.0
@@ -95,15 +90,15 @@ class Watched:
     """A launch that is being sampled.
 
     ``ranks``: rank by PID. ``devices``: by PID, None if unknown. ``seen``: the (PID, device) that had a row.
-    ``answers``: for each GPU None once its processes could be listed, and until then why not. ``probing``: PIDs with
-    the probe. ``gaps``: GPUs whose list is no longer to be had. ``scrambled``: the driver's count at the start.
+    ``answers``: by GPU, None once its processes could be listed, until then why not. ``probing``: PIDs with the probe.
+    ``gaps``: GPUs whose list is no longer available. ``scrambled``: the driver's count at the start.
     """
 
     scenario: str
     spool: Spool
     ranks: dict[int, int] = field(default_factory=dict)
     devices: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
-    seen: set[tuple[int, str]] = field(default_factory=set)
+    seen: set[tuple[int, str | None]] = field(default_factory=set)
     answers: dict[str, str | None] = field(default_factory=dict)
     probing: set[int] = field(default_factory=set)
     gaps: set[str] = field(default_factory=set)
@@ -114,7 +109,7 @@ class Watched:
 
 
 class Loop:
-    """Answers the messages of the command line and samples what it watches; asleep otherwise.
+    """Answers the command line and samples what it watches.
 
     ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
     """
@@ -138,7 +133,7 @@ class Loop:
         self.launches: dict[int, Watched] = {}
         self.device_ticks = 0
         self.counted_ns = 0
-        """This process's CPU time (ns) up to which it was counted as sampling, or was none."""
+        """The CPU time (ns) of this process when its last sample or message was done."""
         self.memory_clock, self.device_clock = clocks(interval_s)
         self.pss_clock = Clock(max(PSS_PERIOD_NS, self.memory_clock.period_ns), HALF_DUTY_CYCLE)
         self.nvml: Nvml | None = None
@@ -172,25 +167,15 @@ class Loop:
                 watched.spool.sync()
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if message["event"] == "begin":
-            self._begin(message["launch"])
-        elif message["event"] == "watch":
-            devices = message.get("devices")
-            self._watch(
-                message["launch"],
-                message["scenario"],
-                message["rank"],
-                message["pid"],
-                None if devices is None else tuple(devices),
-                begun=message.get("begun", False),
-            )
-        elif message["event"] == "full":
-            self._full(message["launch"])
-        elif message["event"] == "probe":
-            self._probe(message["launch"], message["pid"], message["stage"])
-        else:
-            self._finish(message["launch"])
-        self.counted_ns = time.process_time_ns()  # what is asked for is no sampling
+        answers: dict[str, Callable[..., None]] = {
+            "begin": self._begin,
+            "watch": self._watch,
+            "full": self._full,
+            "probe": self._probe,
+            "finish": self._finish,
+        }
+        answers[message.pop("event")](**message)
+        self.counted_ns = time.process_time_ns()  # this was not sampling
 
     def _has_devices(self) -> bool:
         return self.nvml is not None or (self.rapl is not None and self.rapl.reason is None)
@@ -209,7 +194,7 @@ class Loop:
         self.channel.send(event="begun", launch=launch)
 
     def _watch(
-        self, launch: int, scenario: str, rank: int, pid: int, devices: tuple[str, ...] | None, *, begun: bool
+        self, launch: int, scenario: str, rank: int, pid: int, devices: list[str] | None = None, begun: bool = False
     ) -> None:
         t_ns = time.perf_counter_ns()
         if not self.launches:
@@ -225,15 +210,16 @@ class Loop:
                 if not begun:
                     self.memory.begin(survey=False)
         self.launches[launch].ranks[pid] = rank
-        self.launches[launch].devices[pid] = devices
+        mine = {pid: None if devices is None else tuple(devices)}
+        self.launches[launch].devices |= mine
         if self.gpus and self.nvml is None:
-            unknown = given(self.gpus, {pid: devices})
+            unknown = given(self.gpus, mine)
             self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
-            self._sample_memory(t_ns, launch, {pid: devices})
+            self._sample_memory(t_ns, launch, mine)
 
     def _full(self, launch: int) -> None:
-        """Take the proportional set sizes now: the measured steps are over, so this costs them nothing."""
+        """Take the proportional set sizes now that the measured steps are over."""
         if isinstance(self.memory, Rss) and launch in self.launches:
             start_ns = time.perf_counter_ns()
             self.pss_clock.due_ns = start_ns
@@ -278,7 +264,7 @@ class Loop:
         )
 
     def _slowness(self, watched: Watched) -> str | None:
-        """Why a launch has no sample at all: the last lists took so long that none was due while it ran."""
+        """Why a launch has no sample at all: the last lists took too long."""
         if watched.answers or not isinstance(self.memory, GpuMemory):
             return None
         clock = self.memory_clock
@@ -288,7 +274,6 @@ class Loop:
         )
 
     def _findings(self, watched: Watched) -> dict[str, Any]:
-        """What was noticed besides the figures: foreign processes, scrambled lists, probes, why there is no energy."""
         found: dict[str, Any] = {"foreign": [], "scrambled_lists": 0, "probes": {}}
         if isinstance(self.memory, GpuMemory):
             nvml = self.memory.nvml
@@ -303,7 +288,7 @@ class Loop:
         return found
 
     def _sample(self) -> None:
-        """The samples that are due. Waking up for them, which may cost as much as one, is part of the first."""
+        """Take the samples that are due. The first one includes the cost of waking up, which may be as large."""
         if not self.launches:
             return
         t_ns = time.perf_counter_ns()
@@ -330,7 +315,6 @@ class Loop:
         self.counted_ns = time.process_time_ns()
 
     def _sample_devices(self, t_ns: int) -> None:
-        """A sample of the devices of each launch: a GPU that no rank of it was given is none of its business."""
         for launch, watched in self.launches.items():
             self._write_devices(t_ns, self._device_samples(watched.devices), launch)
         self.device_ticks += 1
@@ -346,7 +330,7 @@ class Loop:
         }
 
     def _sample_memory(self, t_ns: int, launch: int, ranks: dict[int, tuple[str, ...] | None]) -> int:
-        """A sample of these ranks. Returns the time (ns) of what it has of proportional set sizes."""
+        """Returns how long (ns) the proportional set sizes took."""
         start_ns = time.perf_counter_ns()
         watched = self.launches[launch]
         readings, answers = self.memory.read(ranks)
@@ -362,34 +346,20 @@ class Loop:
             if reason is None or uuid not in watched.answers:
                 watched.answers[uuid] = reason
         head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
-        rows = [
-            {
-                **head,
-                "pid": reading.pid,
-                "rank": watched.ranks[reading.pid],
-                "device": reading.device,
-                "used_mib": reading.used_mib,
-                "source": reading.source,
-                "reason": reading.reason,
-                "pss_mib": reading.pss_mib,
-            }
-            for reading in readings
-        ]
         watched.seen.update((reading.pid, reading.device) for reading in readings)
-        watched.spool.append("memory", rows)
+        watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
         watched.memory_cost.add(time.perf_counter_ns() - start_ns - pss_ns)
         return pss_ns
 
     def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:
-        """Where a GPU's list is to be had no more: a row without a figure, with the reason, for each rank on it."""
+        """If a GPU's list is no longer available: a row with the reason for each rank on it."""
         if reason is None:
             watched.gaps.discard(uuid)
             return []
         if uuid in watched.gaps or watched.answers.get(uuid, reason) is not None:
             return []
         watched.gaps.add(uuid)
-        there = sorted(pid for pid, device in watched.seen if device == uuid)
-        return [Reading(pid=pid, device=uuid, used_mib=None, source="unavailable", reason=reason) for pid in there]
+        return [unavailable(pid, uuid, reason) for pid in sorted(pid for pid, device in watched.seen if device == uuid)]
 
     def _write_devices(self, t_ns: int, samples: dict[str, dict[str, Any]], launch: int) -> None:
         watched = self.launches[launch]
@@ -398,7 +368,7 @@ class Loop:
 
 
 def clocks(interval_s: float | None) -> tuple[Clock, Clock]:
-    """Of memory and of devices. ``interval_s``: as asked for, None for the usual 250 ms and 100 ms."""
+    """Of memory and of devices. ``interval_s``: None for 250 ms and 100 ms."""
     if interval_s is None:
         return Clock(MEMORY_PERIOD_NS), Clock(DEVICE_PERIOD_NS)
     asked_ns = round(min(max(SHORTEST_PERIOD_NS, interval_s * 1e9), LONGEST_PERIOD_NS))

@@ -1,13 +1,16 @@
 """What a record says of the sampling of its launch: throttling, who else was there, and the last resort for memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
+from standin.documents import launch
 
 from bench.analyse.memory import beside_torch, boundaries, peaks, stacked
 from bench.core.records import MEMORY_COLUMNS
 from bench.machine import throttle
+from bench.runs.document import RankRecord
 from bench.sample.noticed import allocator_rows, checks
 
 MS = 1_000_000
@@ -76,17 +79,16 @@ def test_a_sampler_that_died_leaves_it_open_who_else_was_there() -> None:
 # torch beside the driver
 
 
-RANKS = [
-    {"rank": 0, "pid": 11, "allocator": {"max_allocated_mib.GPU-a": 700.0, "max_reserved_mib.GPU-a": 900.0}},
-    {"rank": 1, "pid": 12, "allocator": {"max_allocated_mib.GPU-b": 600.0, "max_reserved_mib.GPU-b": 800.0}},
-]
+RANKS = (
+    RankRecord(rank=0, pid=11, allocator={"max_allocated_mib.GPU-a": 700.0, "max_reserved_mib.GPU-a": 900.0}),
+    RankRecord(rank=1, pid=12, allocator={"max_allocated_mib.GPU-b": 600.0, "max_reserved_mib.GPU-b": 800.0}),
+)
 
 
 def sample(rank: int, used_mib: float | None, t_ns: int = 5, source: str = "nvml_pid") -> dict[str, Any]:
-    one = RANKS[rank]
     gpu = "GPU-a" if rank == 0 else "GPU-b"
     row = dict.fromkeys(MEMORY_COLUMNS) | {"launch": 0, "scenario": "ddp", "host": "h", "t_ns": t_ns, "device": gpu}
-    return row | {"pid": one["pid"], "rank": rank, "used_mib": used_mib, "source": source}
+    return row | {"pid": RANKS[rank].pid, "rank": rank, "used_mib": used_mib, "source": source}
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -103,7 +105,7 @@ def test_torchs_peak_stands_in_for_a_rank_that_the_driver_does_not_know_and_for_
     assert list(row) == list(MEMORY_COLUMNS)
     assert (row["rank"], row["device"], row["used_mib"], row["source"]) == (1, "GPU-b", 800.0, "torch_allocator")
     assert last_resort([sample(0, 1400.0), sample(1, 1300.0)]) == []
-    assert allocator_rows([], [{"rank": 0, "pid": 1, "allocator": None}], launch=0, scenario="s", host="h") == []
+    assert allocator_rows([], [RankRecord(rank=0, pid=1)], launch=0, scenario="s", host="h") == []
 
 
 def test_a_sum_never_has_torchs_peak_in_it() -> None:
@@ -116,8 +118,7 @@ def test_a_sum_never_has_torchs_peak_in_it() -> None:
 
 def test_the_difference_between_driver_and_torch_is_the_context() -> None:
     memory = [sample(0, 1400.0), sample(0, 1300.0, 6), sample(1, None, source="unavailable")]
-    launches = [{"launch": 0, "scenario": "ddp", "ranks": RANKS}]
-    table = beside_torch(launches, frame(memory + last_resort(memory)))
+    table = beside_torch([replace(launch(scenario="ddp"), ranks=RANKS)], frame(memory + last_resort(memory)))
     first, second = table.to_dict("records")
     assert (first["peak_mib"], first["allocated_mib"], first["reserved_mib"], first["context_mib"]) == (
         1400.0,
@@ -150,5 +151,5 @@ def test_a_stack_has_each_process_at_each_time_and_knows_unknown_from_nothing() 
 
 def test_on_the_cpu_there_is_nothing_to_compare() -> None:
     row = sample(0, 1400.0, source="rss") | {"device": "cpu"}
-    ranks = [{"rank": 0, "pid": 11, "allocator": {"max_rss_mib": 900.0}}]
-    assert len(beside_torch([{"launch": 0, "scenario": "ddp", "ranks": ranks}], frame([row]))) == 0
+    rank = RankRecord(rank=0, pid=11, allocator={"max_rss_mib": 900.0})
+    assert len(beside_torch([replace(launch(scenario="ddp"), ranks=(rank,))], frame([row]))) == 0
