@@ -3,19 +3,19 @@
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from bench.analyse.comparable import OTHERWISE
-from bench.console import SHORT, align, count
+from bench.console import SHORT, align, count, few
 from bench.history import gate
 from bench.history.gate import Judged, Outcome
 from bench.report import markdown
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 
 TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
-UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB"}
+UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB", gate.PARITY: ""}
 LEFT = ("scenario", "metric", "verdict")
 TONES = {
     gate.REGRESSED: "bad",
@@ -24,12 +24,15 @@ TONES = {
     gate.OK: "good",
     gate.BETTER: "good",
 }
-
-NAMED = 5
-"""How many of a kind a sentence names before it counts the others."""
+JUNIT = {
+    gate.REGRESSED: "failure",
+    **dict.fromkeys(gate.ABSENT, "error"),
+    **dict.fromkeys((*gate.UNDECIDED, gate.NOT_RUN), "skipped"),
+}
+"""The element of a test case by verdict; one that passes has none."""
 
 LONG = 12
-"""Rows of a table that a usual terminal shows with what stands above it."""
+"""A terminal shows this many rows of a table and the lines above it."""
 
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
@@ -46,15 +49,10 @@ def sentence(outcome: Outcome) -> str:
         return f"Not comparable: nothing in {outcome.against} is of the same work: {'; '.join(outcome.obstacles)}"
     if outcome.verdict == gate.MISSING:
         return f"Missing or not comparable: {_named(outcome, (*gate.ABSENT, gate.NOT_RUN))}; against {outcome.against}"
-    if (
-        outcome.verdict == gate.INCONCLUSIVE
-        and not outcome.nights
-        and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows)
-    ):
-        return (
-            f"Inconclusive: there is nothing to hold this run against in {outcome.against}: it is the first of its base"
-        )
     if outcome.verdict == gate.INCONCLUSIVE:
+        if not outcome.nights and all(row.verdict in (gate.NEW, gate.NOT_RUN) for row in outcome.rows):
+            what = "there is nothing to hold this run against"
+            return f"Inconclusive: {what} in {outcome.against}: it is the first of its base"
         return f"Inconclusive: {_named(outcome, gate.UNDECIDED)}; against {outcome.against}"
     held = sum(row.verdict in (gate.OK, gate.BETTER) for row in outcome.rows)
     scenarios = len({row.scenario for row in outcome.rows if row.verdict != gate.NOT_RUN})
@@ -95,7 +93,7 @@ def remedies(outcome: Outcome) -> list[str]:
 
 
 def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
-    """What can be done about the base, which a history has."""
+    """What can be done about the base of a history."""
     assert outcome.folder is not None
     folder = shlex.quote(outcome.folder)
     accept = f"python -m bench accept {outcome.run} --reason 'WHY' --history {folder}"
@@ -114,10 +112,7 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
 
 
 def as_text(outcome: Outcome, width: int | None = None) -> str:
-    """For a terminal: the outcome, what to do, the table, and the warnings. ``width``: of the terminal, else None.
-
-    On a terminal, from which a long table has moved the outcome away, it stands below once more.
-    """
+    """For a terminal of this width, if any: the outcome (again below a long table), what to do, the table, warnings."""
     table = table_of(outcome.rows, outcome)
     lines = [sentence(outcome), *(f"  - {line}" for line in remedies(outcome))]
     if outcome.rows:
@@ -147,37 +142,28 @@ def as_markdown(outcome: Outcome) -> str:
 
 
 def as_junit(outcome: Outcome) -> str:
-    """JUnit XML: a test case for each scenario and metric.
-
-    Regressed is a failure, missing an error, inconclusive and what cannot run here are skipped. Of a run that a person
-    accepted no case fails: the verdict stands in the case's output.
-    """
+    """JUnit XML: a test case for each scenario and metric, of which none fails in a run that a person accepted."""
     suite = ElementTree.Element("testsuite", name="bench gate")
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in (
-        ("run", outcome.run),
-        ("verdict", outcome.verdict),
-        ("against", outcome.against),
-        ("base", " ".join(outcome.nights)),
-    ):
+    about = {"run": outcome.run, "verdict": outcome.verdict, "against": outcome.against}
+    for name, value in {**about, "base": " ".join(outcome.nights)}.items():
         ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
-    counts = dict.fromkeys(("failures", "errors", "skipped"), 0)
+    tags = []
     for row in outcome.rows:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=_xml(f"bench.gate.{row.scenario}"), name=_xml(TITLES[row.metric])
-        )
+        names = {"classname": _xml(f"bench.gate.{row.scenario}"), "name": TITLES[row.metric]}
+        case = ElementTree.SubElement(suite, "testcase", names)
         text = _xml(_about(row))
-        kind = _junit_kind(row.verdict) if outcome.verdict != gate.ACCEPTED else None
-        if kind is not None:
-            tag, counted = kind
-            counts[counted] += 1
-            told = ElementTree.SubElement(case, tag, message=text)
+        tag = JUNIT.get(row.verdict)
+        if tag is not None and outcome.verdict != gate.ACCEPTED:
+            tags.append(tag)
+            found = ElementTree.SubElement(case, tag, message=text)
             if tag != "skipped":
-                told.set("type", row.verdict)
-                told.text = text  # some readers of JUnit show the one, some the other
+                found.set("type", row.verdict)
+                found.text = text  # some readers of JUnit show the one, some the other
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict}: {text}"
-    for name, number in {"tests": len(outcome.rows), **counts}.items():
-        suite.set(name, str(number))
+    suite.set("tests", str(len(outcome.rows)))
+    for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(name, str(tags.count(tag)))
     ElementTree.indent(suite, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
@@ -201,10 +187,10 @@ def for_programs(outcome: Outcome) -> dict[str, Any]:
 
 
 def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
-    """The rows as a table, with notes on how to read it."""
+    """The rows as a table, with a note on how to read it."""
     columns = (
         text("scenario", lambda row: row.scenario),
-        text("metric", _metric),
+        text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
         figure("tonight", lambda row: _value(row.tonight)),
         figure("base", lambda row: _value(row.base)),
         figure("change", lambda row: _change(row.ratio)),
@@ -212,28 +198,19 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
-    return tabulate(columns, rows, _notes(rows, outcome))
-
-
-def _metric(row: Judged) -> str:
-    unit = UNITS.get(row.metric)
-    return TITLES[row.metric] + (f" ({unit})" if unit else "")
-
-
-def _notes(rows: Sequence[Judged], outcome: Outcome) -> Iterator[str]:
-    if any(row.ratio is not None for row in rows):
-        rule = outcome.rule
-        smallest = ", ".join(f"{TITLES[name]} {100 * value:g} %" for name, value in rule.thresholds.items())
-        yield (
-            "change: tonight against the base; bound: the change beyond which it is regressed, from the "
-            f"{100 * rule.level:g} % prediction bound over {rule.nights} nights (for all scenarios of a metric "
-            f"together) and at least {smallest}; with fewer nights the lower confidence bound of the change must be "
-            f"beyond {100 * rule.before:g} %"
-        )
+    rule = outcome.rule
+    smallest = ", ".join(f"{TITLES[name]} {100 * value:g} %" for name, value in rule.thresholds.items())
+    note = (
+        "change: tonight against the base; bound: the change beyond which it is regressed, from the "
+        f"{100 * rule.level:g} % prediction bound over {rule.nights} nights (for all scenarios of a metric "
+        f"together) and at least {smallest}; with fewer nights the lower confidence bound of the change must be "
+        f"beyond {100 * rule.before:g} %"
+    )
+    return tabulate(columns, rows, [note] if any(row.ratio is not None for row in rows) else [])
 
 
 def _fitting(rows: list[list[str]], width: int | None) -> list[list[str]]:
-    """What a terminal has room for, so that a verdict stands beside its figures: short words, no nights, no bound."""
+    """What this width has room for: short words, then no nights, then no bound."""
     for less in ("words", "nights", "bound"):
         if width is None or len(align(rows, left=LEFT).splitlines()[1]) <= width:
             break
@@ -257,18 +234,13 @@ def _reasons(outcome: Outcome) -> list[str]:
 def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     """The figures with these verdicts: those with a change first, the worst of them before the others."""
     rows = [row for row in outcome.rows if row.verdict in verdicts]
-    changed = sorted((row for row in rows if row.ratio is not None), key=lambda row: -(row.ratio or 0.0))
-    texts = [_about_shortly(row) for row in changed]
-    texts += [
-        _about_shortly(row) for row in rows if row.ratio is None and row.metric == gate.PARITY and row.base is not None
-    ]
+    one_by_one = [row for row in rows if row.ratio is not None or (row.metric == gate.PARITY and row.base is not None)]
+    texts = [_about_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]
     for verdict in verdicts:
-        rest = [row for row in rows if row.ratio is None and row.verdict == verdict]
-        rest = [row for row in rest if not (row.metric == gate.PARITY and row.base is not None)]
+        rest = [row for row in rows if row.verdict == verdict and row not in one_by_one]
         if rest:
             texts.append(f"{_who(rest, outcome)} ({verdict})")
-    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    return ", ".join(texts[:NAMED]) + more
+    return few(texts)
 
 
 def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
@@ -278,8 +250,7 @@ def _who(rows: Sequence[Judged], outcome: Outcome) -> str:
         mine = [row for row in rows if row.scenario == name]
         whole = len(mine) == sum(row.scenario == name for row in outcome.rows)
         texts += [name] if whole else [f"{name} {TITLES[row.metric]}" for row in mine]
-    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    return ", ".join(texts[:NAMED]) + more
+    return few(texts)
 
 
 def _about_shortly(row: Judged) -> str:
@@ -290,21 +261,20 @@ def _about_shortly(row: Judged) -> str:
 
 
 def _about(row: Judged) -> str:
-    """A row in a sentence."""
-    parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS.get(row.metric, '')}".rstrip()]
+    parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
         parts.append(f"{_change(row.ratio)}, bound {_change(row.bound)}")
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
-    return "; ".join([*parts, *([_flat(row.why)] if row.why else [])])
+    if row.why:
+        parts.append(_flat(row.why))
+    return "; ".join(parts)
 
 
 def _value(value: float | str | None) -> str:
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, str):
-        return value
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+    if value is None or isinstance(value, str):
+        return value or UNKNOWN
+    return format(value, ",.0f" if value >= 1000 else ".1f" if value >= 100 else ".2f")
 
 
 def _change(ratio: float | None) -> str:
@@ -314,16 +284,7 @@ def _change(ratio: float | None) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
-def _junit_kind(verdict: str) -> tuple[str, str] | None:
-    """The element of a case with this verdict, and where the suite counts it; None for one that passes."""
-    if verdict == gate.REGRESSED:
-        return "failure", "failures"
-    if verdict in gate.ABSENT:
-        return "error", "errors"
-    return ("skipped", "skipped") if verdict in (*gate.UNDECIDED, gate.NOT_RUN) else None
-
-
-def _bullets(lines: Sequence[str] | Iterator[str]) -> str:
+def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {markdown.inert(line)}" for line in lines)
 
 

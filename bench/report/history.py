@@ -3,15 +3,14 @@
     history.html           everything, in one file that needs no network and opens from a disk
     history-*.svg, .png    its plots, one for each figure (step-ms, peak-total-mib, energy-per-1000-j)
 
-Where runs of several kinds lie in one folder (another workload, other hardware), each kind has a section of its own,
-and a number in the names of its plots from the second on.
+Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.console import align
+from bench.console import align, few
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
@@ -28,10 +27,10 @@ NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_10
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_j": "J/1,000"}
 
 LISTED = 10
-"""Nights of shifts that a terminal shows; the page has all."""
+"""Events that a terminal shows; the page has all."""
 
 NAMED = 4
-"""Scenarios that are named one by one where several shift on the same night."""
+"""More scenarios than these that shift on the same night are counted, not named."""
 
 NOTHING_ELSE = "nothing that a run records"
 
@@ -80,16 +79,15 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
         sections.append(_section(track, tuple(drawn.values())))
-    text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=_single(single), left_out=left_out)
+    others = _single(single) if single else None
+    text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=others, left_out=left_out)
     return put({PAGE: utf8(text), **files}, out)
 
 
 def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
     """Those with a section each, and those of a single night, which have none unless there is nothing else."""
-    long = [track for track in tracks if len(track.nights) > 1]
-    if not long:
-        return list(tracks[:1]), list(tracks[1:])
-    return long, [track for track in tracks if len(track.nights) == 1]
+    shown = [track for track in tracks if len(track.nights) > 1] or list(tracks[:1])
+    return shown, [track for track in tracks if track not in shown]
 
 
 def _section(track: Track, plots: tuple[PagePlot, ...]) -> Section:
@@ -107,7 +105,7 @@ def _section(track: Track, plots: tuple[PagePlot, ...]) -> Section:
 
 
 def still(track: Track) -> list[str]:
-    """A sentence for each figure that never moved, of no scenario: there is nothing to draw."""
+    """A sentence for each figure that no scenario ever moved."""
     return [
         f"There is no plot of the {NAMES[metric]}: no night of any scenario is further than {100 * FLAT:.1f} % from "
         "the others."
@@ -117,26 +115,22 @@ def still(track: Track) -> list[str]:
 
 
 def span(track: Track) -> str:
-    """How many nights there are, and from when to when."""
     if len(track.nights) == 1:
         return f"1 night, {track.nights[0].date}"
     return f"{len(track.nights):,} nights, {track.nights[0].date} to {track.nights[-1].date}"
 
 
 def answer(track: Track) -> str:
-    """What has changed, in a sentence or two: how often anything shifted, and what did last."""
+    """How often anything shifted, what did last, and what is known to have changed then."""
     if len(track.nights) == 1:
         return f"{span(track)}: a trend needs two or more."
     if not track.events:
-        few = len(track.nights) < 2 * MIN_NIGHTS
-        why = f" (it takes {2 * MIN_NIGHTS} nights to tell one)" if few else ""
+        why = f" (it takes {2 * MIN_NIGHTS} nights to tell one)" if len(track.nights) < 2 * MIN_NIGHTS else ""
         return f"{span(track)}: no shift was found{why}."
-    last, count = track.events[0], len(track.events)
-    times = "once" if count == 1 else f"{count} times"
-    return (
-        f"{span(track)}: figures shifted {times}, {'the last time ' if count > 1 else ''}on {last.after.date}: "
-        f"{'; '.join(what_shifted(last))}. {why_in_words(last)}."
-    )
+    last, times = track.events[0], len(track.events)
+    when = f"once, on {last.after.date}" if times == 1 else f"{times} times, the last time on {last.after.date}"
+    why = f"Commits: {last.commits}; else: {'; '.join(last.differs) or NOTHING_ELSE}"
+    return f"{span(track)}: figures shifted {when}: {'; '.join(what_shifted(last))}. {why}."
 
 
 def last_night(track: Track) -> str:
@@ -156,81 +150,59 @@ def last_night(track: Track) -> str:
 
 def what_shifted(event: Event) -> list[str]:
     """For each figure the scenarios that shifted, by how much: ``step time: ddp +3.1 %, dp +2.9 %``."""
-    return [
-        f"{NAMES[metric]}: {_each([change for change in event.changes if change.metric == metric])}"
-        for metric in METRICS
-        if any(change.metric == metric for change in event.changes)
-    ]
-
-
-def _each(changes: Sequence[Change]) -> str:
-    """Up to :data:`NAMED` by name; more by their number and range."""
-    if len(changes) <= NAMED:
-        return ", ".join(f"{change.scenario} {percent(change.shift.ratio)}" for change in changes)
-    ratios = sorted(change.shift.ratio for change in changes)
-    return f"{len(changes)} scenarios by {percent(ratios[0])} to {percent(ratios[-1])}"
-
-
-def why_in_words(event: Event) -> str:
-    """What is known to have changed between the two nights."""
-    return f"Commits: {event.commits}; else: {'; '.join(event.differs) or NOTHING_ELSE}"
+    texts = []
+    for metric in METRICS:
+        mine = [change for change in event.changes if change.metric == metric]
+        ratios = sorted(change.shift.ratio for change in mine)
+        if len(mine) > NAMED:
+            each = f"{len(mine)} scenarios by {percent(ratios[0])} to {percent(ratios[-1])}"
+        else:
+            each = ", ".join(f"{change.scenario} {percent(change.shift.ratio)}" for change in mine)
+        if mine:
+            texts.append(f"{NAMES[metric]}: {each}")
+    return texts
 
 
 def summary_table(track: Track, *, brief: bool = False) -> Table:
-    """A row for each scenario and what ran under its name: the step time first, memory and energy where known.
-
-    ``brief``: for a terminal, without what has no room there.
-    """
+    """A row for each scenario and what ran under its name. ``brief``: without what a terminal has no room for."""
     metrics = [metric for metric in METRICS if track.of(metric)]
+    shown = {metric: 2 if brief and metric != METRICS[0] else 4 for metric in metrics}
     columns = [Column(heading="scenario"), Column(heading="nights", number=True)]
     if brief:
         columns += [Column(heading="first"), Column(heading="last")]
     for metric in metrics:
-        short = brief and metric != METRICS[0]
-        headings = (HEADINGS[metric], "over all", *(() if short else ("latest", "shifts")))
+        headings = (HEADINGS[metric], "over all", "latest", "shifts")[: shown[metric]]
         columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
-    whole = track.nights[0].date, track.nights[-1].date
-    rows = []
-    for (scenario, what_ran), mine in _by_scenario(track).items():
-        nights = sorted({night for trend in mine.values() for night in trend.known})
-        first, last = (track.nights[night].date for night in (nights[0], nights[-1]))
-        if brief:
-            cells = [scenario, f"{len(nights):,}", first, last]
-            row = [Cell(text=text) for text in cells]
-        else:
-            row = [
-                Cell(text=scenario, small=what_ran),
-                Cell(text=f"{len(nights):,}", small="" if (first, last) == whole else f"{first} to {last}"),
-            ]
-        for metric in metrics:
-            row += _cells(mine.get(metric))[: 2 if brief and metric != METRICS[0] else 4]
-        rows.append(tuple(row))
-    return Table(columns=tuple(columns), rows=tuple(rows), notes=NOTES)
-
-
-def _by_scenario(track: Track) -> dict[tuple[str, str], dict[str, Trend]]:
-    """The trends that have a night at all, by metric, of each scenario and what ran under its name."""
-    found: dict[tuple[str, str], dict[str, Trend]] = {}
+    by_scenario: dict[tuple[str, str], dict[str, Trend]] = {}
     for trend in track.trends:
         if trend.known:
-            found.setdefault((trend.scenario, trend.what_ran), {})[trend.metric] = trend
-    return found
+            by_scenario.setdefault((trend.scenario, trend.what_ran), {})[trend.metric] = trend
+    whole = track.nights[0].date, track.nights[-1].date
+    rows = []
+    for (scenario, what_ran), mine in by_scenario.items():
+        nights = sorted({night for trend in mine.values() for night in trend.known})
+        first, last = (track.nights[night].date for night in (nights[0], nights[-1]))
+        when = "" if brief or (first, last) == whole else f"{first} to {last}"
+        row = [Cell(text=scenario, small="" if brief else what_ran), Cell(text=f"{len(nights):,}", small=when)]
+        if brief:
+            row += [Cell(text=first), Cell(text=last)]
+        for metric in metrics:
+            row += _cells(mine.get(metric))[: shown[metric]]
+        rows.append(tuple(row))
+    return Table(columns=tuple(columns), rows=tuple(rows), notes=NOTES)
 
 
 def _cells(trend: Trend | None) -> list[Cell]:
     """The last figure, how it changed, and how often it shifted."""
     if trend is None or trend.latest is None:
         return [Cell(text=UNKNOWN)] * 4
-    ratios = (trend.over_all, trend.over_recent)
-    return [
-        Cell(text=value(trend.metric, trend.latest)),
-        *(Cell(text=UNKNOWN if ratio is None else percent(ratio)) for ratio in ratios),
-        Cell(text=str(len(trend.levels.shifts)) if trend.levels.shifts else UNKNOWN),
-    ]
+    ratios = (UNKNOWN if ratio is None else percent(ratio) for ratio in (trend.over_all, trend.over_recent))
+    texts = (value(trend.metric, trend.latest), *ratios, str(len(trend.levels.shifts) or UNKNOWN))
+    return [Cell(text=text) for text in texts]
 
 
 def events_table(track: Track) -> Table:
-    """A row for each pair of nights that anything shifted between, the latest first."""
+    """A row for each event, the latest first."""
     columns = (
         text("first night after", lambda event: Cell(text=event.after.date, small=event.after.run)),
         text("last night before", lambda event: Cell(text=event.before.date, small=event.before.run)),
@@ -262,7 +234,6 @@ def shifts_table(track: Track) -> Table:
 
 
 def _without(track: Track) -> Table:
-    """The nights on which a scenario has no figure to go by, and why."""
     columns = (
         text("scenario", lambda night: night[0][0]),
         figure("nights", lambda night: f"{night[1]:,}"),
@@ -271,10 +242,7 @@ def _without(track: Track) -> Table:
     return tabulate(columns, track.unusable.items())
 
 
-def _single(tracks: Sequence[Track]) -> Table | None:
-    """Runs that can be set against no other."""
-    if not tracks:
-        return None
+def _single(tracks: Sequence[Track]) -> Table:
     columns = (
         text("run", lambda track: track.nights[0].run),
         text("date", lambda track: track.nights[0].date),
@@ -285,43 +253,27 @@ def _single(tracks: Sequence[Track]) -> Table | None:
 
 
 def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
-    """For a terminal: a table for each track, its latest shifts, and what the words mean.
-
-    ``width``: see :func:`align`.
-    """
+    """For a terminal of this width, if any: each track as a table with its latest events, and what the words mean."""
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        lines += [
-            plain(f"{track.work} · {track.place}"),
-            plain(span(track)),
-            *([plain(last_night(track))] if last_night(track) else []),
-            "",
-            align(summary_table(track, brief=True).texts(), left=("scenario", "first", "last"), width=width),
-            "",
-        ]
+        table = align(summary_table(track, brief=True).texts(), left=("scenario", "first", "last"), width=width)
+        about = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
+        lines += [*map(plain, about), "", table, ""]
         for event in track.events[:LISTED]:
             lines.append(plain(f"shifted on {event.after.date}, between {event.before.run} and {event.after.run}:"))
-            lines += [
-                f"  {plain(text)}" for text in (*what_shifted(event), f"commits: {event.commits}", *event.differs)
-            ]
+            texts = (*what_shifted(event), f"commits: {event.commits}", *event.differs)
+            lines += [f"  {plain(text)}" for text in texts]
         if len(track.events) > LISTED:
             lines.append(f"and {len(track.events) - LISTED} earlier ones: see the page, or --json")
         if not track.events:
             lines.append(plain(answer(track)))
-        lines += [
-            plain(f"no figure: {name} on {count:,} night{'s' if count > 1 else ''}: {why}")
-            for (name, why), count in track.unusable.items()
-        ]
+        for (name, why), nights in track.unusable.items():
+            lines.append(plain(f"no figure: {name} on {nights:,} night{'s' if nights > 1 else ''}: {why}"))
         lines.append("")
     if single:
-        lines.append(f"runs that can be set against no other: {_few([track.nights[0].run for track in single])}")
+        lines.append(f"runs that can be set against no other: {few([track.nights[0].run for track in single])}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
 
 
 def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -333,30 +285,21 @@ def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -
 
 
 def _track(track: Track) -> dict[str, Any]:
+    runs = [night.run for night in track.nights]
     return {
         "work": track.work,
         "place": track.place,
-        "nights": [
-            {
-                "run": night.run,
-                "utc": night.utc or None,
-                "label": night.label,
-                "commit": night.commit,
-                "dirty": night.dirty,
-                "accepted": night.accepted,
-            }
-            for night in track.nights
-        ],
-        "trends": [_trend(track, trend) for trend in track.trends if trend.known],
+        "nights": [asdict(night) | {"utc": night.utc or None} for night in track.nights],
+        "trends": [_trend(runs, trend) for trend in track.trends if trend.known],
         "shifts": [_event(event) for event in track.events],
         "without_figure": [
-            {"scenario": scenario, "why": why, "nights": count} for (scenario, why), count in track.unusable.items()
+            {"scenario": scenario, "why": why, "nights": nights} for (scenario, why), nights in track.unusable.items()
         ],
     }
 
 
-def _trend(track: Track, trend: Trend) -> dict[str, Any]:
-    runs = [night.run for night in track.nights]
+def _trend(runs: Sequence[str], trend: Trend) -> dict[str, Any]:
+    levels = trend.levels
     return {
         "scenario": trend.scenario,
         "what_ran": trend.what_ran,
@@ -368,40 +311,34 @@ def _trend(track: Track, trend: Trend) -> dict[str, Any]:
         "latest": trend.latest,
         "over_all": trend.over_all,
         "over_recent": trend.over_recent,
-        "noise": trend.levels.noise,
-        "correlation": trend.levels.correlation,
-        "values": list(trend.values),
+        "noise": levels.noise,
+        "correlation": levels.correlation,
+        "values": trend.values,
         "levels": [
-            {"first": runs[level.first], "last": runs[level.last], "value": level.value}
-            for level in trend.levels.levels
+            {"first": runs[level.first], "last": runs[level.last], "value": level.value} for level in levels.levels
         ],
-        "outliers": [runs[night] for night in trend.levels.outliers],
+        "outliers": [runs[night] for night in levels.outliers],
         "stopped_by_the_gate": [runs[night] for night in trend.regressed],
     }
 
 
 def _event(event: Event) -> dict[str, Any]:
+    before, after = event.before, event.after
     return {
-        "before": event.before.run,
-        "after": event.after.run,
+        "before": before.run,
+        "after": after.run,
         "commits": event.commits,
-        "commit_before": event.before.commit,
-        "commit_after": event.after.commit,
-        "dirty_before": event.before.dirty,
-        "dirty_after": event.after.dirty,
-        "differs": list(event.differs),
-        "changes": [
-            {
-                "scenario": change.scenario,
-                "what_ran": change.what_ran,
-                "metric": change.metric,
-                "ratio": change.shift.ratio,
-                "low": change.shift.low,
-                "high": change.shift.high,
-                "p": change.shift.p,
-                "nights_before": change.shift.n_before,
-                "nights_after": change.shift.n_after,
-            }
-            for change in event.changes
-        ],
+        "commit_before": before.commit,
+        "commit_after": after.commit,
+        "dirty_before": before.dirty,
+        "dirty_after": after.dirty,
+        "differs": event.differs,
+        "changes": [_change(change) for change in event.changes],
     }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    about = asdict(change)
+    shift = about.pop("shift")
+    known = {name: shift[name] for name in ("ratio", "low", "high", "p")}
+    return {**about, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}
