@@ -3,8 +3,7 @@
     run = Analysed.of(read("results/RUN", condense=per_iteration))
     run.figures  # bench.analyse.steps.per_launch
 
-A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds. The
-functions that make the tables stay what they are, from values to values, and take the tables from here as well as rows.
+A report asks for the figures of a launch two dozen times, and of millions of steps each time takes seconds.
 """
 
 from dataclasses import dataclass, fields
@@ -25,10 +24,7 @@ from bench.runs.reader import Run
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Analysed(Run):
-    """A run that remembers what was made of it. Nobody may change its tables, nor those that it hands out.
-
-    ``good_*``: of the launches that are ``ok`` alone.
-    """
+    """A run that remembers the tables made of it, which nobody may change. ``good_*``: of launches that are ``ok``."""
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -37,7 +33,6 @@ class Analysed(Run):
 
     @cached_property
     def iterations(self) -> Iterations:
-        """:func:`bench.analyse.steps.per_iteration`."""
         return self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
 
     @cached_property
@@ -46,7 +41,6 @@ class Analysed(Run):
 
     @cached_property
     def figures(self) -> LaunchFigures:
-        """:func:`bench.analyse.steps.per_launch`."""
         return per_launch(self.iterations)
 
     @cached_property
@@ -55,22 +49,18 @@ class Analysed(Run):
 
     @cached_property
     def good_phases(self) -> pd.DataFrame:
-        """:func:`bench.analyse.steps.phases_by_launch`."""
         return phases_by_launch(self.good_iterations)
 
     @cached_property
     def peaks(self) -> pd.DataFrame:
-        """:func:`bench.analyse.memory.peaks`."""
         return peaks(self.memory)
 
     @cached_property
     def parity(self) -> pd.DataFrame:
-        """:func:`bench.analyse.parity.parity`."""
         return parity(self.document, self.iterations, self.numerics)
 
     @cached_property
     def findings(self) -> pd.DataFrame:
-        """:func:`bench.analyse.validity.findings`."""
         return findings(self.document, self.figures, self.parity)
 
     @cached_property
@@ -80,7 +70,6 @@ class Analysed(Run):
 
     @cached_property
     def windows(self) -> dict[Any, tuple[int, int]]:
-        """:func:`bench.analyse.devices.windows`."""
         return devices.windows(self.iterations)
 
     @cached_property

@@ -25,7 +25,7 @@ from bench.analyse.comparable import Digest, differences, other_source, scenario
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
-from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
+from bench.analyse.parity import PARITIES
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
@@ -75,9 +75,6 @@ ENERGY = Metric(
 )
 METRICS = (STEP_TIME, THROUGHPUT, MEMORY, ENERGY)
 PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words=(BETTER, WORSE))
-
-PARITIES = (SAME, WITHIN_HALF, DIVERGED, NOT_FINITE)
-"""From the best to the worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 Two methods that see different things. The *paired difference* is the backward pass with synchronisation less that
 without, of the slowest rank: all that synchronisation costs. torch DDP's *logger* gives the time from the end of the
-last gradient's computation to the end of the communication: what is exposed of it. Where communication takes cores or
-memory bandwidth from the computation that it overlaps, the first is larger than the second by what the computation is
-slowed down, which the logger shows too.
+last gradient's computation to the end of the communication: what is exposed of it. The first is larger by as much as
+communication slows down the computation that it overlaps, which the logger shows too.
 """
 
 from typing import Any
@@ -27,11 +26,10 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     """One row per diagnosed scenario. Means over the steps of one launch, with 95 % intervals of these (Student's t).
 
     ``cost_ms``: the paired difference; ``without_ms``: the backward pass without synchronisation. ``exposed_ms``: by
-    the logger for torch DDP (on the rank that computed longest: more on the others is waiting for it), by the paired
-    difference elsewhere, as ``method`` says; null with a ``reason`` where there is neither. ``comm_ms, overlap_ms``:
-    communication and the part of it that overlaps (logger). ``slowed_ms``: by how much the computation of the backward
-    pass is longer with synchronisation. ``agree``: whether the intervals of exposed and cost overlap; null by one
-    method alone.
+    the logger for torch DDP (on the rank that computed longest: the others wait for it), else by the paired difference,
+    as ``method`` says; null with a ``reason`` without either. ``comm_ms, overlap_ms``: communication and the part of it
+    that overlaps (logger). ``slowed_ms``: by how much the computation of the backward pass is longer with
+    synchronisation. ``agree``: whether the intervals of exposed and cost overlap; null by one method alone.
     """
     rows = []
     for launch in document.diagnostics:
@@ -53,47 +51,41 @@ def _paired(rows: pd.DataFrame) -> dict[str, Any]:
         return {}
     slowest = rows.groupby(["pair", "synchronised"])["backward_ms"].max().unstack()
     without = slowest[False]
-    mean, low, high = mean_interval((slowest[True] - without).to_numpy())
+    cost = mean_interval((slowest[True] - without).to_numpy())
     return {
         "method": "paired difference",
-        "exposed_ms": mean,
-        "exposed_low_ms": low,
-        "exposed_high_ms": high,
-        "cost_ms": mean,
-        "cost_low_ms": low,
-        "cost_high_ms": high,
+        **_columns("exposed", cost),
+        **_columns("cost", cost),
         "without_ms": float(without.mean()),
         "pairs": len(slowest),
     }
 
 
+def _columns(name: str, interval: tuple[float, float | None, float | None]) -> dict[str, float | None]:
+    return dict(zip((f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), interval, strict=True))
+
+
 def _logged(rows: pd.DataFrame, paired: dict[str, Any]) -> dict[str, Any]:
     if rows.empty:
         return {}
-    exposed = (rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min()
+    exposed = mean_interval((rows["comm_ms"] - rows["overlap_ms"]).groupby(rows["step"]).min().to_numpy())
     steps = rows.groupby("step")[["compute_ms", "comm_ms", "overlap_ms"]].max()
-    mean, low, high = mean_interval(exposed.to_numpy())
     found: dict[str, Any] = {
         "method": "DDP's logger",
-        "exposed_ms": mean,
-        "exposed_low_ms": low,
-        "exposed_high_ms": high,
+        **_columns("exposed", exposed),
         "comm_ms": float(steps["comm_ms"].mean()),
         "overlap_ms": float(steps["overlap_ms"].mean()),
     }
     if paired["cost_ms"] is not None:
-        slowed = mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy())
-        found |= dict(zip(("slowed_ms", "slowed_low_ms", "slowed_high_ms"), slowed, strict=True))
+        found |= _columns("slowed", mean_interval((steps["compute_ms"] - paired["without_ms"]).to_numpy()))
+        _, low, high = exposed
         if None not in (low, high, paired["cost_low_ms"]):
             found["agree"] = bool(low <= paired["cost_high_ms"] and paired["cost_low_ms"] <= high)
     return found
 
 
 def data_parallel(diagnostics: pd.DataFrame) -> pd.DataFrame:
-    """One row per scenario that has them: ``scenario, scatter_ms, replicate_ms, parallel_apply_ms, gather_ms``.
-
-    Medians over the steps of its diagnostic launch.
-    """
+    """Medians over diagnosed steps: ``scenario, scatter_ms, replicate_ms, parallel_apply_ms, gather_ms``."""
     rows = diagnostics[diagnostics["look"] == "data_parallel"]
     columns = [f"{part}_ms" for part in PARTS]
     return rows.groupby("scenario", sort=False)[columns].median().reset_index()

@@ -1,16 +1,15 @@
 """Energy, power, clocks, temperature, throttling and traffic of each GPU over the measured steps of a launch. Pure.
 
-Energy is that of the whole board, from one of two sources, which a table never mixes silently:
+Energy is that of the whole board, by one of these sources:
 
 ``counter``    the difference of the driver's counter (``nvmlDeviceGetTotalEnergyConsumption``, mJ; Volta and later),
                over windows of 10 s and more, in which its steps of some 20 to 100 ms no longer matter
-``estimated``  the integral of the sampled power (``nvmlDeviceGetPowerUsage``; trapezoids), where there is no counter or
-               the window is shorter. On many boards that figure is itself an average over up to a second
+``estimated``  the integral of the sampled power (``nvmlDeviceGetPowerUsage``; trapezoids), without a counter or in a
+               shorter window. On many boards that power is itself an average over up to a second
 ``rapl``       the counter of a CPU package, on the CPU
 
-A counter that stands still or falls is no energy of 0: it is null with the reason. Under MIG it is null, because board
-and counter are shared with the other instances. The window is that of the measured steps; the samples at its ends lie
-up to an interval inside of it, so energy is mean power between them times the window.
+It is null with a reason if the counter stands still or falls, and under MIG, where other instances share the board. The
+samples at the ends of the window lie up to an interval inside, so energy is mean power between them times the window.
 """
 
 import functools
@@ -20,16 +19,14 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate
+from bench.analyse.intervals import estimate_positive
+from bench.analyse.launches import joined
 from bench.machine import throttle
 from bench.runs.frames import Iterations
 
-COUNTER_WINDOW_S = 10.0
-"""Shorter windows integrate power."""
-COVERED = 0.8
-"""The share of the window that the samples must span, for a figure of all of it."""
-LARGEST_GAP_S = 2.0
-"""The longest stretch without a known power that is integrated over."""
+COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
+COVERED = 0.8  # the share of the window that the samples must span
+LARGEST_GAP_S = 2.0  # without a known power
 
 COLUMNS = [
     *("launch", "scenario", "device", "window_s", "samples"),
@@ -38,7 +35,6 @@ COLUMNS = [
     *("throttle_reasons", "throttle", "verdict"),
     *("pcie_tx_mib_s", "pcie_rx_mib_s", "nvlink_tx_mib_s", "nvlink_rx_mib_s"),
 ]
-
 
 LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
@@ -84,11 +80,9 @@ def per_launch(
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
     ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_j,
-    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``energy_per_1000_j``: the energy of the
-    window over the examples that were trained in it (measured steps times ``global_batch``), times 1000.
-    ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices;
-    ``invalid`` says that the launch's figures are those of its cooling, and must not be used. ``devices``:
-    :func:`per_device` of these tables, where it is at hand.
+    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. Examples: measured steps times ``global_batch``.
+    ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices.
+    ``devices``: :func:`per_device` of these tables, if at hand.
     """
     table = per_device(device, steps) if devices is None else devices
     measured = steps.frame["launch"][~steps.frame["warmup"].astype(bool)].value_counts()
@@ -106,19 +100,16 @@ def per_launch(
                 "devices": len(mine),
                 "window_s": float(mine["window_s"].iloc[0]),
                 "energy_j": energy_j,
-                "energy_source": "+".join(sorted(set(mine["energy_source"].dropna()))) or None,
+                "energy_source": joined(mine["energy_source"].dropna()),
                 "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
                 "energy_per_1000_j": None
                 if energy_j is None or global_batch is None
                 else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
                 "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
                 "peak_power_w": peaks_w[launch],
-                "max_temperature_c": _maximum(mine["max_temperature_c"]),
-                "throttle": ", ".join(
-                    dict.fromkeys(name for text in mine["throttle"].dropna() for name in text.split(", ") if name)
-                )
-                or None,
-                "verdict": next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(mine["verdict"])),
+                "max_temperature_c": _known(mine["max_temperature_c"], "max"),
+                "throttle": _reasons(mine["throttle"]) or None,
+                "verdict": _worst(mine["verdict"]),
             }
         )
     columns = ["launch", "scenario", "devices", "window_s", "energy_j", "energy_source", "energy_reason"]
@@ -131,42 +122,32 @@ def per_scenario(
 ) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
-    Energies and mean power are those of :func:`per_launch`: their geometric mean over the launches that have one, with
-    the ends of its 95 % interval (``*_low_*``, ``*_high_*``; null below two launches). Peak power and temperature are
-    the highest of all launches and devices, the lowest clock the lowest of them, the median clock the median of theirs.
-    Traffic is summed over the devices of a launch, null where one is unknown, and averaged over launches. ``throttle``:
-    the names of all reasons that were seen, empty where none was, null where no driver tells; ``verdict`` the worst.
-    ``devices``: :func:`per_device` of these tables, where it is at hand.
+    Energies and mean power of :func:`per_launch`: their geometric mean over the launches that have one, with its 95 %
+    interval (``*_low_*``, ``*_high_*``; null below two launches). Traffic is summed over the devices of a launch, null
+    where one is unknown, and averaged over launches. ``throttle``: the names of all reasons that were seen, empty where
+    none was, null where no driver tells. ``devices``: :func:`per_device` of these tables, if at hand.
     """
     devices = per_device(device, steps) if devices is None else devices
     launches = per_launch(device, steps, global_batch, devices)
     rows = []
     for scenario, mine in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]
-        told = theirs["throttle"].dropna()
         row: dict[str, Any] = {"scenario": scenario, "launches": len(mine), "devices": int(mine["devices"].max())}
         for name, unit in (("energy", "j"), ("energy_per_1000", "j"), ("mean_power", "w")):
-            over = _positive(mine[f"{name}_{unit}"])
+            over = estimate_positive(mine[f"{name}_{unit}"])
             row |= {f"{name}_{unit}": over.value, f"{name}_low_{unit}": over.low, f"{name}_high_{unit}": over.high}
         row |= {
-            "energy_source": "+".join(
-                sorted({one for text in mine["energy_source"].dropna() for one in text.split("+")})
-            )
-            or None,
+            "energy_source": joined(mine["energy_source"].dropna()),
             "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
-            "peak_power_w": _maximum(mine["peak_power_w"]),
-            "sm_clock_mhz": _median(theirs["sm_clock_mhz"]),
-            "min_sm_clock_mhz": _minimum(theirs["min_sm_clock_mhz"]),
-            "max_temperature_c": _maximum(theirs["max_temperature_c"]),
-            "throttle": ", ".join(dict.fromkeys(name for text in told for name in text.split(", ") if name))
-            if len(told)
-            else None,
-            "verdict": next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(mine["verdict"])),
+            "peak_power_w": _known(mine["peak_power_w"], "max"),
+            "sm_clock_mhz": _known(theirs["sm_clock_mhz"], "median"),
+            "min_sm_clock_mhz": _known(theirs["min_sm_clock_mhz"], "min"),
+            "max_temperature_c": _known(theirs["max_temperature_c"], "max"),
+            "throttle": _reasons(theirs["throttle"]),
+            "verdict": _worst(mine["verdict"]),
         }
-        for link in LINKS:
-            row[f"{link}_mib_s"] = _mean(
-                theirs.groupby("launch")[f"{link}_mib_s"].agg(lambda one: one.sum(skipna=False))
-            )
+        for link in (f"{link}_mib_s" for link in LINKS):
+            row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
         rows.append(row)
     return _table(rows, SCENARIO_COLUMNS)
 
@@ -177,10 +158,14 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(figures, "float64"))
 
 
-def _positive(values: "pd.Series[float]") -> Estimate:
-    """The estimate over launches; none where one of the figures is no more than nothing, which no logarithm bears."""
-    known = values.dropna().astype("float64")
-    return estimate(known if (known > 0).all() else ())
+def _reasons(texts: "pd.Series[str]") -> str | None:
+    """The different names in lists of throttle reasons; None without a list."""
+    told = texts.dropna()
+    return ", ".join(dict.fromkeys(name for text in told for name in text.split(", ") if name)) if len(told) else None
+
+
+def _worst(verdicts: "pd.Series[str]") -> str:
+    return next(one for one in ("invalid", "warning", "unknown", "ok") if one in set(verdicts))
 
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
@@ -235,7 +220,7 @@ def windows(steps: Iterations) -> dict[Any, tuple[int, int]]:
 def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict[str, Any]:
     energy_j, source, reason = _energy(samples, window_s)
     power = samples["power_w"].dropna()
-    mean_power_w = energy_j / window_s if energy_j is not None else (float(power.mean()) if len(power) else None)
+    mean_power_w = _known(power, "mean") if energy_j is None else energy_j / window_s
     told = [int(bits) for bits in samples["throttle_reasons"].dropna().unique()]
     bits = functools.reduce(operator.or_, told) if told else None
     return {
@@ -248,12 +233,12 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
         "energy_source": source,
         "energy_reason": reason,
         "mean_power_w": mean_power_w,
-        "peak_power_w": _maximum(power),
-        "utilisation_percent": _mean(samples["utilisation_percent"]),
-        "sm_clock_mhz": _median(samples["sm_clock_mhz"]),
-        "min_sm_clock_mhz": _minimum(samples["sm_clock_mhz"]),
-        "memory_clock_mhz": _median(samples["memory_clock_mhz"]),
-        "max_temperature_c": _maximum(samples["temperature_c"]),
+        "peak_power_w": _known(power, "max"),
+        "utilisation_percent": _known(samples["utilisation_percent"], "mean"),
+        "sm_clock_mhz": _known(samples["sm_clock_mhz"], "median"),
+        "min_sm_clock_mhz": _known(samples["sm_clock_mhz"], "min"),
+        "memory_clock_mhz": _known(samples["memory_clock_mhz"], "median"),
+        "max_temperature_c": _known(samples["temperature_c"], "max"),
         "throttle_reasons": bits,
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
@@ -311,28 +296,14 @@ def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
 
 def _peak_power(mine: pd.DataFrame) -> float | None:
     """The highest sum over devices of the samples of one launch."""
-    return _maximum(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())))
+    return _known(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())), "max")
 
 
 def _span_s(samples: pd.DataFrame) -> float:
     return float(samples["t_ns"].iloc[-1] - samples["t_ns"].iloc[0]) / 1e9
 
 
-def _maximum(values: "pd.Series[float]") -> float | None:
+def _known(values: "pd.Series[float]", statistic: str) -> float | None:
+    """A statistic (``max``, ``median``, ...) of the known values; None without any."""
     known = values.dropna()
-    return float(known.max()) if len(known) else None
-
-
-def _minimum(values: "pd.Series[float]") -> float | None:
-    known = values.dropna()
-    return float(known.min()) if len(known) else None
-
-
-def _median(values: "pd.Series[float]") -> float | None:
-    known = values.dropna()
-    return float(known.median()) if len(known) else None
-
-
-def _mean(values: "pd.Series[float]") -> float | None:
-    known = values.dropna()
-    return float(known.mean()) if len(known) else None
+    return float(known.agg(statistic)) if len(known) else None

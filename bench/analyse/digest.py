@@ -1,7 +1,7 @@
 """A run in a page: all that a comparison with other runs needs, so that thousands of nights are read in seconds.
 
-It stands in the run folder as ``digest.json``, sealed like every other file, and is no source of its own: everything in
-it follows from ``run.json`` and the tables, from which :func:`of_run` makes it again for a run that has none.
+It is sealed in the run folder as ``digest.json``. Everything in it follows from ``run.json`` and the tables, from which
+:func:`of_run` makes it again for a run that has none.
 
     {"digest_version": 2, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
@@ -20,7 +20,7 @@ import pandas as pd
 from bench.analyse import devices, validity
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ended, ok_rows
+from bench.analyse.launches import ended, joined, ok_rows
 from bench.analyse.parity import by_scenario
 from bench.machine.nvml import Gpu
 from bench.runs.codec import encode
@@ -89,7 +89,6 @@ def _known(value: Any) -> float | None:
 
 
 def _hardware(document: RunDocument) -> list[str]:
-    """What computed: the chosen GPUs by name, or the CPU; of an imported run what was said of it."""
     if document.imported:
         return list(document.imported.hardware)
     if document.workload.device == "cpu":
@@ -103,7 +102,7 @@ def _gpus(document: RunDocument) -> list[Gpu]:
 
 
 def _conditions(document: RunDocument) -> dict[str, Any]:
-    """What may differ between two runs of the same work, and then be the cause of another figure."""
+    """What may differ between two runs of the same work and cause another figure."""
     machine, gpus = document.machine, _gpus(document)
     ran = next((launch.effective for launch in document.launches if launch.effective), None)
     return {
@@ -151,9 +150,7 @@ def _scenario(
 
 
 def _source(sources: pd.Series, launches: list[int]) -> str | None:
-    """How the figures of these launches came about; None where there are none."""
-    known = sources[sources.index.isin(launches)].dropna()
-    return "+".join(sorted({one for text in known for one in text.split("+")})) or None
+    return joined(sources[sources.index.isin(launches)].dropna())
 
 
 def _validity(name: str, document: RunDocument) -> str:

@@ -1,20 +1,22 @@
 """What is known about a figure when a few launches are all there is: the mean, and the interval that it lies in.
 
 The replicate is the launch. Times, speeds and peaks are positive and scatter by factors, so everything happens on
-logarithms: the figure is the geometric mean, and the interval is Student's t on the logarithms, which stays within the
-positive numbers and turns upside down with its figure (the interval of a speed is that of the time, inverted).
-
-This is no standard deviation: a deviation tells how far apart launches are and stays as large however many there are;
-the interval tells how well their mean is known, and shrinks with their number.
+logarithms: the figure is the geometric mean, and the interval is Student's t on the logarithms (the interval of a speed
+is that of the time, inverted). It says how well the mean is known and shrinks with the number of launches, which a
+standard deviation does not.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # not stats, whose import takes longer than most of what is reckoned here
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIDENCE = 0.95
 
@@ -30,16 +32,14 @@ class Estimate:
 
     @property
     def half_width_percent(self) -> float | None:
-        """See :func:`half_width_percent`."""
         return half_width_percent(self.value, self.low, self.high)
 
 
 def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:
     """The geometric mean of one figure per launch, with its interval at ``confidence``.
 
-    mean(log x) ± t · s(log x) / √n, with Student's t of n - 1 degrees of freedom (Student 1908), and e to the power of
-    that. One value has no interval, none has no mean; equal values give an interval of no width. Unknown ones (None,
-    NaN) are left out, and ``n`` counts the others; ValueError at zero, less, and infinity, which no logarithm can bear.
+    exp(mean(log x) ± t · s(log x) / √n), with Student's t of n - 1 degrees of freedom (Student 1908). One value has no
+    interval. Unknown ones (None, NaN) are left out, and ``n`` counts the others; ValueError at zero, less and infinity.
     """
     known = figures(values)
     n = len(known)
@@ -52,6 +52,12 @@ def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> 
         return Estimate(value=value, low=value, high=value, n=n)
     half = t_quantile(confidence, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)
     return Estimate(value=value, low=value * math.exp(-half), high=value * _exp(half), n=n)
+
+
+def estimate_positive(values: "pd.Series[float]") -> Estimate:
+    """:func:`estimate`, but of nothing where one of the values is 0 or less and has no logarithm."""
+    known = values.dropna().astype("float64")
+    return estimate(known if (known > 0).all() else ())
 
 
 def mean_interval(values: NDArray[np.float64]) -> tuple[float, float | None, float | None]:
@@ -86,11 +92,7 @@ def t_tail(t: float, freedom: float) -> float:
 
 
 def half_width_percent(value: float | None, low: float | None, high: float | None) -> float | None:
-    """How far the farther end of its interval is from a figure, in percent of it: what stands behind a ±.
-
-    On logarithms the upper end is the farther one. A figure that is not the middle of its interval, such as a maximum,
-    gets a ± that reaches over all of the interval. None where there is no interval.
-    """
+    """How far the farther end of its interval is from a figure, in percent: what follows ±. None without one."""
     if value is None or low is None or high is None:
         return None
     return 100.0 * max(high / value - 1.0, 1.0 - low / value, 0.0)

@@ -1,14 +1,13 @@
 """Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 from bench.runs.document import LaunchRecord, RunDocument
 
-NOT_RUN = "not run"
-"""How a scenario stands that an interrupted run did not come to."""
+NOT_RUN = "not run"  # an interrupted run did not come to the scenario
 
 
 def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
@@ -38,6 +37,11 @@ def only(frame: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
     return frame if wanted.all() else frame[wanted]
 
 
+def joined(sources: Iterable[str]) -> str | None:
+    """Sources of figures, each perhaps several with + between them, as one: ``nvml_pid+rss``; None without any."""
+    return "+".join(sorted({one for text in sources for one in text.split("+")})) or None
+
+
 def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """The rows of one launch after the other. ``groupby`` would copy all of them at once."""
     places: dict[Any, Any] = frame.groupby("launch").indices
@@ -46,10 +50,7 @@ def by_launch(frame: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
 
 
 def shown(document: RunDocument, frame: pd.DataFrame) -> dict[str, LaunchRecord]:
-    """For each scenario with rows in ``frame`` the launch to show: its first that is ``ok``, else its first with rows.
-
-    In the order of the request.
-    """
+    """For each scenario with rows in ``frame`` the launch to show: the first that is ``ok``, else the first."""
     with_rows = set(frame["launch"].unique())
     chosen: dict[str, LaunchRecord] = {}
     for scenario in document.request.scenarios:

@@ -5,35 +5,28 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.launches import only
+from bench.analyse.launches import joined, only
 from bench.runs.document import LaunchRecord, RunDocument
 
-ALLOCATOR = "torch_allocator"
-"""The source of a figure that is torch's own peak, where the driver had none."""
-
-LEAST_MEMORY = 0.005
-"""Differences of memory below this part are not told: a process that does the same again is as far apart."""
-
-PROCESS_COLUMNS = ("launch", "scenario", "t_ns", "pid", "rank", "used_mib")
+ALLOCATOR = "torch_allocator"  # the source of torch's own peak, if the driver had none
+LEAST_MEMORY = 0.005  # a process that does the same again differs by this part
 
 
 def per_process(memory: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch, time and process: ``launch, scenario, t_ns, pid, rank, used_mib`` summed over devices.
-
-    A DataParallel process is on every GPU at once; its rows of one tick belong together.
-    """
+    """One row per launch, time and process: ``launch, scenario, t_ns, pid, rank, used_mib`` summed over devices."""
     known = only(memory, memory["used_mib"].notna())
     sums = known.groupby(["launch", "t_ns", "pid", "rank"])["used_mib"].sum().reset_index()
     scenarios = known.drop_duplicates("launch").set_index("launch")["scenario"]
-    return sums.assign(scenario=sums["launch"].map(scenarios))[list(PROCESS_COLUMNS)]
+    return sums.assign(scenario=sums["launch"].map(scenarios))[
+        ["launch", "scenario", "t_ns", "pid", "rank", "used_mib"]
+    ]
 
 
 def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch: ``peak_pid_mib`` (the largest process), ``peak_total_mib`` (all at one tick), ``source``.
 
-    Hosts share no clock, so ticks are of one host: of several, the total is the sum of the peaks of each. The total is
-    unknown (null) where the memory of one of the processes was never known, or only as torch's own peak, which is not
-    of any one time.
+    Hosts share no clock: of several, the total is the sum of the peaks of each. It is null where the memory of one of
+    the processes was never known, or only as torch's own peak, which is not of any one time.
     """
     by_pid = per_process(memory).groupby("launch")["used_mib"].max().rename("peak_pid_mib")
     own = memory["source"] == ALLOCATOR
@@ -45,7 +38,7 @@ def peaks(memory: pd.DataFrame) -> pd.DataFrame:
     samples = sampled.groupby(["launch", "pid", "rank"], dropna=False)["used_mib"].count().groupby("launch").min()
     total = total[total.index.isin(samples[samples > 0].index)]
     told = memory[["launch", "source"]].drop_duplicates()
-    source = told.groupby("launch")["source"].agg(lambda sources: "+".join(sorted(set(sources)))).rename("source")
+    source = told.groupby("launch")["source"].agg(joined)
     return pd.concat([by_pid, total, source], axis=1).reset_index()
 
 
@@ -61,9 +54,8 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     """One row per launch, rank and GPU: the driver's peak beside those of torch's allocator (MiB).
 
     ``launch, scenario, rank, pid, device, source, peak_mib, allocated_mib, reserved_mib, context_mib``.
-    ``launches``: as in run.json. ``allocated_mib`` is what tensors held at most, ``reserved_mib`` what torch took from
-    the driver for them; ``context_mib`` is the driver's peak less ``reserved_mib``: CUDA's context, the kernels of the
-    libraries, and what NCCL and cuDNN take past torch. It is null where the driver's figure is unknown.
+    ``allocated_mib`` is what tensors held at most, ``reserved_mib`` what torch took from the driver for them;
+    ``context_mib`` is ``peak_mib`` less ``reserved_mib``: CUDA's context, kernels, and what NCCL and cuDNN take.
     """
     of_torch = []
     for launch in launches:
@@ -77,11 +69,8 @@ def beside_torch(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.D
     keys = ["launch", "rank", "device"]
     torch = pd.DataFrame(of_torch, columns=[*keys, "allocated_mib", "reserved_mib"]).astype({"device": "object"})
     driver = peak_by_process(memory[(memory["source"] != ALLOCATOR) & (memory["device"] != "cpu")])
-    both = (
-        driver.merge(torch, on=keys, how="outer")
-        if len(torch)
-        else driver.assign(allocated_mib=None, reserved_mib=None)
-    )
+    absent = driver.assign(allocated_mib=None, reserved_mib=None)
+    both = driver.merge(torch, on=keys, how="outer") if len(torch) else absent
     scenarios = {launch.launch: launch.scenario for launch in launches}
     pids = {(launch.launch, rank.rank): rank.pid for launch in launches for rank in launch.ranks}
     both["scenario"] = both["launch"].map(scenarios)
@@ -95,7 +84,7 @@ def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
     """What each process held on one device over the whole run, to be drawn as a stack (MiB).
 
     Index ``launch, t_ns``; a column for each process, ``(rank, pid)``; 0 where the process is not on the device at that
-    time, null where its memory is unknown. Where a launch begins, the index says so: see :func:`boundaries`.
+    time, null where its memory is unknown.
     """
     mine = memory[(memory["device"] == device) & (memory["source"] != ALLOCATOR)]
     groups = mine.groupby(["launch", "t_ns", "rank", "pid"])["used_mib"]
@@ -106,10 +95,7 @@ def stacked(memory: pd.DataFrame, device: str) -> pd.DataFrame:
 
 
 def proportional(memory: pd.DataFrame) -> pd.DataFrame:
-    """The proportional set sizes of CPU ranks, which add up: ``launch, t_ns, pss_mib``, summed over processes.
-
-    Only the samples in which every process that lived at the time has one.
-    """
+    """Proportional set sizes of CPU ranks: ``launch, t_ns, pss_mib``, summed over processes, where all are known."""
     groups = memory[memory["device"] == "cpu"].groupby(["launch", "t_ns"])["pss_mib"]
     return groups.agg(lambda sizes: sizes.sum(skipna=False)).dropna().reset_index()
 
@@ -117,9 +103,8 @@ def proportional(memory: pd.DataFrame) -> pd.DataFrame:
 def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataFrame:
     """One row per launch and rank on the CPU: its peaks of both sizes, and why one is unknown (MiB).
 
-    ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: that of the
-    resident size as the rank itself read it at its end (``ru_maxrss``), which misses nothing; null where it did not
-    come so far. The proportional size is sampled far more seldom, so its peak may have been missed.
+    ``launch, scenario, rank, pid, rss_mib, kernel_peak_mib, pss_mib, reason``. ``kernel_peak_mib``: of the resident
+    size as the rank read it at its end (``ru_maxrss``). The proportional size is sampled seldom and may miss its peak.
     """
     kernel: dict[tuple[Any, Any], float | None] = {
         (launch.launch, rank.rank): (rank.allocator or {}).get("max_rss_mib")
@@ -130,10 +115,9 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
     rows = []
     for (launch, scenario, rank, pid), samples in mine.groupby(["launch", "scenario", "rank", "pid"], observed=True):
         reasons = samples.loc[samples["used_mib"].isna() | samples["pss_mib"].isna(), "reason"].dropna()
-        peaks_mib = [samples[name].max() for name in ("used_mib", "pss_mib")]
-        unknown = any(pd.isna(peak) for peak in peaks_mib)
+        rss_mib, pss_mib = (samples[name].max() for name in ("used_mib", "pss_mib"))
         why = "; ".join(dict.fromkeys(reasons)) or "there is no sample of it"
-        rss_mib, pss_mib = peaks_mib
+        unknown = pd.isna(rss_mib) or pd.isna(pss_mib)
         of_kernel = kernel.get((launch, rank))
         rows.append([launch, scenario, rank, pid, rss_mib, of_kernel, pss_mib, why if unknown else None])
     ok = {launch.launch for launch in launches if launch.status == "ok"}
@@ -143,10 +127,7 @@ def resident(launches: Sequence[LaunchRecord], memory: pd.DataFrame) -> pd.DataF
 
 
 def largest_launches(document: RunDocument, known: pd.DataFrame) -> dict[str, int]:
-    """For each scenario with a known peak the ``ok`` launch that the peak of the summary is from, the first if several.
-
-    That is the one with the largest peak of all processes together; of one process, where no total is known.
-    """
+    """For each scenario with a known peak the first ``ok`` launch with the largest, of all processes or else of one."""
     ok = {launch.launch: launch.scenario for launch in document.good}
     known = known[known["launch"].isin(list(ok))].sort_values("launch")
     chosen = {}

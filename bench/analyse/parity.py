@@ -33,7 +33,9 @@ UNIT_ROUNDOFF = {"float32": U_FP32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 U_TF32 = 2.0**-11
 
-SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precision", "diverged", "not finite"
+PARITIES = SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precision", "diverged", "not finite"
+"""From the best to the worst."""
+
 FINE = "within the bounds of half precision, but not of fp32"
 COARSE = "it computes in fp32, and is within the bounds of half precision only"
 """Reasons of ``within half precision``: for what computes in half, and for what does not."""

@@ -4,12 +4,9 @@ The headline of an iteration is the slowest rank's step, because nobody can star
 pooled as if they were repetitions. Warm-up steps are left out of every statistic here, and outliers out of none.
 Throughput is the global batch over the step time.
 
-The replicate is the launch. A scenario's figure is the geometric mean of its launches' medians: an interval over
-launches and a ratio of scenarios are reckoned on logarithms, whose mean that is, so that the point is the middle of its
-interval and the quotient of two points is the ratio that their comparison gives.
-
-Three tables, each made of the one before: rows of steps.parquet, their :func:`per_iteration`, and their launches
-(:func:`per_launch`). Each is a type of its own (:mod:`bench.runs.frames`).
+The replicate is the launch. A scenario's figure is the geometric mean of its launches' medians, because intervals and
+ratios are computed on logarithms. Three tables, each made of the one before, have a type each
+(:mod:`bench.runs.frames`): rows of steps.parquet, :func:`per_iteration` and :func:`per_launch`.
 """
 
 from typing import Any
@@ -17,23 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate, mean_interval, ratio_of
+from bench.analyse.intervals import Estimate, estimate, estimate_positive, mean_interval, ratio_of
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ended
+from bench.analyse.launches import ended, joined
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
 
-BASE = "ddp"
-"""The scenario that speeds are given relative to."""
-
-FENCE = 1.5
-"""Interquartile ranges beyond the quartiles from which on a step is an outlier (Tukey 1977)."""
-
-DRIFT_STEPS = 6
-"""With fewer measured steps a third of them is one, and its median no middle."""
-
-
+BASE = "ddp"  # the scenario that speeds are relative to
+FENCE = 1.5  # interquartile ranges beyond the quartiles that make a step an outlier (Tukey 1977)
+DRIFT_STEPS = 6  # with fewer measured steps a third of them is one, and its median no middle
 ELAPSED, FASTEST, MIDDLE = "elapsed_s", "fastest_ms", "middle_ms"
 
 
@@ -41,11 +31,10 @@ def per_iteration(timed: RankSteps) -> Iterations:
     """One row per launch and step, in their order: the row of the slowest rank (of equal ones the first), and more.
 
     ``fastest_ms``, ``middle_ms``: the shortest step of a rank, and the median over ranks; ``ranks``: how many had the
-    step. Where ``steps`` tells: ``loss``, of the global batch: the mean over ranks, whose parts are equal, not finite
-    where that of one is not; ``begin_ns``, ``end_ns``: of the first rank to begin and the last one to end;
-    ``forward_end_ns``: when the last rank had done its forward pass, all three on the clock of ``host``, the first
-    rank's, and over the ranks there; ``elapsed_s``: seconds from the start of training to the end of the step, of the
-    latest rank.
+    step. As far as known: ``loss``, of the global batch: the mean over ranks, whose parts are equal; ``begin_ns``,
+    ``end_ns``, ``forward_end_ns``: when the first rank began, the last one ended, and the last one's forward pass did,
+    on the clock of ``host``, the first rank's, over the ranks there; ``elapsed_s``: seconds from the start of training
+    to the end of the step, of the latest rank.
     """
     steps = timed.frame
     needed = ("rank", "step", "start_ns", "data_ms", "forward_ms", "step_ms", "loss")
@@ -65,7 +54,7 @@ def per_iteration(timed: RankSteps) -> Iterations:
 
 
 def _of_launch(rows: dict[str, Any]) -> dict[str, Any]:
-    """The columns that :func:`per_iteration` has more than one row of a launch, and which row that is (``slowest``)."""
+    """The columns that :func:`per_iteration` adds for a launch, and the row of the ``slowest`` rank."""
     order = np.argsort(rows["step"], kind="stable")
     rows = {name: values[order] for name, values in rows.items()}
     begins = np.flatnonzero(np.diff(rows["step"], prepend=-1))
@@ -93,10 +82,8 @@ def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
         ends_ns = begins_ns + np.rint(times * 1e6).astype("int64")
         if "host" in of:
             found["host"] = of["host"][:, 0]
-        found |= {
-            "begin_ns": _on_one_clock(begins_ns, of).min(axis=1),
-            "end_ns": _on_one_clock(ends_ns, of).max(axis=1),
-        }
+        found["begin_ns"] = _on_one_clock(begins_ns, of).min(axis=1)
+        found["end_ns"] = _on_one_clock(ends_ns, of).max(axis=1)
         if "forward_ms" in of:
             forward_ns = begins_ns + (of["data_ms"] + of["forward_ms"]) * 1e6
             found["forward_end_ns"] = _on_one_clock(forward_ns, of).max(axis=1)
@@ -123,10 +110,9 @@ def headline(table: Iterations) -> pd.DataFrame:
 
 
 def outliers(table: Iterations) -> pd.DataFrame:
-    """The headline of the measured steps with a column ``outlier``: far from the other steps of its launch.
+    """The headline of the measured steps with a column ``outlier``; outliers stay in every figure.
 
-    Beyond :data:`FENCE` interquartile ranges below the first or above the third quartile of the launch. A label and no
-    sieve: a step that waited was waited for, and it stays in every figure.
+    Beyond :data:`FENCE` interquartile ranges below the first or above the third quartile of the launch.
     """
     measured = headline(table)
     measured = measured[~measured["warmup"]].reset_index(drop=True)
@@ -140,9 +126,8 @@ def per_launch(table: Iterations) -> LaunchFigures:
     """One row per launch over its measured steps; times are of the headline (ms).
 
     ``launch, scenario, repeat, median_ms, mean_ms, p95_ms, p99_ms, iqr_ms`` (third quartile less the first),
-    ``measured`` (their number); ``outliers``: how many of
-    them :func:`outliers` labels; ``drift``: median of the last third over that of the first, less 1, null with fewer
-    than :data:`DRIFT_STEPS`; ``skew``: median over steps of (max - min) / median over ranks, 0 for one rank;
+    ``measured`` (their number); ``outliers``; ``drift``: median of the last third over that of the first, less 1, null
+    with fewer than :data:`DRIFT_STEPS`; ``skew``: median over steps of (max - min) / median over ranks;
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
     median over steps of the part of the slowest rank's step that it waited for data.
     """
@@ -167,7 +152,6 @@ def per_launch(table: Iterations) -> LaunchFigures:
 
 
 def _drift(measured: pd.DataFrame) -> pd.Series:
-    """``drift`` by launch. ``measured``: the headline, in the order of the steps."""
     launches = measured.groupby("launch")["step_ms"]
     size, place = launches.transform("size"), launches.cumcount()
     enough = size >= DRIFT_STEPS
@@ -201,8 +185,7 @@ def phases(medians: pd.DataFrame) -> pd.DataFrame:
 def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario and phase: ``scenario, phase, low_ms, high_ms``, over the launches of :func:`phases`.
 
-    The 95 % interval (Student's t) of the mean of the launches' medians, on the times themselves, because a phase may
-    take none; null for one launch.
+    95 % intervals (Student's t), on the times themselves because a phase may take none; null for one launch.
     """
     rows = []
     for scenario, mine in medians.groupby("scenario", sort=False):
@@ -213,10 +196,7 @@ def phase_intervals(medians: pd.DataFrame) -> pd.DataFrame:
 
 
 def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
-    """Median of each phase (ms) of the slowest rank's measured steps, a row per launch with its ``scenario``.
-
-    Ordered by scenario and launch.
-    """
+    """Median of each phase (ms) of the slowest rank's measured steps: a row per launch, by scenario and launch."""
     table = iterations.frame
     names = [f"{phase}_ms" for phase in PHASES]
     groups = table.loc[~table["warmup"], ["launch", "scenario", *names]].groupby("launch")
@@ -227,18 +207,15 @@ def phases_by_launch(iterations: Iterations) -> pd.DataFrame:
 def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -> pd.DataFrame:
     """One row per scenario of the run, in its order: the table that a person reads first.
 
-    ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run`` where an interrupted
-    run has none; figures come from the launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than
-    ``ddp``. Unknown figures are null.
+    ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run``; figures come from the
+    launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
 
     Times are geometric means over launches (see the module). ``*_low*`` and ``*_high*`` are the ends of 95 % intervals
-    over launches, null below two of them; those of ``relative_*`` are Welch's on the medians, and null for ``ddp``
-    itself, which is 1 by definition. ``half_width_percent``: half-width of the interval of the step time in percent,
-    the larger side; that of the speed is the same.
+    over launches, null below two of them; those of ``relative_*`` are Welch's on the medians, and null for ``ddp``.
+    ``half_width_percent``: of the interval of the step time, the larger side.
 
-    Peaks are not means: the question is whether the memory suffices, so the largest of the launches counts, and their
-    mean would promise too little. ``peak_*_low_mib`` and ``peak_*_high_mib`` are the interval of the mean peak of a
-    launch, and tell how much it changes from one to the next.
+    A peak is the largest of the launches, because the question is whether the memory suffices; ``peak_*_low_mib`` and
+    ``peak_*_high_mib`` are the interval of the mean peak of a launch.
     """
     work = document.workload
     good = {launch.launch: launch.scenario for launch in document.good}
@@ -249,7 +226,6 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
         launches = mine[mine["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
         median = estimate(launches["median_ms"])
-        sources = {source for text in memory_of["source"] for source in text.split("+")}
         rows.append(
             {
                 "scenario": scenario,
@@ -262,7 +238,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
                 **_relative(base, launches["median_ms"], of_base=scenario == BASE),
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),
-                "memory_source": "+".join(sorted(sources)) or None,
+                "memory_source": joined(memory_of["source"]),
                 **_outcome(document, scenario),
             }
         )
@@ -283,16 +259,14 @@ def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | No
 
 
 def _relative(base: pd.Series, medians: pd.Series, *, of_base: bool) -> dict[str, float | None]:
-    """Speed in parts of that of the base: its time over this one, with Welch's interval."""
     speed = ratio_of(medians, base)
     low, high = (None, None) if of_base else (speed.low, speed.high)
     return {"relative_to_ddp": speed.value, "relative_low": low, "relative_high": high}
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
-    """The largest peak of the launches, and the interval of their mean (none where one is no more than nothing)."""
-    known = of_launches.dropna()
-    mean = estimate(known if (known > 0).all() else ())
+    """The largest peak of the launches, and the interval of their mean."""
+    known, mean = of_launches.dropna(), estimate_positive(of_launches)
     return {
         f"{stem}_mib": float(known.max()) if len(known) else None,
         f"{stem}_low_mib": mean.low,

@@ -1,27 +1,18 @@
 """Is tonight worse than the nights before it? Pure: digests in, a row for each scenario and metric out.
 
-A night is held against the last ten *accepted* nights of its series. Times and peaks of memory have *regressed* where
+A night is compared with the last ten *accepted* nights of its series. Times and peaks of memory have *regressed* where
 the geometric mean over tonight's launches lies beyond the prediction bound of those nights
-(:mod:`bench.history.prediction`) and by more than a threshold (1 %). Before there are ten, tonight's launches are held
-against those of the nights that there are: regressed where the lower confidence bound of their ratio (Welch) is beyond
-a wider threshold (3 %). A verdict on numerics may not be worse than the worst of those nights.
+(:mod:`bench.history.prediction`) and by more than a threshold (1 %). Before there are ten, they have where the lower
+confidence bound of the ratio of launches (Welch) is beyond a wider threshold (3 %). Numerics may not be worse than the
+worst of those nights.
 
-The level (99 %) is that of a metric over all its scenarios (Bonferroni): of a hundred nights like those before them,
-one is called regressed in step time, and at most one in peak memory. Numerics are not left to chance.
-Divided among the metrics too, the level would let the gate catch a slowdown of 3 % on its first night in 82 of 100
-nights, where 85 are wanted, and false alarms are half of what is allowed as it is (``benchmarks/gate_simulation.py``:
-1.1 % of nights; 0.5 to 0.8 % if so divided).
+The level (99 %) is that of a metric over all its scenarios (Bonferroni). Divided among the metrics too, the gate would
+catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/gate_simulation.py``).
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
-Nothing of that is stored: :func:`replay` decides it again from the first night on, so that it follows from the runs,
-the thresholds and what persons accepted, and from nothing else. A scenario that a person accepted although it was worse
-(or better) starts anew: its base is that one night, and grows again.
-
-A figure that was measured in another way (memory as ``rss``, ``nvml_pid``, ``nvml_device_delta``, ...) is another
-figure: it is held against those nights of the base that have it from the same source. Where none has, there is no base
-for it yet, and tonight is the first of one.
-
-Scenario by scenario, because one that fails every night says nothing about the others, whose base would stand still.
+Nothing of that is stored: :func:`replay` decides it again from the first night on. A scenario that a person accepted
+although it was worse (or better) starts anew: its base is that one night, and grows again. So does a figure that was
+measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with the same source are its base.
 """
 
 import math
@@ -34,21 +25,17 @@ import numpy as np
 from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED
 from bench.analyse.intervals import ratio_of
-from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF
+from bench.analyse.parity import PARITIES
 from bench.core import errors
 from bench.history.prediction import margins
 
 STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
 
 METRICS = {STEP_TIME: "step_ms", MEMORY: "peak_total_mib"}
-"""The figure of a launch in a digest that is held against others, by metric. Lower is better."""
+"""The figure of a launch in a digest, by metric. Lower is better."""
 
 POOLED = (STEP_TIME,)
-"""Metrics whose scatter has one cause in all scenarios. That of memory is often nothing at all, and then suddenly a
-block of the allocator: there is nothing to pool, and the threshold is what guards it."""
-
-PARITIES = (SAME, WITHIN_HALF, DIVERGED, NOT_FINITE)
-"""From the best to the worst."""
+"""Metrics that scatter alike in all scenarios. Memory does not: often by nothing, then by a block of the allocator."""
 
 OK, BETTER, REGRESSED = "ok", "better", "regressed"
 NEW, TOO_FEW, UNCERTAIN = "new", "too few launches", "uncertain"
@@ -59,7 +46,7 @@ ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
 UNDECIDED = (NEW, TOO_FEW, UNCERTAIN)
 ABSENT = (MISSING, NOT_COMPARABLE)
 PASSES = (OK, BETTER, NEW)
-"""Verdicts of a scenario that joins its base. The first night of a scenario does: there is no other beginning."""
+"""Verdicts of a scenario that joins its base."""
 
 EXIT_CODES = {
     OK: errors.OK,
@@ -72,8 +59,7 @@ EXIT_CODES = {
 NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "no verdict on numerics in this run"
 NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
 
-FEWEST_NIGHTS = 3
-"""That a prediction bound can be asked to rest on."""
+FEWEST_NIGHTS = 3  # for a prediction bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +74,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A metric of a scenario in one night: mean and variance of the logarithms over launches, and these.
+    """A metric of a scenario in one night: mean and variance of the logarithms over ``launches``.
 
     ``source``: how it was measured, None where there is one way, or it is unknown.
     """
@@ -101,7 +87,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A scenario in one night. ``why``: why it has no figures to go by, None where it has."""
+    """A scenario in one night. ``why``: why its figures are not usable, None if they are."""
 
     night: str
     what_ran: str
@@ -117,14 +103,12 @@ class Judged:
     """A metric of a scenario tonight.
 
     ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
-    which the verdict is ``regressed``; of a base of fewer nights than wanted it holds for launches that scatter like
-    these. ``nights``: the runs that the base consists of. ``why``: what there is to say besides. ``status``: that of
-    the launches of a scenario which has no figures to go by: ``ok`` where these are invalid. What is unknown is None.
+    which the verdict is ``regressed``. ``nights``: the runs of the base. ``status``: of the launches of a scenario
+    without usable figures: ``ok`` where these are invalid. What is unknown is None.
 
-    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (there is no base, or
-    none that was measured in this way), ``too few launches`` or ``uncertain`` (slower than the threshold, and that may
-    be chance); ``missing`` (no figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here,
-    and never did).
+    ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (no base, or none
+    measured in this way), ``too few launches`` or ``uncertain`` (over the threshold, possibly noise); ``missing`` (no
+    figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
     """
 
     scenario: str
@@ -142,12 +126,12 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the gate says of a run, and on what grounds.
+    """What the gate says of a run.
 
-    ``rows``: a verdict for each scenario and metric. ``against``: what they are held against, in words; ``folder``: of
-    the history, None where it is a single run. ``obstacles``: why nothing there is of the same work, empty where
-    something is. ``accepted``: why a person accepted this run, None where nobody did. ``warnings``: sentences.
-    ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
+    ``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words; ``folder``: of
+    the history, None for a single run. ``obstacles``: why nothing there is of the same work. ``accepted``: why a person
+    accepted this run. ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies
+    in ``folder``.
     """
 
     run: str
@@ -163,11 +147,8 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """``accepted`` by a person, else the gravest: ``regressed``, ``missing``, ``inconclusive``, ``ok``.
-
-        A regression that is there is told before a scenario that is not: the former is known, whatever the latter
-        would have said. ``missing`` stands for what cannot be compared, too.
-        """
+        """``accepted`` by a person, else the gravest: ``regressed``, ``missing`` (or not comparable),
+        ``inconclusive``, ``ok``."""
         if self.accepted is not None:
             return ACCEPTED
         said = {row.verdict for row in self.rows}
@@ -179,17 +160,16 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0, 10, 11 or 12, as in :mod:`bench.core.errors`."""
         return EXIT_CODES[self.verdict]
 
     @property
     def nights(self) -> list[str]:
-        """The runs that anything was held against, oldest first where their names tell."""
+        """The runs of all bases, by name."""
         return sorted({night for row in self.rows for night in row.nights})
 
 
 def unlike(rows: Iterable[Judged], why: str) -> list[Judged]:
-    """Rows of a run that was held against nothing, since what there is is not of the same work."""
+    """Rows of a run for which nothing there is of the same work."""
     return [replace(row, verdict=NOT_COMPARABLE, why=why) if row.verdict == NEW else row for row in rows]
 
 
@@ -232,7 +212,7 @@ def replay(
     accepted: Iterable[str] = (),
     only: Sequence[str] | None = None,
 ) -> Base:
-    """The base that these nights of one series leave behind, given in the order of time with their names.
+    """The base that these named nights of one series leave behind, in the order of time.
 
     ``accepted``: the names of those that a person accepted.
     """
@@ -279,17 +259,15 @@ def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judge
 
 
 def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
-    """The rows of a scenario that cannot be held against its base as a whole; none where it can."""
-    metrics = _metrics(nights[-1]) if nights else [STEP_TIME]
+    """The rows of a scenario that cannot be compared with its base as a whole; none where it can."""
     names = tuple(one.night for one in nights)
-    if tonight is None:
+    if tonight is None or tonight.why is not None:
+        why, status = (tonight.why, tonight.status) if tonight else (NOT_THERE, None)
+        verdict = NOT_RUN if status == "unsupported" and not nights else MISSING
         return [
-            Judged(scenario=name, metric=metric, verdict=MISSING, nights=names, why=NOT_THERE) for metric in metrics
+            Judged(scenario=name, metric=metric, verdict=verdict, nights=names, why=why, status=status)
+            for metric in (_metrics(nights[-1]) if nights else [STEP_TIME])
         ]
-    if tonight.why is not None:
-        verdict = NOT_RUN if tonight.status == "unsupported" and not nights else MISSING
-        about: dict[str, Any] = {"nights": names, "why": tonight.why, "status": tonight.status}
-        return [Judged(scenario=name, metric=metric, verdict=verdict, **about) for metric in metrics]
     if not nights:
         return [
             Judged(
@@ -311,21 +289,11 @@ def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured])
         why = f"another world size: {sizes[0]}; the base is of {sizes[1]}"
     if why is None:
         return []
-    return [
-        Judged(
-            scenario=name,
-            metric=metric,
-            verdict=NOT_COMPARABLE,
-            tonight=_shown(tonight, metric),
-            nights=names,
-            why=why,
-        )
-        for metric in _metrics(tonight)
-    ]
+    about: dict[str, Any] = {"scenario": name, "verdict": NOT_COMPARABLE, "nights": names, "why": why}
+    return [Judged(metric=metric, tonight=_shown(tonight, metric), **about) for metric in _metrics(tonight)]
 
 
 def _metrics(one: Measured) -> list[str]:
-    """The metrics that a scenario has a figure or a verdict of."""
     return [*one.figures, *([PARITY] if one.parity is not None else [])]
 
 
@@ -388,7 +356,6 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
 
 
 def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Judged]:
-    """Against the prediction bounds of as many nights as are wanted."""
     if not pairs:
         return []
     nights = np.array([[one.mean for one in pair.before] for pair in pairs])
@@ -403,10 +370,7 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
 
 
 def _of_fewer_launches(pair: _Pair) -> float:
-    """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches.
-
-    That of a launch within its night is known from all of the nights together.
-    """
+    """The variance that tonight's mean has beyond that of a night of its base, if it is over fewer launches."""
     usual = sum([1.0 / len(one.launches) for one in pair.before]) / len(pair.before)
     fewer = 1.0 / len(pair.tonight.launches) - usual
     if fewer <= 0.0:
@@ -419,8 +383,7 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ju
     """Against the launches of the few nights that there are."""
     launches = [value for one in pair.before for value in one.launches]
     if len(launches) < LAUNCHES_WANTED:
-        few = f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}"
-        return _row(metric, TOO_FEW, pair, why=few)
+        return _row(metric, TOO_FEW, pair, why=f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}")
     ratio = ratio_of(launches, pair.tonight.launches, confidence=1.0 - 2.0 * error)
     assert ratio.value is not None and ratio.low is not None and ratio.high is not None  # there are launches enough
     difference = math.log(ratio.value)
@@ -462,13 +425,17 @@ def _row(
 def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
     """Whether it trains the same model as well as it did; no row where that was never known."""
     known = [(one.night, one.parity) for one in nights if one.parity is not None]
-    before = tuple(night for night, _ in known)
-    if not known:
-        if tonight.parity is None:
-            return []
-        return [Judged(scenario=name, metric=PARITY, verdict=NEW, tonight=tonight.parity, why=NO_BASE_VERDICT)]
-    worst = max((parity for _, parity in known), key=PARITIES.index)
+    worst = max((parity for _, parity in known), key=PARITIES.index, default=None)
+    mine = Judged(
+        scenario=name,
+        metric=PARITY,
+        verdict=OK,
+        tonight=tonight.parity,
+        base=worst,
+        nights=tuple(night for night, _ in known),
+    )
+    if worst is None:
+        return [] if tonight.parity is None else [replace(mine, verdict=NEW, why=NO_BASE_VERDICT)]
     if tonight.parity is None:
-        return [Judged(scenario=name, metric=PARITY, verdict=MISSING, base=worst, nights=before, why=NO_VERDICT)]
-    verdict = REGRESSED if PARITIES.index(tonight.parity) > PARITIES.index(worst) else OK
-    return [Judged(scenario=name, metric=PARITY, verdict=verdict, tonight=tonight.parity, base=worst, nights=before)]
+        return [replace(mine, verdict=MISSING, why=NO_VERDICT)]
+    return [replace(mine, verdict=REGRESSED) if PARITIES.index(tonight.parity) > PARITIES.index(worst) else mine]

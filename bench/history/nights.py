@@ -2,16 +2,15 @@
 
     found = read("results")            # thousands of runs in seconds
     for night in found.nights: ...     # .digest as bench.analyse.digest makes it
-    for run in found.left_out: ...     # .why, to be told and not passed over
 
 Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests`). Where a decision rests on a run,
-:func:`verify` it too: the gate does so with the nights that it holds tonight against.
+:func:`verify` it too.
 """
 
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,7 @@ from bench.runs.writer import as_text
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
 
-ACCEPTED = "accepted"
-"""The folder in a history that holds what was accepted, a file a run."""
-
+ACCEPTED = "accepted"  # the folder in a history with a file per accepted run
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 
@@ -41,12 +38,11 @@ class Night:
 
     @property
     def id(self) -> str:
-        """The folder's name."""
         return os.path.basename(self.path)
 
     @property
     def when(self) -> tuple[str, str]:
-        """What nights are sorted by: the start, and the name where two started in the same second."""
+        """The start, and the name where two started in the same second."""
         return self.digest["utc"] or "", self.id
 
 
@@ -79,18 +75,18 @@ class Nights:
 
 
 def read(folder: str, option: str = "--history") -> Nights:
-    """Every run of a folder, verified as far as its digest goes. Runs of any kind: nothing is compared here.
+    """Every run of a folder, verified as far as its digest goes.
 
-    A run without a digest (made before there were any) is read whole and gets one, slowly. Left out are runs that are
-    incomplete, lack a file or have a digest that was damaged or changed since it was sealed, those that looked for a
-    batch and measured nothing, copies of another one under another name, and folders that are named like a run and hold
-    none. Raises :class:`RequestError` in the name of ``option`` where the folder is not there or is a run itself.
+    A run without a digest is read whole and gets one, slowly. Left out are runs that are incomplete, damaged or
+    changed, or have measured nothing; copies; and folders that are named like a run and hold none. Raises
+    :class:`RequestError` in the name of ``option`` if the folder is missing or is a run itself.
     """
     folder = _history(folder, option)
     nights: list[Night] = []
     left_out: list[LeftOut] = []
     try:
-        folders, accepting = list(_run_folders(folder)), list(_acceptance_files(os.path.join(folder, ACCEPTED)))
+        folders = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and may_be_run(entry.path))
+        accepting = sorted(_acceptance_files(os.path.join(folder, ACCEPTED)))
     except OSError as error:
         raise unreadable(option, folder, error) from error
     for path in folders:
@@ -123,18 +119,13 @@ def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
 
 
 def read_one(path: str, option: str = "RUN") -> Night:
-    """A run by itself, every file of it verified; :class:`RequestError` as :func:`bench.runs.reader.verified`."""
-    _whole(path, option)
+    """A run by itself, every file of it verified."""
+    verify(path, option)
     return Night(path=os.path.abspath(path), digest=digest_of(path))
 
 
-def verify(night: Night) -> None:
-    """Verify all of a run: run.json by its own seal, and every file. Raises as :func:`bench.runs.reader.read`."""
-    _whole(night.path)
-
-
-def _whole(path: str, option: str = "RUN") -> None:
-    """Refuse a run that is not finished and sound: a part of it passes no gate and is no base."""
+def verify(path: str, option: str = "RUN") -> None:
+    """Verify every file of a run, which must be complete: a part passes no gate and is no base."""
     finish = f"finish it with 'python -m bench run --resume {path}', or give another one"
     verified(path, allow_incomplete=False, remedy=finish, option=option)
 
@@ -142,12 +133,11 @@ def _whole(path: str, option: str = "RUN") -> None:
 def accept(folder: str, path: str, reason: str, utc: str) -> str:
     """Record that a person accepted the run at ``path`` in the history ``folder``; returns the file.
 
-    It holds for the run as it is: one that is resumed or changed afterwards is no longer the one that was accepted.
-    Replaces what was said of the run before. Raises :class:`RequestError` where the run is not sound, or the history
-    cannot be written.
+    It holds for the run as it is, not after a resume or a change, and replaces an earlier one. Raises
+    :class:`RequestError` if the run is not sound or the history cannot be written.
     """
     folder = _history(folder, "--history")
-    _whole(path)
+    verify(path)
     name = os.path.basename(os.path.abspath(path))
     said = {"run": name, "reason": reason, "utc": utc, "sha256": sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
@@ -161,7 +151,7 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
 
 
 def may_be_run(path: str) -> bool:
-    """Whether a folder holds a run, or is named as if it did: other folders, such as ``accepted``, stand among them."""
+    """Whether a folder holds a run, or is named as if it did."""
     named_so = RUN_ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
     return named_so or os.path.isfile(os.path.join(path, "run.json"))
 
@@ -174,25 +164,15 @@ def _history(folder: str, option: str) -> str:
     return os.path.abspath(folder)
 
 
-def _run_folders(folder: str) -> Iterator[str]:
-    """The folders in it that hold a run, or are named as if they did."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir() and may_be_run(entry.path):
-            yield entry.path
-
-
 def digest_of(path: str) -> dict[str, Any]:
-    """The digest of a finished run as it was sealed, else made again of all that is sealed: of any schema version."""
+    """The digest of a finished run of any schema version as it was sealed, else made again."""
     from bench.analyse.digest import of_run
 
     return stored(path) or of_run(_measured(path, allow_incomplete=False))
 
 
 def with_findings(path: str, *, allow_incomplete: bool = False) -> dict[str, Any]:
-    """The digest of a run that is verified whole, and its ``findings``.
-
-    Raises :class:`RequestError` that names the run where it is damaged, incomplete, or has measured nothing.
-    """
+    """The digest of a run that is verified whole, and its ``findings``."""
     from bench.analyse.digest import of_run
 
     document = verified(path, allow_incomplete=allow_incomplete)
@@ -213,7 +193,7 @@ def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
 
 
 def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptance], list[LeftOut]]:
-    """What was accepted and is still there as it was, and what is said of runs that are not."""
+    """What was accepted and is unchanged, by run, and why the others do not count."""
     accepted, stale = {}, []
     for path in files:
         try:
@@ -235,7 +215,6 @@ def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptanc
     return accepted, stale
 
 
-def _acceptance_files(folder: str) -> Iterable[str]:
-    if not os.path.isdir(folder):
-        return ()
-    return sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".json") and entry.is_file())
+def _acceptance_files(folder: str) -> list[str]:
+    entries = os.scandir(folder) if os.path.isdir(folder) else ()
+    return [entry.path for entry in entries if entry.name.endswith(".json") and entry.is_file()]

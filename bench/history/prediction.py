@@ -1,15 +1,10 @@
 """Between which bounds does one more night lie, if it is as the nights before it?
 
-A prediction bound is no confidence bound: it holds one more value, so it has the scatter of that value in it, and not
-only what is unknown about the mean: t · s · √(1 + 1/n) (Hahn and Meeker 1991, section 4.2). Ten nights tell s badly:
-with nine degrees of freedom, and a level high enough for ten scenarios, t is 4.3 where 3.1 would do if s were known,
-and a slowdown of 3 % goes unseen every second time. But the scenarios of a night are measured by the same machine in
-the same way, and their scatters resemble each other. So each is *moderated*: shrunk towards what all have in common,
-the more the more alike they are, which is itself estimated from them (Smyth 2004, Statistical Applications in Genetics
-and Molecular Biology 3(1), article 3: an F distribution fitted to the variances). Where scenarios scatter differently
-little is borrowed, and each stands almost for itself.
-
-``benchmarks/gate_simulation.py`` shows what that is worth.
+The prediction bound of one more value is t · s · √(1 + 1/n) above the mean (Hahn and Meeker 1991, section 4.2). Ten
+nights tell s badly: a slowdown of 3 % goes unseen every second time. But the scenarios of a night are measured by the
+same machine in the same way, so each variance is *moderated*: shrunk towards what all have in common, the more the more
+alike they are (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3(1), article 3: an F
+distribution fitted to the variances). ``benchmarks/gate_simulation.py`` shows what that is worth.
 """
 
 import numpy as np
@@ -18,18 +13,14 @@ from scipy import special
 
 Array = NDArray[np.float64]
 
-FEWEST_POOLED = 3
-"""Variances from which on it can be told how alike they are."""
-
-FLOOR = 1e-5
-"""Of the median variance: below it a variance is taken for this, since one of 0 has no logarithm."""
+FEWEST_POOLED = 3  # variances; of fewer it cannot be told how alike they are
+FLOOR = 1e-5  # of the median variance: the least that one counts as, since 0 has no logarithm
 
 
 def moderated(variances: Array, degrees: int) -> tuple[Array, Array]:
     """Variances shrunk towards each other along the last axis, and the degrees of freedom that they then have.
 
-    ``variances``: shape (..., scenarios), each of ``degrees`` degrees of freedom. Fewer than :data:`FEWEST_POOLED`, and
-    those most of which are 0, stay as they are. The degrees are never more than all of them have together.
+    ``variances``: shape (..., scenarios), each of ``degrees`` degrees of freedom. Those most of which are 0 stay.
     """
     scenarios = variances.shape[-1]
     plain = variances, np.full(variances.shape, float(degrees))
@@ -55,9 +46,8 @@ def moderated(variances: Array, degrees: int) -> tuple[Array, Array]:
 def margins(nights: Array, error: float, pooled: bool, extra: Array | float = 0.0) -> Array:
     """How far above the mean of its nights one more night may lie, for each scenario: shape (..., scenarios).
 
-    ``nights``: logarithms, shape (..., scenarios, nights), at least two nights. ``error``: how often a night that is
-    like them may lie above, one-sided, each scenario by itself. ``pooled``: whether scatters are moderated. ``extra``:
-    variance that this night has beyond that of the others, because it has fewer launches.
+    ``nights``: logarithms, shape (..., scenarios, nights), at least two nights. ``error``: one-sided, of each scenario.
+    ``pooled``: whether scatters are moderated. ``extra``: variance of this night beyond that of the others.
     """
     count = nights.shape[-1]
     variances = np.var(nights, axis=-1, ddof=1)
@@ -69,10 +59,7 @@ def margins(nights: Array, error: float, pooled: bool, extra: Array | float = 0.
 
 
 def _inverse_trigamma(values: Array) -> Array:
-    """Where the trigamma function has these (positive) values: Newton's method on its inverse, which is almost linear.
-
-    The start is below every solution, from where the steps rise towards it (Smyth 2004, appendix).
-    """
+    """Where the trigamma function has these (positive) values, by Newton's method (Smyth 2004, appendix)."""
     found = 0.5 + 1.0 / values
     for _ in range(50):
         trigamma = special.polygamma(1, found)

@@ -1,22 +1,18 @@
 """On which night did a figure change its level, and stay there?
 
-A night's figure scatters, a bad night comes and goes, and a change of the code, the driver or the machine moves all
-that follow. Only the last is a shift. They are looked for on logarithms, since figures differ by factors:
+All on logarithms, since figures differ by factors:
 
-1. A night more than :data:`OUTLIER_AT` deviations from the median of its five nearest (Hampel 1974) is an outlier: it
-   is named, and has no part in any level. One or two such nights in a row never make two shifts.
-2. The noise is read off the differences of successive nights, of which shifts touch few.
-3. Seeded binary segmentation (Kovacs, Buhlmann, Li and Munk 2023): within each of O(n) intervals of all lengths, laid
-   out beforehand, the split that changes the mean most. O(n log n), whatever the figures are. Of the intervals whose
-   split is beyond :data:`THRESHOLD` x sqrt(2 log n) noises the narrowest is taken first (narrowest over threshold,
-   Baranowski, Chen and Fryzlewicz 2019), because a narrow one holds a single shift; each night is then chosen again
-   between its neighbours. Where what is left resembles the night before it, because nights wander, the means of many
-   nights scatter by more than their number lets expect, and it is done once more with that much noise.
-4. What is left must matter and be beyond chance: at least :data:`AT_LEAST` between the two levels, and p of at most
-   :data:`SIGNIFICANCE` in Student's t test over their nights. The weakest that fails is taken away, and its two levels
-   are one, until none does.
+1. A night more than :data:`OUTLIER_AT` deviations from the median of its five nearest (Hampel 1974) is an outlier and
+   has no part in any level. One or two such nights in a row never make two shifts.
+2. The noise comes from the differences of successive nights, of which shifts touch few.
+3. Seeded binary segmentation (Kovacs, Buhlmann, Li and Munk 2023) finds, in each of O(n) intervals of all lengths, the
+   split that changes the mean most. Of those beyond :data:`THRESHOLD` x sqrt(2 log n) noises the narrowest interval
+   comes first (Baranowski, Chen and Fryzlewicz 2019), because it holds a single shift; each cut is then placed again
+   between its neighbours. Where the rests are correlated it is done once more, with as much more noise.
+4. A shift must be at least :data:`AT_LEAST`, with p of at most :data:`SIGNIFICANCE` in Student's t test over the nights
+   of its two levels. The weakest that fails is removed and its two levels become one, until none fails.
 
-``tests/unit/test_shifts.py`` holds how often this is wrong on nights whose truth is known.
+``tests/unit/test_shifts.py`` shows how often this is wrong on made-up nights.
 """
 
 import math
@@ -33,39 +29,19 @@ from bench.analyse.intervals import CONFIDENCE, t_quantile, t_tail
 
 Array = NDArray[np.float64]
 
-MIN_NIGHTS = 3
-"""Nights that a level lasts at least. What is shorter is an outlier, or not yet a level."""
-
-NEIGHBOURS = 2
-"""Nights at either side of one that its outlyingness is judged by."""
-
-OUTLIER_AT = 4.0
-"""Deviations from the median of its neighbours that make a night an outlier."""
-
-THRESHOLD = 1.3
-"""In sqrt(2 log n) deviations, the largest that n nights of pure noise reach; the factor leaves room above that."""
-
-AT_LEAST = 0.01
-"""A shift by less is of no consequence: the gate's bound too."""
-
-SIGNIFICANCE = 0.001
-"""Of the t test between two levels. Strict, because the night between them was chosen for being the best."""
-
-DECAY = math.sqrt(0.5)
-"""The length of the seeded intervals over that of the next longer ones."""
-
-LEAST_NOISE = 5e-4
-"""Figures that repeat exactly, as those of memory do, still get this much noise: less would make dust a shift."""
-
-MOST_CORRELATED = 0.8
-"""A stronger correlation of successive nights is not believed: too little would be left to find anything with."""
-
-UNSURE = 1.5
-"""A correlation of n nights below this over sqrt(n) is taken for none: chance brings forth as much."""
-
+MIN_NIGHTS = 3  # of a level; what is shorter is an outlier, or not yet a level
+NEIGHBOURS = 2  # nights at either side that a night's outlyingness is judged by
+OUTLIER_AT = 4.0  # deviations from the median of the neighbours
+THRESHOLD = 1.3  # times sqrt(2 log n) deviations, the most that n nights of pure noise reach
+AT_LEAST = 0.01  # a smaller shift does not matter: the gate's bound too
+SIGNIFICANCE = 0.001  # strict, because the cut was chosen for being the best
+DECAY = math.sqrt(0.5)  # the length of seeded intervals over that of the next longer ones
+LEAST_NOISE = 5e-4  # of values that repeat exactly, as peaks of memory do
+MOST_CORRELATED = 0.8  # beyond it too little would be left to find anything with
+UNSURE = 1.5  # a correlation of n nights below this over sqrt(n) may be chance
 TAKEN_BY_A_LEVEL = 3.0
-"""By what part of 1 / n each level that is fitted lowers the correlation of what is left: its mean by one (Marriott and
-Pope 1954), and more because its ends were sought. Found by simulation."""
+"""By what part of 1 / n each fitted level lowers the correlation of the rests: its mean by one (Marriott and Pope
+1954), and more because its ends were sought. Found by simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +49,7 @@ class Shift:
     """A change of level between two nights, by their place in the series: ``before`` is the last of the old level.
 
     ``ratio``: the new level over the old one, with its 95 % interval (Student's t) and ``p``. ``n_before``,
-    ``n_after``: the nights that each level is known from, outliers apart. The interval is on the safe side, since a
-    level that scatters more than the others has a scatter of its own; that makes up for the night being chosen on the
-    same figures.
+    ``n_after``: the nights of each level, outliers apart.
     """
 
     before: int
@@ -101,8 +75,7 @@ class Level:
 class Levels:
     """A series taken apart. ``noise``: standard deviation of the logarithm of a night; None for fewer than three.
 
-    ``correlation``: of a night with the one before, from 0. ``outliers``: nights by their place. The levels cover every
-    known night; there is one more of them than of shifts.
+    ``correlation``: of a night with the one before, from 0. ``outliers``: nights by their place.
     """
 
     shifts: tuple[Shift, ...]
@@ -115,17 +88,14 @@ class Levels:
 def levels(series: Sequence[float | None]) -> Levels:
     """Take a series of nights apart: one figure per night, the oldest first, in any unit.
 
-    What has no logarithm (None, NaN, zero and less) is unknown and left out; places count them nevertheless. With fewer
-    than two times :data:`MIN_NIGHTS` known nights no shift is looked for.
+    What has no logarithm (None, NaN, zero and less) is unknown and left out, but counts in the places.
     """
     given = np.array([math.nan if value is None else value for value in series], dtype="float64")
     places = np.flatnonzero(np.isfinite(given) & (given > 0.0))
     logs = np.log(given[places])
-    if len(logs) == 0:
-        return Levels(shifts=(), levels=(), outliers=(), noise=None, correlation=0.0)
     if len(logs) < 3:
-        whole = _level(logs, places, np.zeros(len(logs), dtype=bool), 0, len(logs))
-        return Levels(shifts=(), levels=(whole,), outliers=(), noise=None, correlation=0.0)
+        whole = [_level(logs, places, np.zeros(len(logs), dtype=bool), 0, len(logs))] if len(logs) else []
+        return Levels(shifts=(), levels=tuple(whole), outliers=(), noise=None, correlation=0.0)
     middle = _local_median(logs)
     outlying = np.abs(logs - middle) > OUTLIER_AT * _noise(logs)
     calm = np.where(outlying, middle, logs)
@@ -149,9 +119,7 @@ def _local_median(logs: Array) -> Array:
     """Of each night and its :data:`NEIGHBOURS` on both sides; at the ends of as many nights, the nearest ones."""
     width = min(2 * NEIGHBOURS + 1, len(logs))
     medians = np.median(sliding_window_view(logs, width), axis=1)
-    first = np.clip(np.arange(len(logs)) - NEIGHBOURS, 0, len(logs) - width)
-    chosen: Array = medians[first]
-    return chosen
+    return np.asarray(medians[np.clip(np.arange(len(logs)) - NEIGHBOURS, 0, len(logs) - width)])
 
 
 def _noise(logs: Array) -> float:
@@ -171,10 +139,7 @@ def _left(logs: Array, cuts: list[int]) -> tuple[float, float]:
 
 
 def _scale(differences: Array) -> float:
-    """The standard deviation of differences about 0 of which some are shifts.
-
-    Of those within three times what their absolute median promises (0.6745 deviations): few shifts are.
-    """
+    """The standard deviation about 0 of differences, of those within three times what their median promises."""
     sizes = np.abs(differences)
     rough = float(np.median(sizes)) / 0.6745
     return float(np.sqrt(np.mean(sizes[sizes <= 3.0 * rough] ** 2)))
@@ -200,8 +165,7 @@ def seeds(nights: int) -> tuple[tuple[int, NDArray[np.int64]], ...]:
 def _splits(sums: Array, starts: NDArray[np.int64], length: int) -> tuple[Array, NDArray[np.int64]]:
     """The best split of each interval of this length: how much it changes the mean, and where the new mean begins.
 
-    ``sums``: cumulative, from 0. The change is in deviations of one night: sqrt(a b / (a + b)) (mean of the b after -
-    mean of the a before), of which the largest over a is chosen.
+    ``sums``: cumulative, from 0. The change: sqrt(a b / (a + b)) |mean of the b after - mean of the a before|.
     """
     before = np.arange(MIN_NIGHTS, length - MIN_NIGHTS + 1)
     after = length - before
@@ -265,8 +229,7 @@ class _Test:
 def _tests(logs: Array, outlying: NDArray[np.bool_], cuts: list[int], correlation: float) -> list[_Test]:
     """Student's t at each cut between the nights of the two levels; correlated nights count for fewer of them.
 
-    A level of three nights says little about its own scatter, and so the one about all levels is taken, with all of
-    their degrees of freedom; for a level that scatters more than that, its own.
+    With the scatter about all levels and its degrees of freedom; a level that scatters more has its own.
     """
     edges = [0, *cuts, len(logs)]
     sides = [logs[low:high][~outlying[low:high]] for low, high in pairwise(edges)]

@@ -1,11 +1,11 @@
 """What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
 
-Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights are of one track where their figures can
-be set against each other (:func:`bench.analyse.comparable.key`); within it a trend is of one scenario and of what
-really ran under its name, because apex and the native implementation are two things.
+Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights of one track are comparable
+(:func:`bench.analyse.comparable.key`); a trend is of one scenario and of what really ran under its name.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,24 +17,16 @@ from bench.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
 
 METRICS = ("step_ms", "peak_total_mib", "energy_per_1000_j")
-"""The figures that are followed, of those in a digest; lower is better of all. Throughput is the step time again."""
+"""The figures of a digest that are followed; lower is better. Throughput is the step time again."""
 
 GATED = {digest: metric for metric, digest in gate.METRICS.items()}
-"""The gate's names of those figures that it looks at."""
-
-RECENT = 10
-"""Nights that the latest one is held against, and that stand for the beginning and the end of a trend."""
-
+RECENT = 10  # nights that the latest one is compared with, and that stand for the two ends of a trend
 COMMIT_LETTERS = 10
-"""Of a git commit, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """A run as a point in time. ``commit``: of bench and its scenarios, None where unknown. ``accepted``: why, or None.
-
-    ``dirty``: there were changes that no commit holds.
-    """
+    """A run as a point in time. ``dirty``: it had uncommitted changes. ``accepted``: why, or None."""
 
     run: str
     utc: str
@@ -50,15 +42,12 @@ class Night:
 
     @property
     def code(self) -> str:
-        """The commit in a few letters, with what it does not hold."""
         commit = self.commit[:COMMIT_LETTERS] if self.commit else "unknown"
         return f"{commit} (dirty)" if self.dirty else commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A shift in a trend."""
-
     scenario: str
     what_ran: str
     metric: str
@@ -67,11 +56,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """All that shifted between the same two nights, and what is known of why.
+    """All that shifted between the same two nights.
 
-    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each; that a
-    figure that shifted was measured in another way is one, and the first. Where none did, those that changed one night
-    earlier or later, which noise may have moved the shift away from.
+    ``commits``: what may have changed in the code. ``differs``: other conditions that changed, one line each, the way
+    of measuring first; if none did, those that changed one night earlier or later.
     """
 
     before: Night
@@ -83,10 +71,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """One figure of one scenario over the nights of its track: None on nights that have none to go by.
+    """One figure of one scenario over the nights of its track, None where unknown.
 
     ``sources``: how it was measured each night, None where there is one way, or it is unknown. ``regressed``: the
-    nights that the gate stops for this figure, by their place, accepted by a person or not.
+    nights that the gate stops for this figure, by place, accepted by a person or not.
     """
 
     scenario: str
@@ -104,22 +92,18 @@ class Trend:
 
     @property
     def latest(self) -> float | None:
-        """The figure of the last night that has one."""
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
     def over_all(self) -> float | None:
-        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves.
-
-        Of nights that were measured as the last one was.
-        """
+        """The median of the last ten nights over that of the first ten; of fewer than twenty nights, of the halves."""
         known = self._figures()
         ends = min(RECENT, len(known) // 2)
         return median(known[-ends:]) / median(known[:ends]) if ends else None
 
     @property
     def over_recent(self) -> float | None:
-        """The last night over the median of the (up to) ten before it that were measured as it was."""
+        """The last night over the median of the (up to) ten before it."""
         *before, last = self._figures() or [math.nan]
         return last / median(before[-RECENT:]) if before else None
 
@@ -136,11 +120,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """Nights that can be set against each other, the oldest first, with their trends and the shifts in them, the
-    latest first.
+    """Comparable nights, the oldest first, with their trends and the shifts in them, the latest first.
 
-    ``work``, ``place``: what is trained, and on what, in a few words. ``unusable``: for each scenario and reason, how
-    many nights have no figure for it.
+    ``work``, ``place``: what is trained, and on what. ``unusable``: nights without figures, by scenario and reason.
     """
 
     work: str
@@ -164,8 +146,8 @@ def tracks(
 ) -> list[Track]:
     """The tracks of digests in the order of time, the one with the latest night first.
 
-    ``scenarios``: of these alone (none: of all). ``accepted``: the reasons for which runs were accepted, by run.
-    ``rule``: the gate's, by which nights regressed; None: they are not looked for.
+    ``scenarios``: of these alone (none: of all). ``accepted``: why runs were accepted, by run. ``rule``: the gate's, by
+    which nights regressed; None: they are not looked for.
     """
     grouped: dict[Any, list[Digest]] = {}
     for digest in digests:
@@ -184,27 +166,19 @@ def _track(
     digests: list[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule | None
 ) -> Track:
     nights = tuple(_night(digest, accepted) for digest in digests)
-    values: dict[str, dict[tuple[str, str], dict[int, tuple[float | None, str | None]]]] = {
-        metric: {} for metric in METRICS
-    }
-    without: dict[tuple[str, str], int] = {}
+    usable: dict[tuple[str, str], list[dict[str, Any] | None]] = {}
+    without: Counter[tuple[str, str]] = Counter()
     for place, digest in enumerate(digests):
         for row in digest["scenarios"]:
             if scenarios and row["scenario"] not in scenarios:
                 continue
             why = unusable(row)
-            if why is not None:
-                without[row["scenario"], why] = without.get((row["scenario"], why), 0) + 1
-                continue
-            for metric in METRICS:
-                mine = values[metric].setdefault((row["scenario"], row["what_ran"]), {})
-                mine[place] = _figure(row["launches"], metric), source_of(row, metric)
+            if why is None:
+                usable.setdefault((row["scenario"], row["what_ran"]), [None] * len(digests))[place] = row
+            else:
+                without[row["scenario"], why] += 1
     stopped = _stopped(digests, scenarios, accepted, rule) if rule else {}
-    trends = tuple(
-        _trend(scenario, what_ran, metric, [mine.get(place, (None, None)) for place in range(len(digests))], stopped)
-        for metric, by_scenario in values.items()
-        for (scenario, what_ran), mine in by_scenario.items()
-    )
+    trends = tuple(_trend(*ran, metric, rows, stopped) for metric in METRICS for ran, rows in usable.items())
     return Track(
         work=_work(digests[-1]),
         place=_place(digests[-1]),
@@ -228,10 +202,7 @@ def _night(digest: Digest, accepted: Mapping[str, str]) -> Night:
 
 
 def _figure(launches: Sequence[dict[str, Any]], metric: str) -> float | None:
-    """The geometric mean over the launches of a night; None where none tells, or one is no more than nothing.
-
-    As :func:`bench.analyse.intervals.geometric_mean`, and without arrays, of which a history would make a million.
-    """
+    """The geometric mean over launches, without arrays, of which a history would make a million; None if unknown."""
     known = [launch[metric] for launch in launches if launch.get(metric) is not None]
     if not known or min(known) <= 0.0:
         return None
@@ -243,16 +214,16 @@ def _trend(
     scenario: str,
     what_ran: str,
     metric: str,
-    nights: list[tuple[float | None, str | None]],
+    rows: Sequence[dict[str, Any] | None],
     stopped: Mapping[tuple[str, str | None], Sequence[int]],
 ) -> Trend:
-    values = [value for value, _ in nights]
+    values = [None if row is None else _figure(row["launches"], metric) for row in rows]
     return Trend(
         scenario=scenario,
         what_ran=what_ran,
         metric=metric,
         values=tuple(values),
-        sources=tuple(source for _, source in nights),
+        sources=tuple(None if row is None else source_of(row, metric) for row in rows),
         levels=levels(values),
         regressed=tuple(night for night in stopped.get((scenario, GATED.get(metric)), ()) if values[night] is not None),
     )
@@ -297,8 +268,7 @@ def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[
 
 
 def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[str]:
-    """What is known to differ between two nights: that figures which shifted came about in another way, of which the
-    shift may be nothing else; and the rest."""
+    """What is known to differ between two nights: how the shifted figures were measured, then the rest."""
     metrics = dict.fromkeys(change.metric for change in changes)
     return [*(text for metric in metrics for text in other_sources(before, after, metric)), *changed(before, after)]
 
@@ -322,13 +292,11 @@ def commit_range(before: Night, after: Night) -> str:
 
 
 def _work(digest: Digest) -> str:
-    """What is trained, in a few words, as far as it is known."""
     work = digest["workload"]
     return what_is_trained(work.get("title"), work.get("global_batch"))
 
 
 def _place(digest: Digest) -> str:
-    """What it is trained on, in a few words."""
     hardware, replicas = digest["hardware"], digest["replicas"]
     if digest["device"] == "cpu":
         ranks = f"{replicas} CPU rank{'' if replicas == 1 else 's'} on " if replicas else ""

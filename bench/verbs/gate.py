@@ -220,7 +220,7 @@ def _unsound(candidates: list[nights.Night]) -> "list[nights.LeftOut]":
     found = []
     for night in candidates:
         try:
-            nights.verify(night)
+            nights.verify(night.path)
         except RequestError as error:
             found.append(nights.LeftOut(path=night.path, why=error.problem))
     return found

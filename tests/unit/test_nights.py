@@ -134,11 +134,11 @@ def test_a_text_that_looks_like_a_seal_is_none(tmp_path: Path) -> None:
 
 def test_verify_sees_what_the_digest_does_not_need(history: Path) -> None:
     one = nights.read(str(history)).nights[0]
-    nights.verify(one)
+    nights.verify(one.path)
     edit(Path(one.path) / "run.json", '"model": "resnet101"', '"model": "resnet50"')
     assert one in nights.read(str(history)).nights
     with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
-        nights.verify(one)
+        nights.verify(one.path)
     with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
         nights.read_one(one.path)
 
