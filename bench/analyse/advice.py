@@ -17,15 +17,11 @@ from bench.runs.reader import Run
 
 Row = dict[Any, Any]
 
-Advice = tuple[str, str]
-"""What is advised about, and the advice."""
+Advice = tuple[str, str]  # what is advised about, and the advice
 
 
 def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
-    """:func:`bench.analyse.overview.recommendation`, and the same of those that train on several replicas.
-
-    ``parallel``: null where that says nothing new: the fastest of all is one of them, or there is none.
-    """
+    """The recommendation, and the same of those on several replicas (``parallel``) if that says something new."""
     found = recommendation(table)
     several = of_several_replicas(document, table)
     if found.fastest is None or found.fastest in set(several["scenario"]):
@@ -35,7 +31,6 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
 
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
-    """What to train with, from an overview: pairs of a few words and a sentence. Never empty."""
     found = recommendations(document, table)
     rows = {row["scenario"]: row for row in table.to_dict("records")}
     lines = _choice(found, rows, "")
@@ -51,8 +46,7 @@ def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
 
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:
     """The advice, and what was found about the figures with what to do, for a terminal."""
-    found = Analysed.of(run).findings
-    rows = grouped(found, scenarios(run.document)).to_dict("records")
+    rows = grouped(Analysed.of(run).findings, scenarios(run.document)).to_dict("records")
     return [
         *(f"{about}: {text}" for about, text in advice(run.document, table)),
         *(f"{row['severity']}: {row['code']} in {row['scenarios']} ({row['what']}); {row['remedy']}" for row in rows),
@@ -108,16 +102,13 @@ def _figures(row: Row) -> str:
 
 
 def _reserve(row: Row) -> str:
-    """What has to be known beside a recommendation."""
     said = []
     if _unknown(row["parity"]):
         said.append("whether it trains the same model was not shown")
     if row["validity"] == "warning":
         said.append(f"take its figures with care ({row['findings']})")
-    if not said:
-        return ""
     text = "; ".join(said)
-    return f" {text[0].upper()}{text[1:]}."
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _left_out(why: Mapping[str, str]) -> str:

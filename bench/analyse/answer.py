@@ -10,12 +10,11 @@ from bench.analyse.launches import NOT_RUN
 from bench.analyse.steps import BASE, scenarios
 from bench.runs.document import Checks, RunDocument
 
-REPLICATES_WANTED = 3
-"""With fewer launches of a scenario nothing is said about chance."""
+REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
 
 
 def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
-    """The row of the fastest scenario of an overview that can be recommended; None where there is none."""
+    """The row of the fastest scenario of an overview that can be recommended, or None."""
     good = summary[summary["why_not"].isna() & summary["throughput_per_s"].notna()]
     rows: list[Any] = good.to_dict("records")
     return max(rows, key=lambda row: row["throughput_per_s"], default=None)
@@ -28,12 +27,10 @@ def answer(document: RunDocument, summary: pd.DataFrame) -> str:
         return "No scenario of this run ended well and can be believed, so there is nothing to compare."
     sentences = [_sentence("The fastest is", best, summary)]
     parallel = of_several_replicas(document, summary)
-    if len(parallel) < len(summary) and best["scenario"] not in set(parallel["scenario"]):
-        best_parallel = fastest(parallel)
-        if best_parallel is not None:
-            replicas = document.workload.replicas
-            opening = f"Of those that train on {replicas} replicas it is"
-            sentences.append(_sentence(opening, best_parallel, summary))
+    best_parallel = fastest(parallel)
+    if best_parallel is not None and best["scenario"] not in set(parallel["scenario"]):
+        opening = f"Of those that train on {document.workload.replicas} replicas it is"
+        sentences.append(_sentence(opening, best_parallel, summary))
     return " ".join(sentences)
 
 
@@ -60,16 +57,12 @@ def _peak(row: dict[str, Any]) -> str:
 
 
 def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the scenarios that share a step among several copies of the model."""
-    return summary[summary["scenario"].map(replicas_of(document)) > 1]
-
-
-def replicas_of(document: RunDocument) -> dict[str, int]:
-    """Copies of the model that shared a step, by scenario: as they were, or as planned where no rank came that far."""
-    return {
+    """The rows of the scenarios that share a step among several copies of the model, as they ran or were planned."""
+    replicas = {
         launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
         for launch in document.launches
     }
+    return summary[summary["scenario"].map(replicas) > 1]
 
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
@@ -129,11 +122,11 @@ def _about_checks(document: RunDocument) -> list[str]:
             "What ran was not the same on all ranks of {}: see the launches.",
         ),
     )
-    found = []
-    for objects, text in objections:
-        named = list(dict.fromkeys(launch.scenario for launch in document.good if objects(launch.checks)))
-        found += [text.format(listed(named))] if named else []
-    return found
+    return [
+        text.format(listed(named))
+        for objects, text in objections
+        if (named := list(dict.fromkeys(launch.scenario for launch in document.good if objects(launch.checks))))
+    ]
 
 
 def _about_chance(summary: pd.DataFrame) -> list[str]:
@@ -142,8 +135,7 @@ def _about_chance(summary: pd.DataFrame) -> list[str]:
         return []
     few = {1: "one launch", 2: "two launches"}[int(launches.min())]
     which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
-    again = "measure again with --profile standard"
-    return [f"{few.capitalize()} {which}: no significance claimed; {again}."]
+    return [f"{few.capitalize()} {which}: no significance claimed; measure again with --profile standard."]
 
 
 def _about_device(document: RunDocument) -> list[str]:
@@ -154,7 +146,7 @@ def _about_device(document: RunDocument) -> list[str]:
             "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
             f"{workload.half}, so these ratios do not carry to GPUs."
         )
-        if "dp" in _ran(document):
+        if any(launch.strategy == "dp" for launch in document.good):
             found.append(
                 "On the CPU torch makes DataParallel a pass-through: one process calls the model as it is, so dp here "
                 "tells nothing about DataParallel on GPUs."
@@ -181,16 +173,13 @@ def _about_implementations(document: RunDocument) -> list[str]:
     ]
 
 
-def _ran(document: RunDocument) -> set[str | None]:
-    return {launch.strategy for launch in document.good}
-
-
 def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    """``a, b and c``; empty for none."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def failures(document: RunDocument, names: Sequence[str]) -> str:
-    """Which of the run's scenarios are not among ``names`` and why: for the caption of a plot. May be empty."""
+    """Which of the run's scenarios are not among ``names``, and why; may be empty."""
     states = {launch.scenario: launch.status for launch in reversed(document.launches)}
     states = {scenario: "no figures" if status == "ok" else status for scenario, status in states.items()}
     missing = [scenario for scenario in scenarios(document) if scenario not in names]

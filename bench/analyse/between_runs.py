@@ -4,13 +4,11 @@
     python -m bench compare RUN --scenario ddp,ddp_o1 --against dp
 
 Times, throughput and energy are compared by Welch's t on the logarithms of one figure per launch
-(:mod:`bench.analyse.comparison`), peaks of memory as :func:`of_memory` says, and numerics by their verdicts. All
-p-values of a comparison are adjusted together (Holm 1979). Throughput is the global batch over the step time: a test
-of it would be the test of the step time once more, so it is turned over and not counted again.
+(:mod:`bench.analyse.comparison`), peaks of memory by :func:`of_memory`, and numerics by their verdicts. All p-values of
+a comparison are adjusted together (Holm 1979), but throughput, which is the step time upside down, counts once.
 
 An interval is over the launches *within* two runs. What changes from one run to the next (heat, a reboot, neighbours)
-is in no launch of either, and may be the difference that is found; only a history of runs can tell how large it is
-(``bench gate --history``). Scenarios of one run are interleaved and share it.
+shows only in a history (``bench gate --history``). Scenarios of one run are interleaved and share it.
 """
 
 import math
@@ -31,15 +29,14 @@ NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
 BETTER, WORSE, NEITHER = "better", "worse", "none"
 
-PAGE_MIB = 2.0
-"""In which a GPU maps memory: no process is known better than that, and CUDA's own part moves by one or two."""
+PAGE_MIB = 2.0  # in which a GPU maps memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """What is compared. ``figures``: keys of a launch in a digest, of which the first known on both sides counts.
 
-    ``words``: what a ratio below 1 is called, and one above 1. ``low_is_good``: which of the two is better.
+    ``words``: what a ratio below 1 is called, and one above 1.
     """
 
     name: str
@@ -81,13 +78,11 @@ PARITY = Metric(name="loss_parity", title="numerics", unit="", figures=(), words
 class Row:
     """A metric of a scenario, compared.
 
-    ``against``: the scenario that is the base (the same one in another run). ``what_ran``: as the new side says, else
-    the base that has the same name. ``figure``: what of a digest was taken.
-    ``base``, ``new``: geometric means over launches, of numerics the verdicts. ``ratio``: new over base with its 95 %
-    interval. ``p_holm`` goes with the verdict: ``faster`` or ``slower`` of times and throughput, ``less`` or ``more``
-    of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few launches``; or ``not
-    comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` whatever the metric; None where
-    there is no verdict. What is unknown is None.
+    ``against``: the base scenario (the same one in another run). ``what_ran``: on the new side, else in the base of the
+    same name. ``figure``: the key in the digest. ``base``, ``new``: geometric means over launches, of numerics the
+    verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_holm``: ``faster`` or ``slower``,
+    ``less`` or ``more`` of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few
+    launches``; or ``not comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` of any metric.
     """
 
     scenario: str
@@ -120,20 +115,15 @@ class Compared:
 
     @property
     def within(self) -> bool:
-        """Whether these are scenarios of one run."""
         return self.base is self.new
 
     @property
     def comparable(self) -> bool:
-        """Whether anything could be compared."""
         return any(row.verdict != NOT_COMPARABLE for row in self.rows)
 
 
 def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:
-    """Every scenario of either run, or those of ``names``, against the one of the same name: a row per metric.
-
-    That the runs as such compare is for :func:`bench.analyse.comparable.obstacles` to say.
-    """
+    """Every scenario of either run, or those of ``names``, against the one of the same name: a row per metric."""
     ours, theirs = ({one["scenario"]: one for one in run["scenarios"]} for run in (base, new))
     pairs = []
     for name in names if names is not None else dict.fromkeys([*ours, *theirs]):
@@ -144,7 +134,7 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
 
 
 def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
-    """Scenarios of one run against another one of it: a row per metric. What ran differs, which is the question."""
+    """Scenarios of one run against another one of it: a row per metric."""
     known = {one["scenario"]: one for one in run["scenarios"]}
     pairs = []
     for name in names:
@@ -154,16 +144,12 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
     return Compared(base=run, new=run, rows=_compared(pairs))
 
 
-def of_memory(
-    base: Sequence[float | None], new: Sequence[float | None], processes: int, confidence: float = CONFIDENCE
-) -> Comparison:
-    """Compare peaks of memory (MiB, one per launch) of so many processes.
+def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:
+    """Compare peaks of memory (MiB, one per launch) of so many processes, by Welch's t on logarithms.
 
-    Launches that do the same often have the very same peak, and a test that is shown no scatter calls the rounding of a
-    figure significant. So a peak is taken to scatter at least as rounding to :data:`PAGE_MIB` a process makes it (the
-    standard deviation of a uniform error: its width over the root of 12), and what is tested is whether the difference
-    exceeds both that page a process and :data:`LEAST_MEMORY` (a minimum-effect test: Murphy and Myors 1999). Otherwise
-    Welch's t on logarithms; the interval is that of the ratio itself.
+    Launches that do the same often have the very same peak, so a peak scatters at least as rounding to
+    :data:`PAGE_MIB` a process makes it (a uniform error: its width over the root of 12). The test is whether the
+    difference exceeds both that page a process and :data:`LEAST_MEMORY` (a minimum-effect test: Murphy and Myors 1999).
     """
     below, above = figures(base), figures(new)
     counts = {"n_base": len(below), "n_new": len(above)}
@@ -178,19 +164,11 @@ def of_memory(
         (max(float(np.var(np.log(side), ddof=1)), (rounding_mib / math.sqrt(12.0) / mean) ** 2), len(side))
         for side, mean in zip((below, above), means, strict=True)
     )
-    half = t_quantile(confidence, freedom) * error
+    half = t_quantile(CONFIDENCE, freedom) * error
     beyond = abs(math.log(ratio)) - math.log1p(max(LEAST_MEMORY, rounding_mib / min(means)))
-    p = t_tail(max(0.0, beyond) / error, freedom)
-    enough = min(counts.values()) >= LAUNCHES_WANTED
-    found = Comparison(
-        ratio=ratio,
-        low=ratio * math.exp(-half),
-        high=ratio * math.exp(min(half, 700.0)),
-        p=p if enough else None,
-        verdict=TOO_FEW,
-        **counts,
-    )
-    return replace(found, verdict=comparison.verdict_of(found.ratio, found.p, confidence))
+    p = t_tail(max(0.0, beyond) / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None
+    low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
+    return Comparison(ratio=ratio, low=low, high=high, p=p, verdict=comparison.verdict_of(ratio, p), **counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +184,6 @@ class _Pair:
 
 
 def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
-    """What is not known, or found, of scenarios that are compared all the same."""
     good = [pair for pair in pairs if pair.obstacle is None]
     sides = {"base": [pair.base or {} for pair in good], "new": [pair.new or {} for pair in good]}
     silent = dict.fromkeys(one["scenario"] for side in sides.values() for one in side if not one["what_ran"])
@@ -277,15 +254,13 @@ def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any])
 
 def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str, list[float], list[float]]:
     """The first figure that both sides know of a launch, else the first that one does, with the values of each."""
-    known = {
-        figure: [
-            [float(one[figure]) for one in side["launches"] if one.get(figure) is not None] for side in (base, new)
-        ]
-        for figure in metric.figures
-    }
-    in_turn = (name for enough in (all, any) for name, sides in known.items() if enough(sides))
+
+    def known(figure: str) -> list[list[float]]:
+        return [[float(one[figure]) for one in side["launches"] if one.get(figure) is not None] for side in (base, new)]
+
+    in_turn = (figure for enough in (all, any) for figure in metric.figures if enough(known(figure)))
     figure = next(in_turn, metric.figures[0])
-    ours, theirs = known[figure]
+    ours, theirs = known(figure)
     return figure, ours, theirs
 
 
@@ -304,7 +279,7 @@ def _judged(row: Row) -> Row:
 
 
 def _parity(pair: _Pair, base: dict[str, Any], new: dict[str, Any]) -> Row:
-    """The verdicts on numerics: nothing to test, since the same work on the same data is to come out the same."""
+    """The verdicts on numerics, which need no test."""
     ours, theirs = base["parity"], new["parity"]
     row = replace(_bare(pair, PARITY.name, None), figure="parity", base=ours, new=theirs)
     row = replace(row, n_base=len(base["launches"]), n_new=len(new["launches"]))

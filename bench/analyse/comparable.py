@@ -2,14 +2,11 @@
 
 Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from grave to harmless:
 
-- :func:`obstacles`: another workload, world size, or model of GPU (on the CPU: of CPU). No figure of one says anything
-  about the other, and the comparison is refused.
-- :func:`scenario_obstacle`: the runs compare, and one scenario of theirs does not: something else ran under its name
-  (apex in one, the native implementation in the other), it failed, it is missing, or its figures are invalid.
-- :func:`differences`: another driver, torch, power limit, host and the like. Each may be the cause of a difference, or
-  be what is asked about: a warning.
-
-What an older or an imported run does not say is not known to be the same: a warning too, and no refusal.
+- :func:`obstacles`: another workload, world size, or model of GPU (on the CPU: of CPU). The comparison is refused.
+- :func:`scenario_obstacle`: something else ran under the name of one scenario (apex in one run, the native
+  implementation in the other), it failed, it is missing, or its figures are invalid.
+- :func:`differences`: another driver, torch, power limit, host and the like, or something that an older or an imported
+  run does not record: a warning.
 """
 
 from collections import Counter
@@ -21,21 +18,17 @@ from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
 from bench.core.records import canonical_json
 
-Digest = dict[str, Any]
-"""Of a run, as :func:`bench.analyse.digest.of_run` makes it."""
+Digest = dict[str, Any]  # as from bench.analyse.digest.of_run
 
 SOURCES = {
     "peak_total_mib": "memory_source",
     "peak_pid_mib": "memory_source",
     "energy_per_1000_j": "energy_source",
 }
-"""Where a scenario of a digest says how these figures came about. Every other figure comes about in one way."""
+"""Where a scenario of a digest says how these figures were measured. All others are measured in one way."""
 
 OTHERWISE = "measured in another way"
-"""What is said of two figures whose sources differ."""
-
-CLOCKS_APART = 0.03
-"""Of the SM clock, from which on it is told: a step that computes all the time follows the clock in proportion."""
+CLOCKS_APART = 0.03  # of the SM clock, from which on it is reported
 
 PRESENTED = ("hash", "file", "title", "unit", "unit_short", "settings")
 """Of a workload: what follows from the rest, or only says what to call it and where it is."""
@@ -54,24 +47,17 @@ WORDS = {
     "cpu": "CPU",
     "os": "operating system",
 }
-"""What a field is called where its own name is no word."""
 
 
 def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
-    """What must be equal for two runs to be of one series: workload, device, hardware, world size. Hashable.
-
-    The workload is its hash. An imported run has none, and then it is all that is known of the workload.
-    """
+    """What is equal in the runs of one series: workload (by hash if it has one), device, hardware, world size."""
     workload = digest["workload"]
     work = workload.get("hash") or canonical_json(workload)
     return work, digest["device"], tuple(sorted(digest["hardware"])), digest["replicas"]
 
 
 def obstacles(base: Digest, new: Digest) -> list[str]:
-    """Why no figure of ``new`` can be set against one of ``base``, each with both values; empty where it can.
-
-    The number of measured steps is no part of a workload, warm-up is (:meth:`bench.core.records.Workload.hash`).
-    """
+    """Why no figure of ``new`` is comparable with one of ``base``, each with both values; empty if they are."""
     ours, theirs = _work(base), _work(new)
     found = [_against(name, *values) for name, values in _pairs(ours, theirs) if _differ(*values)]
     if not found and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
@@ -89,17 +75,16 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
 
 
 def differences(base: Digest, new: Digest) -> list[str]:
-    """What else differs, or is not known to be the same, and may be why the figures do: one line each."""
+    """What else differs, or is not known to be the same: one line each."""
     return [*changed(base, new), *not_told(base, new)]
 
 
 def changed(base: Digest, new: Digest) -> list[str]:
-    """What is known to differ apart from what is being asked, one line each."""
     return [*_conditions(base, new), *_clocks(base, new)]
 
 
 def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
-    """That a figure of some scenarios came about in another way, with both ways: one line for each such pair."""
+    """That a figure of some scenarios was measured in another way: one line for each pair of ways."""
     ours, theirs = ({one["scenario"]: source_of(one, figure) for one in digest["scenarios"]} for digest in (base, new))
     of_pair: dict[str, list[str]] = {}
     for name, source in theirs.items():
@@ -110,10 +95,7 @@ def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
 
 
 def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -> str | None:
-    """Why a scenario of one run cannot be compared with that of the other; None where it can.
-
-    ``base``, ``new``: its entry in the ``scenarios`` of a digest, None where there is none.
-    """
+    """Why a scenario of one run cannot be compared with that of the other, from their entries in the digests."""
     for side, scenario in (("base", base), ("new", new)):
         why = unusable(scenario)
         if why is not None:
@@ -127,10 +109,9 @@ def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -
 
 
 def source_of(scenario: dict[str, Any], figure: str) -> str | None:
-    """How a figure of its launches came about, ``nvml_pid`` or the like; None where there is one way, or nobody knows.
+    """How a figure of its launches was measured, ``nvml_pid`` or the like; None if there is one way, or it is unknown.
 
-    Where a sample among others is ``unavailable``, the others are what they were; and torch's own peak is part of no
-    sum, so that a total came from what else there is.
+    Samples that are ``unavailable`` do not count, nor does torch's own peak in a total, of which it is no part.
     """
     told = (scenario.get(SOURCES[figure]) or "") if figure in SOURCES else ""
     ways = set(told.split("+")) - {"unavailable", ""}
@@ -140,16 +121,15 @@ def source_of(scenario: dict[str, Any], figure: str) -> str | None:
 
 
 def other_source(base: str | None, new: str | None) -> str | None:
-    """Why figures of these sources (:func:`source_of`) are two things; None where they are not known to be."""
+    """Why figures of these sources (:func:`source_of`) are not comparable; None if not known to differ."""
     return f"{OTHERWISE}: {base} against {new}" if _differ(base, new) else None
 
 
 def unusable(scenario: dict[str, Any] | None) -> str | None:
-    """Why a scenario has no figures to go by in its own run, to be read before "in the ... run"; None where it has.
+    """Why a scenario has no usable figures in its own run, to be read before "in the ... run"; None if it has.
 
-    A launch that failed makes it so even beside others that went well: those are the ones that got through, and
-    ``bench run --resume`` repeats the others. An ``invalid`` finding does too, but for a verdict on numerics: a model
-    that diverges is slow or fast all the same, and that it diverges is said beside it.
+    One failed launch is enough, and one ``invalid`` finding, but for a verdict on numerics: a model that diverges has a
+    speed all the same.
     """
     if scenario is None:
         return "it is missing"
@@ -172,7 +152,6 @@ def _work(digest: Digest) -> dict[str, Any]:
 
 
 def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Each field that one of two has, with both values."""
     for name in dict.fromkeys([*ours, *theirs]):
         yield name, (ours.get(name), theirs.get(name))
 
@@ -197,7 +176,6 @@ def _conditions(base: Digest, new: Digest) -> Iterator[str]:
 
 
 def _of_place(digest: Digest) -> dict[str, Any]:
-    """The conditions that may differ; a power limit that no GPU tells is unknown, and so is one of no GPUs."""
     conditions = dict(digest["conditions"])
     if digest["device"] == "cpu":
         conditions.pop("cpu", None)  # there it is the hardware

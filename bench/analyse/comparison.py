@@ -2,11 +2,8 @@
 
 Welch's t test on the logarithms of one figure per launch (Welch 1947): it needs neither equal numbers of launches nor
 equal scatter, and its interval is one of the ratio. Steps are never pooled, since those of one launch resemble each
-other: pooled, chance alone makes one comparison in five "significant", and more where launches differ more. Where
-several scenarios are compared, p-values are adjusted after Holm (1979): in at most 5 of 100 runs chance alone brings
-forth any verdict but ``no difference found``.
-
-``benchmarks/statistics_simulation.py`` shows how often these verdicts are wrong, and what others would have said.
+other: pooled, chance alone makes one comparison in five "significant". The p-values of several comparisons are adjusted
+after Holm (1979). ``benchmarks/statistics_simulation.py`` shows how often these verdicts are wrong.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +15,7 @@ import pandas as pd
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of
 from bench.runs.frames import LaunchFigures
 
-LAUNCHES_WANTED = 3
-"""Launches that a side needs for a verdict: with two, the scatter is known from a single difference."""
-
+LAUNCHES_WANTED = 3  # of a side, for a verdict: with two, the scatter is known from a single difference
 FASTER, SLOWER, ALIKE = "faster", "slower", "no difference found"
 TOO_FEW = "too few launches"
 
@@ -32,7 +27,7 @@ class Comparison:
     """The time of ``new`` over that of ``base``: below 1 is faster.
 
     ``low``, ``high``: interval of the ratio, None where a side has fewer than two launches. ``p``: two-sided, None with
-    fewer than three on a side, where the verdict is ``too few launches`` too. ``ratio``: None where a side has none.
+    fewer than three.
     """
 
     ratio: float | None
@@ -44,13 +39,10 @@ class Comparison:
     verdict: str
 
 
-def compare(base: Iterable[float | None], new: Iterable[float | None], confidence: float = CONFIDENCE) -> Comparison:
-    """Compare two sets of times, one figure per launch (lower is better; any unit, the same on both sides).
-
-    Ratio, interval and p are those of :func:`bench.analyse.intervals.ratio_of`; a verdict goes by p.
-    """
+def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Comparison:
+    """Compare two sets of times, one figure per launch, by :func:`bench.analyse.intervals.ratio_of`."""
     base, new = figures(base), figures(new)
-    ratio = ratio_of(base, new, confidence)
+    ratio = ratio_of(base, new)
     p = ratio.p if min(len(base), len(new)) >= LAUNCHES_WANTED else None
     return Comparison(
         ratio=ratio.value,
@@ -59,15 +51,15 @@ def compare(base: Iterable[float | None], new: Iterable[float | None], confidenc
         p=p,
         n_base=len(base),
         n_new=len(new),
-        verdict=verdict_of(ratio.value, p, confidence),
+        verdict=verdict_of(ratio.value, p),
     )
 
 
-def verdict_of(ratio: float | None, p: float | None, confidence: float = CONFIDENCE) -> str:
+def verdict_of(ratio: float | None, p: float | None) -> str:
     """What a ratio of times (lower is better) and its p-value, adjusted or not, come to."""
     if ratio is None or p is None:
         return TOO_FEW
-    if p >= 1.0 - confidence:
+    if p >= 1.0 - CONFIDENCE:
         return ALIKE
     return FASTER if ratio < 1.0 else SLOWER
 
@@ -76,7 +68,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """The p-values adjusted for being so many, in the same order (Holm 1979, step-down).
 
     The smallest of m is multiplied by m, the next by m - 1 and so on; none gets smaller than one before it, nor larger
-    than 1. None stays None and does not count: what was not tested cannot be wrong.
+    than 1. None stays None and does not count.
     """
     tested = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -87,55 +79,45 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def between_scenarios(launches: LaunchFigures, base: str, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def between_scenarios(launches: LaunchFigures, base: str) -> pd.DataFrame:
     """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
-    ``launches``: of launches that are ``ok`` alone. ``ratio``: step time over that of ``base``, on
-    the launches' medians. ``p_holm``: adjusted over the scenarios; the verdict goes by it. The interval is that of each
-    scenario by itself. Null where ``base``, or a scenario, has too few launches.
+    ``launches``: of launches that are ``ok`` alone. ``ratio``: step time over that of ``base``, on the launches'
+    medians. ``p_holm``: adjusted over the scenarios; the verdict goes by it, the interval does not.
     """
     medians = _medians(launches)
-    pairs = [(base, scenario) for scenario in medians if scenario != base]
-    return _compared(medians, pairs, confidence)
+    return _compared(medians, [(base, scenario) for scenario in medians if scenario != base])
 
 
-def pairwise(launches: LaunchFigures, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def pairwise(launches: LaunchFigures) -> pd.DataFrame:
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
     medians = _medians(launches)
-    return _compared(medians, list(combinations(medians, 2)), confidence)
+    return _compared(medians, list(combinations(medians, 2)))
 
 
-def against_fastest(launches: LaunchFigures, confidence: float = CONFIDENCE) -> pd.DataFrame:
+def against_fastest(launches: LaunchFigures) -> pd.DataFrame:
     """The fastest scenario as ``base`` against every other: one row each, as :func:`between_scenarios`.
 
-    Which one is fastest is read off the same launches, so it is likely to have had luck. ``p_holm`` is therefore
-    adjusted over all pairs of scenarios and not only over those shown: it holds whichever turns out to be the fastest.
+    Which one is fastest comes from the same launches, so ``p_holm`` is adjusted over all pairs of scenarios.
     """
     medians = _medians(launches)
     if not medians:
-        return _compared({}, [], confidence)
+        return _compared({}, [])
     fastest = min(medians, key=lambda scenario: geometric_mean(figures(medians[scenario])))
     names = [fastest, *(scenario for scenario in medians if scenario != fastest)]
-    table = _compared(medians, list(combinations(names, 2)), confidence)
+    table = _compared(medians, list(combinations(names, 2)))
     return table[table["base"] == fastest].reset_index(drop=True)
 
 
 def _medians(launches: LaunchFigures) -> dict[str, list[float]]:
-    """The medians of the launches of each scenario (ms), in the order in which they come."""
     return {str(scenario): list(mine) for scenario, mine in launches.frame.groupby("scenario", sort=False)["median_ms"]}
 
 
-def _compared(medians: dict[str, list[float]], pairs: Sequence[tuple[str, str]], confidence: float) -> pd.DataFrame:
-    found = [compare(medians.get(base, []), medians[scenario], confidence) for base, scenario in pairs]
+def _compared(medians: dict[str, list[float]], pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    found = [compare(medians.get(base, []), medians[scenario]) for base, scenario in pairs]
     adjusted = holm([one.p for one in found])
     rows = [
-        {
-            "base": base,
-            "scenario": scenario,
-            **asdict(one),
-            "p_holm": p,
-            "verdict": verdict_of(one.ratio, p, confidence),
-        }
+        {"base": base, "scenario": scenario, **asdict(one), "p_holm": p, "verdict": verdict_of(one.ratio, p)}
         for (base, scenario), one, p in zip(pairs, found, adjusted, strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -16,19 +16,17 @@ from bench.runs.reader import Run
 
 ENERGY = ("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j")
 
-LEAN_ENOUGH = 0.95
-"""What part of the fastest scenario's speed one that needs less memory must have."""
+LEAN_ENOUGH = 0.95  # of the fastest scenario's speed, for one that needs less memory
 
 
 def overview(run: Run) -> pd.DataFrame:
     """The summary of a run (:func:`bench.analyse.steps.summary`) and some columns more.
 
-    ``energy_per_1000_j`` with the ends of its interval: as in :func:`bench.analyse.devices.per_scenario`.
-    ``parity``: as in :mod:`bench.analyse.parity`, the gravest of the launches. ``validity``: ``valid``, ``warning`` or
-    ``invalid``; null without a launch that is ``ok``. ``findings``: the codes of what was found, separated by commas.
-    ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``: the verdict of
-    :func:`bench.analyse.comparison.against_fastest` on its step time, among those that can; null for the fastest.
-    ``against_fastest_parallel``: the same among those of them that train on several replicas; null for the others.
+    ``energy_per_1000_j`` with its interval: as in :func:`bench.analyse.devices.per_scenario`. ``parity``: the
+    gravest of the launches. ``validity``: ``valid``, ``warning`` or ``invalid``; null without a launch that is ``ok``.
+    ``findings``: their codes. ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``:
+    the verdict of :func:`bench.analyse.comparison.against_fastest` among those that can, and
+    ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
     """
     run = Analysed.of(run)
     table, found = summary(run.document, run.figures, run.peaks), run.findings
@@ -68,9 +66,8 @@ def recommendation(table: pd.DataFrame, verdicts: str = "against_fastest") -> Re
     """What to train with, from an :func:`overview` or some rows of one. ``verdicts``: its column of these rows.
 
     ``fastest``: of those that can be recommended; ``leanest``: the one with the lowest peak of all processes together
-    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest where that is not by :data:`LEAST_MEMORY` less; None
-    where there is none. ``not_told_apart``: those that may be as fast as the fastest for all that the launches can
-    tell. ``left_out``: why not, by scenario.
+    that is at least :data:`LEAN_ENOUGH` as fast, or the fastest if that is not by :data:`LEAST_MEMORY` less.
+    ``not_told_apart``: those that may be as fast. ``left_out``: why not, by scenario.
     """
     good = table[table["why_not"].isna() & table["throughput_per_s"].notna()]
     left_out = {row["scenario"]: row["why_not"] for row in table.to_dict("records") if pd.notna(row["why_not"])}

@@ -1,14 +1,12 @@
-"""The questions that the published comparison left open, answered from the figures of one run and nothing else.
+"""The questions that the published comparison left open, answered from the figures of one run and nothing else."""
 
-Each answer says what it rests on, and says so where the data cannot tell.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.answer import listed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios, pairwise, verdict_of
 from bench.analyse.launches import ok_rows
@@ -21,12 +19,10 @@ from bench.runs.reader import Run
 
 Row = dict[Any, Any]
 
-Answer = tuple[str, str]
-"""A question and its answer."""
+Answer = tuple[str, str]  # a question and its answer
 
 
 def questions(run: Run) -> list[Answer]:
-    """The questions that this run has figures for, with their answers."""
     run = Analysed.of(run)
     table = overview(run)
     answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
@@ -75,7 +71,7 @@ def _chance(row: Row) -> str:
 
 
 def _pair(run: Analysed, scenario: str, base: str) -> Row:
-    """One scenario's step against another's; the verdict goes by p adjusted over all pairs of the run's scenarios."""
+    """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
     figures = run.good_figures
     (row,) = between_scenarios(figures.only(figures.frame["scenario"].isin([scenario, base])), base).to_dict("records")
     pairs = pairwise(figures)
@@ -133,7 +129,7 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     text = f"{opening}: its step takes {_times(pair)} as long. {_chance(pair)}"
     doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
     if len(doubts):
-        named = _listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
+        named = listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
         text += f" Do not act on it: not to be believed are the figures of {named}."
     if _effective(run, half).bf16_instructions is False:
         text += " It is so on this CPU, which has no instructions for bf16, and says nothing of others or of GPUs."
@@ -145,7 +141,7 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
     return question, (
         f"{text} Under the profiler a step of {half} spends {mine['casts']:.1f} ms on casts and "
-        f"{mine['loss scaling']:.1f} ms on loss scaling; against {full} it differs by {_listed(extra) or 'nothing'}."
+        f"{mine['loss scaling']:.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
     )
 
 
@@ -176,54 +172,47 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
         checksum = (alike[0].ranks[0].final_sha256 or "")[:12]
         text += (
             f" After the last step all ranks hold the same parameters, bit for bit, in {len(alike)} of {len(shared)} "
-            f"launches ({_listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0].launch})."
+            f"launches ({listed(names)}; SHA-256 {checksum}… on every rank of launch {alike[0].launch})."
         )
     lost = list(dict.fromkeys(launch.scenario for launch in shared if launch not in alike))
     if lost:
-        text += f" In {_listed(lost)} they do not: the ranks train different models."
+        text += f" In {listed(lost)} they do not: the ranks train different models."
     return question, text
 
 
 def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Which process, and which device, holds more."""
-    good = ok_rows(run.document, run.memory)
-    peaks = peak_by_process(good)
+    peaks = peak_by_process(ok_rows(run.document, run.memory))
     if peaks.empty:
         return None
     question = "Who holds more memory?"
-    measured = table[table["peak_total_mib"].notna()]
-    ordered = measured.sort_values("peak_total_mib").to_dict("records")
-    if not ordered:
+    measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
+    mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
+    if not mib:
         parts = ["What all processes hold together is not known of any scenario."]
-    elif len(ordered) == 1:
-        (only,) = ordered
-        parts = [
-            f"{only['scenario']} is the only scenario with a known peak of all processes together "
-            f"({only['peak_total_mib']:,.0f} MiB)."
-        ]
+    elif len(mib) == 1:
+        parts = [f"{one} is the only scenario with a known peak of all processes together {mib[one]}." for one in mib]
     else:
-        least, most = ordered[0], ordered[-1]
-        parts = [
-            f"{most['scenario']} has the highest peak of all processes together ({most['peak_total_mib']:,.0f} MiB), "
-            f"{least['scenario']} the lowest ({least['peak_total_mib']:,.0f} MiB)."
-        ]
+        least, *_, most = mib
+        text = f"{most} has the highest peak of all processes together {mib[most]}, {least} the lowest {mib[least]}."
+        parts = [text]
     indices = {gpu.uuid: gpu.index for gpu in run.document.machine.gpus}
     for scenario in [name for name in ("dp", "ddp") if name in set(peaks["scenario"])]:
-        first = peaks[peaks["scenario"] == scenario]
-        only_first = first[first["launch"] == first["launch"].min()]
-        held = only_first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
+        own = peaks[peaks["scenario"] == scenario]
+        first = own[own["launch"] == own["launch"].min()]
+        held = first.groupby(["rank", "pid", "device"], observed=True)["peak_mib"].max()
         mine = held.reset_index().assign(index=lambda rows: rows["device"].map(indices))
         parts.append(_holders(scenario, mine.sort_values(["index", "rank"]).to_dict("records")))
     return question, " ".join(parts)
 
 
 def _holders(scenario: str, held: list[Row]) -> str:
-    """Who holds how much where in one launch, and how unevenly where one process is on several GPUs."""
+    """Who holds how much where in one launch, and how unevenly if one process is on several GPUs."""
     processes = len({row["pid"] for row in held})
     kind = "one process" if processes == 1 else f"{processes} processes"
     where: list[str] = ["" if pd.isna(row["index"]) else f" on GPU {row['index']:.0f}" for row in held]
     amounts = [f"{row['peak_mib']:,.0f} MiB{place}" for row, place in zip(held, where, strict=True)]
-    text = f"{scenario}: {kind}, {_listed(amounts)}."
+    text = f"{scenario}: {kind}, {listed(amounts)}."
     most, least = (choose(held, key=lambda row: row["peak_mib"]) for choose in (max, min))
     if processes > 1 or most["peak_mib"] <= 1.01 * least["peak_mib"] or least["peak_mib"] <= 0:
         return text
@@ -233,7 +222,3 @@ def _holders(scenario: str, held: list[Row]) -> str:
 
 def _effective(run: Run, scenario: str) -> Effective:
     return next(launch.effective for launch in run.document.good if launch.scenario == scenario and launch.effective)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return "" if not names else names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
