@@ -22,10 +22,7 @@ ENDS = {
 
 
 def plus_minus(row: Mapping[Any, Any], name: str) -> str:
-    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of a row of such a table.
-
-    Empty where the figure has no interval.
-    """
+    """``±1.3%``: how far the farther end of its interval is from the figure ``name`` of such a row; may be empty."""
     if name not in ENDS:
         return ""
     ends = (row[ENDS[name].format(end)] for end in ("low", "high"))
@@ -33,14 +30,13 @@ def plus_minus(row: Mapping[Any, Any], name: str) -> str:
 
 
 def bar(percent: float | None) -> str:
-    """``±1.3%``, or empty where nothing is known."""
     if percent is None or pd.isna(percent):
         return ""
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 999.5 else "±>999%"
 
 
 def about_intervals(summary: pd.DataFrame) -> list[str]:
-    """What ± means below a summary, and which scenarios have none and why; nothing where there are no figures."""
+    """What ± means below a summary, and which scenarios have none and why."""
     measured = summary[summary["launches_ok"] > 0]
     alone = measured.loc[measured["launches_ok"] == 1, "scenario"]
     lines = []

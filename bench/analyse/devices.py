@@ -49,11 +49,10 @@ SCENARIO_COLUMNS = [
 def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
     """One row per launch and device with samples in its measured window: the columns of :data:`COLUMNS`.
 
-    ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or, where it is null, ``energy_reason``. Powers
-    in W; ``mean_power_w`` is ``energy_j / window_s`` where there is an energy, and else the mean of the samples.
-    ``sm_clock_mhz`` and ``memory_clock_mhz``: medians. ``throttle_reasons``: the bits of all samples ORed (null: none
-    known), ``throttle`` their names, ``verdict`` as in ``bench.machine.throttle`` (``unknown`` without bits). Traffic
-    in MiB/s, from counters; null where the driver offers none, or they fell.
+    ``energy_j`` over ``window_s``, with ``energy_source`` (see above) or ``energy_reason``. ``mean_power_w`` is
+    ``energy_j / window_s`` or else the mean of the samples. ``sm_clock_mhz`` and ``memory_clock_mhz``: medians.
+    ``throttle_reasons``: the bits of all samples ORed (null: none known), ``throttle`` their names, ``verdict`` as in
+    ``bench.machine.throttle`` (``unknown`` without bits). Traffic from counters; null where they fell.
     """
     rows = []
     bounds = windows(steps)
@@ -169,10 +168,7 @@ def _worst(verdicts: "pd.Series[str]") -> str:
 
 
 def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
-    """The known powers for a plot: ``launch, scenario, device, t_ns, power_w``, in order of time.
-
-    A CPU package has a counter and no power: its power is the rise since the sample before, of the same launch.
-    """
+    """The known powers for a plot, in order of time; of a CPU package the rise of its counter since the last sample."""
     needed = ["launch", "scenario", "device", "t_ns", "power_w"]
     ordered = device
     if (device["launch"].diff() < 0).any() or (device["t_ns"].diff() < 0).any():
@@ -190,8 +186,7 @@ def power_timeline(device: pd.DataFrame) -> pd.DataFrame:
 def throttled_stretches(device: pd.DataFrame) -> pd.DataFrame:
     """When devices were held back: ``launch, device, verdict, start_ns, end_ns``, warm-up and start-up included.
 
-    ``verdict``: as in :mod:`bench.machine.throttle`, ``invalid`` or ``warning``. A stretch lasts from its first such
-    sample to the next one without, or the last of the launch.
+    A stretch lasts from its first such sample to the next one without, or the last of the launch.
     """
     rows = []
     bits = device["throttle_reasons"]

@@ -13,7 +13,6 @@ def what_ran(effective: Effective | None) -> str:
 
 
 def parallel(effective: Effective) -> str:
-    """What the strategy is called."""
     return effective.label + (_in_python(effective) if effective.parallel_impl == "apex" else "")
 
 
@@ -31,10 +30,7 @@ def precision(effective: Effective) -> str:
 
 
 def _in_python(effective: Effective) -> str:
-    """What tells apex without its kernels, whose loss scaler waits for the GPU once a gradient, from apex with them.
-
-    Runs from before this was recorded do not say it.
-    """
+    """Marks apex without its kernels, whose loss scaler waits for the GPU once a gradient."""
     return " (Python)" if effective.apex_kernels is False else ""
 
 

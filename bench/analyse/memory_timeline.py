@@ -5,15 +5,13 @@ import pandas as pd
 from bench.runs.document import LaunchRecord
 from bench.runs.frames import Iterations
 
-LINE = ["rank", "pid", "device"]
-"""What makes a line: a DataParallel process is on every GPU, a rank of DDP on its own."""
+LINE = ["rank", "pid", "device"]  # makes a line: a DataParallel process is on every GPU
 
 
 def start_ns(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> int:
     """When the launch's processes came to life (ns, monotonic clock), for a launch that has samples or steps.
 
-    That is ``first_forward_s`` before the end of the first forward pass; where no rank came that far, or a sample is
-    older, the first sample. On the clock of :func:`_clock`.
+    That is ``first_forward_s`` before the end of the first forward pass, or the first sample if that is older.
     """
     host = _clock(launch, memory, steps)
     mine = memory.loc[(memory["launch"] == launch.launch) & (True if host is None else memory["host"] == host), "t_ns"]
@@ -46,10 +44,7 @@ def timeline(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> p
 
 
 def windows(launch: LaunchRecord, memory: pd.DataFrame, steps: Iterations) -> tuple[float, float, float] | None:
-    """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one.
-
-    None where the launch has no measured steps.
-    """
+    """Seconds since :func:`start_ns` of the first step, the first measured step and the end of the last one, if any."""
     mine = steps.of(launch.launch).frame
     measured = mine[~mine["warmup"]]
     if measured.empty:

@@ -1,19 +1,17 @@
 """Does a recipe still train the same model? Every launch against the chunk-accumulating fp32 reference.
 
-The bounds are derived from the run itself. The *twin* is the reference with its weights moved once by at most the unit
+The bounds come from the run itself. The *twin* is the reference with its weights moved once by at most the unit
 roundoff u of half precision, in the one of eight ways that takes the first gradient farthest (``CANDIDATES`` in
 ``bench.worker.reference``): how far it strays, in the gradient of the first step and in the loss of every step, is what
 one rounding a layer does to this model. A step in half rounds six times a layer (weight, convolution and batch norm,
 forward and backward); independent errors add up as a random walk, so :data:`ROUNDINGS` = 3, a little more than the
-square root of six, times the twin's distance is allowed. Errors enter linearly, or through units that an activation
-switches on or off as the square root (their number goes with u, and so does the square of the distance); for another u
-than the twin's the larger of the two is taken. The loss itself is rounded, too: u times its value is added to the
-distance. To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
+square root of six, times the twin's distance is allowed. For another u the distance scales linearly or, through units
+that an activation switches, as the square root: the larger of the two. u times the loss is added, which is rounded too.
+To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
 
-A loss of what is finer than half is not called ``diverged`` before it leaves the bound of half. How many units rounding
-switches in fp32 is chance, and mostly none; but over some steps it may be one, and in a small model that one is most of
-the distance of the twin. So such a launch is ``within half precision``, and one that computes in fp32 is told as a
-finding. The gradient of the first step, before anything could build up, keeps the bound of what computes it.
+A loss in fp32 is not called ``diverged`` before it leaves the bound of half, because in a small model a single unit
+that rounding switches is most of the twin's distance: it is ``within half precision``, and a finding says so. The
+gradient of the first step, before anything could build up, keeps the bound of what computes it.
 """
 
 import math
@@ -38,10 +36,7 @@ PARITIES = SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precis
 
 FINE = "within the bounds of half precision, but not of fp32"
 COARSE = "it computes in fp32, and is within the bounds of half precision only"
-"""Reasons of ``within half precision``: for what computes in half, and for what does not."""
-
-UNTRUE = (DIVERGED, NOT_FINITE)
-"""Verdicts of a recipe that trains another model, or none."""
+UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
 
 COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
@@ -49,11 +44,10 @@ COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """One row per launch that is ``ok``.
 
-    ``verdict``: ``same``, ``within half precision``, ``diverged``, ``not finite``, or None where it cannot be said,
-    with a ``reason`` for every one but ``same``. ``gradient_error``: ||g - r|| / ||r|| of the first step's gradient g
-    (the worst rank's) and the reference's r, with its ``gradient_bound`` for the precision that ran; ``gradient_alone``
-    the same for a replica that forgets the others. ``loss_error``, ``loss_bound``: at the measured ``loss_step`` that
-    comes closest to its bound, or exceeds it most.
+    ``verdict``: of :data:`PARITIES` or None, with a ``reason`` for every one but ``same``. ``gradient_error``:
+    ||g - r|| / ||r|| of the first step's gradient g (the worst rank's) and the reference's r, with its
+    ``gradient_bound`` for the precision that ran; ``gradient_alone`` the same for a replica that forgets the others.
+    ``loss_error``, ``loss_bound``: at the measured ``loss_step`` that comes closest to its bound, or exceeds it most.
     """
     reference = _Reference.of(document, numerics)
     sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
@@ -82,9 +76,8 @@ def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
 def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
 
-    ``scenario, launch, step``; ``loss``: of the global batch (mean over ranks); ``reference``: that of the reference of
-    as many replicas; ``bound``: by how much they may differ in the precision that ran. The last two are null where
-    there is no such reference.
+    ``scenario, launch, step``; ``loss``: of the global batch; ``reference``: of as many replicas; ``bound``: by how
+    much they may differ in the precision that ran. The last two are null without such a reference.
     """
     reference = _Reference.of(document, numerics)
     means = steps.frame[["launch", "step", "loss"]]
@@ -94,8 +87,7 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
         launch = next((one for one in document.good if one.scenario == scenario), None)
         if launch is None or launch.launch not in with_steps:
             continue
-        table = means[means["launch"] == launch.launch].reset_index(drop=True)
-        table.insert(0, "scenario", scenario)
+        table = means[means["launch"] == launch.launch].reset_index(drop=True).assign(scenario=scenario)
         ran = launch.effective
         theirs, bounds = np.empty(0), np.empty(0)
         if ran is not None and not isinstance(reference, str) and ran.replicas in reference.counts:
@@ -105,7 +97,7 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
             table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
         )
     columns = ["scenario", "launch", "step", "loss", "reference", "bound"]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+    return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 
 class _Reference:
@@ -123,7 +115,7 @@ class _Reference:
 
     @classmethod
     def of(cls, document: RunDocument, numerics: pd.DataFrame) -> "_Reference | str":
-        """The reference of a run, or why there is none that can be used."""
+        """The reference of a run, or why it cannot be used."""
         about = document.reference
         if about is None:
             return "the reference was not computed (--no-parity, or the run ended before it)"
@@ -171,7 +163,6 @@ def _judge(
     reference: "_Reference | str",
     not_comparable: str | None,
 ) -> dict[str, Any]:
-    """The verdict on a launch and the figures that it rests on."""
     if launch.effective is None:
         return {"reason": "it was imported: nothing is known of its numerics"}
     checks = launch.checks

@@ -1,8 +1,7 @@
 """The published form: elapsed seconds at iteration 0, 20, 40, 60, 80, beside the published rows.
 
 The author printed the time since the start of training after every twentieth iteration, with no warm-up: so warm-up
-steps are counted here, and here alone. Seconds do not carry from one machine to another; ratios to ``ddp`` do
-so between like machines.
+steps are counted here, and here alone. Between like machines only ratios to ``ddp`` carry over.
 """
 
 from typing import Any
@@ -30,26 +29,23 @@ PUBLISHED_S: dict[str, tuple[float, ...]] = {
 
 
 def iterations(steps: int) -> tuple[int, ...]:
-    """The iterations to show: the published ones where there are as many steps, else every fifth part of them."""
+    """The published iterations if there are as many steps, else every fifth part of them."""
     if steps > PUBLISHED_ITERATIONS[-1]:
         return PUBLISHED_ITERATIONS
     return tuple(dict.fromkeys(part * steps // 5 for part in range(5)))
 
 
 def elapsed(steps: Iterations) -> pd.DataFrame:
-    """Seconds from the start of training to the end of each iteration: ``launch, scenario, step, elapsed_s``.
-
-    Per rank the sum of its steps; over ranks the latest.
-    """
+    """Seconds from the start of training to the end of each iteration: ``launch, scenario, step, elapsed_s``."""
     return steps.frame[["launch", "scenario", "step", ELAPSED]]
 
 
 def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     """The published form of a run beside the published rows, one row per scenario.
 
-    Columns ``scenario``; ``elapsed_s_<i>`` and ``relative`` (elapsed at the last shown iteration over that of ``ddp``:
-    above 1 is slower) of this run, geometric means over launches, each with the ends of its 95 % interval in
-    ``*_low`` and ``*_high``; ``published_s_<i>`` and ``published_relative``. Null where there is nothing.
+    Columns ``scenario``; ``elapsed_s_<i>`` and ``relative`` (elapsed at the last shown iteration over that of ``ddp``)
+    of this run, geometric means over launches, with 95 % intervals in ``*_low`` and ``*_high``; ``published_s_<i>`` and
+    ``published_relative``. Null if unknown.
     """
     if steps.frame.empty:
         return pd.DataFrame()

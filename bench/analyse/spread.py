@@ -33,8 +33,7 @@ def spread(steps: Iterations, figures: LaunchFigures) -> pd.DataFrame:
 def losses(steps: Iterations) -> pd.DataFrame:
     """One row per launch: ``launch, last_loss, first_not_finite``.
 
-    ``last_loss``: of the last step, the mean over ranks, which is the loss of the global batch because the ranks' parts
-    are equal. ``first_not_finite``: the first step at which some rank's loss is NaN or infinite; null without one.
+    ``last_loss``: of the global batch. ``first_not_finite``: the first step with a loss that is NaN or infinite.
     """
     means = steps.frame[["launch", "step", "loss"]]
     last = means.drop_duplicates("launch", keep="last").set_index("launch")["loss"].rename("last_loss")

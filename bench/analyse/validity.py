@@ -1,7 +1,7 @@
 """Which figures should not be believed, or only with a grain of salt, and what to do about each.
 
-A *finding* is about one launch or, where ``launch`` is null, about a scenario as a whole. ``invalid``: the figure is
-wrong or is of something else. ``warning``: it is right for what happened, and that may not be what was meant.
+A *finding* is ``invalid`` if the figure is wrong or is of something else, a ``warning`` if it is right for what
+happened, and that may not be what was meant.
 """
 
 import math
@@ -15,31 +15,18 @@ from bench.analyse.parity import COARSE, UNTRUE
 from bench.runs.document import Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
 from bench.runs.frames import LaunchFigures
 
-UNSTEADY = 0.01
-"""Last third of a launch's steps against its first: by how much their medians may be apart."""
-
-SPREAD = 0.10
-"""Middle half of a launch's steps, and range of a scenario's launches, relative to the median."""
-
-SKEW = 0.05
-"""(max - min) / median over ranks, median over steps."""
-
-INPUT_BOUND = 0.10
-"""Share of the data phase in the step."""
-
-FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}
-"""Share of the usable cores that others may keep busy: on the CPU they take it from what is measured."""
-
+UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
+SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
+SKEW = 0.05  # (max - min) / median over ranks, median over steps
+INPUT_BOUND = 0.10  # share of the data phase in the step
+FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}  # share of the usable cores that others may keep busy
 FEWEST_LAUNCHES = 3
 
 COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
 def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataFrame) -> pd.DataFrame:
-    """One row per finding: ``launch`` (null for a scenario as a whole), ``scenario``, and so on: :class:`Finding`.
-
-    ``parity``: as from :func:`bench.analyse.parity.parity`. Launches that failed have a status and no findings.
-    """
+    """One row per :class:`Finding`: ``launch`` (null for a scenario as a whole), ``scenario``, and so on."""
     figures = of_launches.frame.set_index("launch")
     rows = []
     good = document.good
@@ -75,10 +62,9 @@ def by_scenario(found: pd.DataFrame, scenarios: list[str]) -> dict[str, str]:
 def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     """:func:`findings` for people: one row for all with the same code and remedy, the invalid ones first.
 
-    ``order``: all scenarios of the run as they are to be named, else as they come. ``code, severity``; ``scenarios``:
-    their names, separated by commas, or ``all 10 scenarios``; ``where``: the names with the numbers of the
-    launches; ``what``: what was found, of several the one of the largest size, or else the first, with its launch;
-    ``remedy``; ``count``: of findings.
+    ``order``: all scenarios of the run, in order. ``code, severity``; ``scenarios``: their names, or ``all 10
+    scenarios``; ``where``: the names with the numbers of the launches; ``what``: the text, of several the one of the
+    largest size, or else the first, with its launch; ``remedy``; ``count``: of findings.
     """
     gravity: dict[Any, int] = {"invalid": 0, "warning": 1}
     place: dict[Any, int] = {name: number for number, name in enumerate(dict.fromkeys([*order, *found["scenario"]]))}
@@ -122,7 +108,6 @@ def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
 
 
 def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iterator[Finding]:
-    """What the steps themselves show."""
     drift = figure["drift"]
     if pd.notna(drift) and abs(drift) > UNSTEADY:
         yield Finding(
@@ -161,7 +146,6 @@ def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iter
 
 
 def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:
-    """What was verified while it ran."""
     checks = launch.checks
     if checks.conservation_ok is False:
         error = abs(checks.conservation_error or 0.0)
@@ -199,13 +183,13 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
-    """The hosts of a launch, each with the cores that its ranks there could use; runs of before say that of one."""
+    """The hosts of a launch, each with the cores that its ranks there could use; older runs record one host."""
     of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}
     return of_ranks or {("", ran.affinity)}
 
 
 def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
-    """Whether every rank had what it was meant to have. ``cores``: of all launches, as :func:`_cores`."""
+    """Whether every rank had what was planned. ``cores``: of all launches, as :func:`_cores`."""
     differ, hosts = launch.checks.ranks_differ, sorted({host for host, _ in cores})
     had = {(rank.host or "", rank.ran_threads, rank.threads) for rank in launch.ranks if rank.ran_threads is not None}
     unequal = []
@@ -230,7 +214,7 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
 
 
 def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
-    """What the driver and the sampler said of the GPUs meanwhile; see ``bench.sample.noticed``."""
+    """What the driver and the sampler saw of the GPUs; see ``bench.sample.noticed``."""
     throttle = checks.throttle
     if throttle and throttle.verdict == "invalid":
         yield Finding(
@@ -283,7 +267,6 @@ def _process(process: ForeignProcess) -> str:
 
 
 def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
-    """What the launches of a scenario show together."""
     if len(medians) < FEWEST_LAUNCHES:
         yield Finding(
             code="few launches",
@@ -304,8 +287,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
     wanted = document.interval_target
     reached = wanted.scenarios.get(scenario) if wanted else None
     if wanted and reached and not reached.reached:
-        width = reached.half_width
-        asked = f"±{100 * wanted.target:g}%"
+        width, asked = reached.half_width, f"±{100 * wanted.target:g}%"
         yield Finding(
             code="imprecise",
             severity="warning",

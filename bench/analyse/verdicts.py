@@ -24,7 +24,6 @@ class Verdicts(TypedDict):
 
 
 def of(run: Run) -> Verdicts:
-    """Findings, a verdict on the numerics of each launch, and what to train with."""
     run = Analysed.of(run)
     return {
         "validity": tuple(decode(Finding, row) for row in records(run.findings)),
@@ -40,10 +39,7 @@ def judged(run: Run) -> Analysed:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as JSON values: every digit of a figure, and null for what is unknown or not finite.
-
-    ``DataFrame.to_json`` writes ten decimals unless it is asked for more, fifteen at most: of 3e-12 none is left.
-    """
+    """The rows of a table as JSON values, null for unknown or not finite: ``to_json`` drops digits."""
     return [{str(name): _value(value) for name, value in row.items()} for row in table.to_dict("records")]
 
 
