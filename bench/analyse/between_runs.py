@@ -270,10 +270,8 @@ def _judged(row: Row) -> Row:
         return row
     metric = next(one for one in METRICS if one.name == row.metric)
     verdict = comparison.verdict_of(row.ratio, row.p_holm)
-    if verdict == TOO_FEW:
-        return replace(row, verdict=verdict)
-    if verdict == ALIKE:
-        return replace(row, verdict=verdict, change=NEITHER)
+    if verdict in (TOO_FEW, ALIKE):
+        return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
     low = verdict == FASTER
     return replace(row, verdict=metric.words[0 if low else 1], change=BETTER if low == metric.low_is_good else WORSE)
 

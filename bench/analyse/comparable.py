@@ -66,7 +66,7 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
         found.append(f"another workload: {why}")
     if _differ(base["device"], new["device"]):
         return found  # that the models differ then goes without saying
-    models = _models(base), _models(new)
+    models = [Counter(name for name in run["hardware"] if name is not None) for run in (base, new)]
     same_count = len(base["hardware"]) == len(new["hardware"])
     if all(models) and (models[0] != models[1] if same_count else set(models[0]) != set(models[1])):
         what = "CPU model" if base["device"] == "cpu" else "GPU model"
@@ -80,7 +80,8 @@ def differences(base: Digest, new: Digest) -> list[str]:
 
 
 def changed(base: Digest, new: Digest) -> list[str]:
-    return [*_conditions(base, new), *_clocks(base, new)]
+    places = _pairs(_of_place(base), _of_place(new))
+    return [*(_against(name, *values) for name, values in places if _differ(*values)), *_clocks(base, new)]
 
 
 def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
@@ -100,7 +101,7 @@ def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -
         why = unusable(scenario)
         if why is not None:
             return f"{why} in the {side} run"
-    assert base is not None and new is not None  # unusable() told of that
+    assert base is not None and new is not None  # or else unusable
     if base["what_ran"] and new["what_ran"] and base["what_ran"] != new["what_ran"]:
         return f"something else ran: {base['what_ran']} against {new['what_ran']}"
     if _differ(base["world_size"], new["world_size"]):
@@ -161,18 +162,8 @@ def _differ(one: Any, other: Any) -> bool:
     return one is not None and other is not None and one != other
 
 
-def _models(digest: Digest) -> Counter[str]:
-    return Counter(name for name in digest["hardware"] if name is not None)
-
-
 def _named(models: Counter[str]) -> str:
     return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
-
-
-def _conditions(base: Digest, new: Digest) -> Iterator[str]:
-    for name, values in _pairs(_of_place(base), _of_place(new)):
-        if _differ(*values):
-            yield _against(name, *values)
 
 
 def _of_place(digest: Digest) -> dict[str, Any]:
@@ -205,7 +196,9 @@ def _clock_by_scenario(digest: Digest) -> dict[str, float]:
 
 def not_told(base: Digest, new: Digest) -> Iterator[str]:
     """What one run or both do not say, in a line for each kind."""
-    work = [] if _same_hash(base, new) else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
+    known = base["workload"].get("hash")
+    same = known is not None and known == new["workload"].get("hash")
+    work = [] if same else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
     if not base["hardware"] or not new["hardware"]:
         work.append("hardware")
     if work:
@@ -214,11 +207,6 @@ def not_told(base: Digest, new: Digest) -> Iterator[str]:
     half = [name for name, values in places if (values[0] is None) != (values[1] is None)]
     if half:
         yield f"not known to be the same, since only one run says it: {', '.join(map(_word, half))}"
-
-
-def _same_hash(base: Digest, new: Digest) -> bool:
-    known = base["workload"].get("hash")
-    return known is not None and known == new["workload"].get("hash")
 
 
 def _against(name: str, one: Any, other: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import devices, validity
+from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended, joined, ok_rows
@@ -59,9 +59,7 @@ def of_run(run: Run) -> dict[str, Any]:
         "hardware": _hardware(document),
         "replicas": document.workload.replicas,
         "conditions": _conditions(document),
-        "scenarios": [
-            _scenario(name, document, figures, sources) for name in dict.fromkeys(document.request.scenarios)
-        ],
+        "scenarios": [_scenario(one, document, figures, sources) for one in dict.fromkeys(document.request.scenarios)],
     }
 
 
@@ -124,44 +122,28 @@ def _scenario(
     name: str, document: RunDocument, figures: dict[int, dict[str, float | None]], sources: dict[str, pd.Series]
 ) -> dict[str, Any]:
     mine = [launch for launch in document.launches if launch.scenario == name]
+    found = [one for one in document.validity if one.scenario == name]
     good = [launch for launch in mine if launch.status == "ok"]
     first = next(iter(good or mine), None)
     ran = first.effective if first else None
     status, reason = ended(mine)
+    unknown: dict[str, float | None] = dict.fromkeys((*METRICS, "sm_clock_mhz"))
     return {
         "scenario": name,
         "what_ran": what_ran(ran),
         "world_size": ran.replicas if ran else first.replicas if first else None,
         "status": status,
         "reason": reason,
-        "validity": _validity(name, document) if good else None,
-        "invalid": _invalid(name, document) if good else [],
+        "validity": min((one.severity for one in found), default="valid") if good else None,  # "invalid" < "warning"
+        "invalid": list(dict.fromkeys(one.code for one in found if one.severity == "invalid")) if good else [],
         **_parity(name, document),
         **{kind: _source(of, [launch.launch for launch in good]) for kind, of in sources.items()},
-        "launches": [
-            {
-                "launch": one.launch,
-                "repeat": one.repeat,
-                **figures.get(one.launch, dict.fromkeys((*METRICS, "sm_clock_mhz"))),
-            }
-            for one in good
-        ],
+        "launches": [{"launch": one.launch, "repeat": one.repeat, **figures.get(one.launch, unknown)} for one in good],
     }
 
 
 def _source(sources: pd.Series, launches: list[int]) -> str | None:
     return joined(sources[sources.index.isin(launches)].dropna())
-
-
-def _validity(name: str, document: RunDocument) -> str:
-    found = pd.DataFrame(encode(document.validity), columns=["scenario", "severity"])
-    return validity.by_scenario(found, [name])[name]
-
-
-def _invalid(name: str, document: RunDocument) -> list[str]:
-    """The codes of the findings for which its figures should not be believed."""
-    mine = [one for one in document.validity if one.scenario == name and one.severity == "invalid"]
-    return list(dict.fromkeys(one.code for one in mine))
 
 
 def _parity(name: str, document: RunDocument) -> dict[str, Any]:

@@ -43,11 +43,9 @@ def estimate(values: Iterable[float | None], confidence: float = CONFIDENCE) -> 
     """
     known = figures(values)
     n = len(known)
-    if n == 0:
-        return Estimate(value=None, low=None, high=None, n=0)
+    if n < 2:
+        return Estimate(value=geometric_mean(known) if n else None, low=None, high=None, n=n)
     value = geometric_mean(known)
-    if n == 1:
-        return Estimate(value=value, low=None, high=None, n=1)
     if np.ptp(known) == 0.0:
         return Estimate(value=value, low=value, high=value, n=n)
     half = t_quantile(confidence, n - 1) * float(np.std(np.log(known), ddof=1)) / math.sqrt(n)

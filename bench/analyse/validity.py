@@ -7,6 +7,7 @@ happened, and that may not be what was meant.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ INPUT_BOUND = 0.10  # share of the data phase in the step
 FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}  # share of the usable cores that others may keep busy
 FEWEST_LAUNCHES = 3
 
+warning, invalid = partial(Finding, severity="warning"), partial(Finding, severity="invalid")
 COLUMNS = tuple(Finding.__dataclass_fields__)
 
 
@@ -72,12 +74,12 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
     for (code, severity, remedy), mine in found.groupby(["code", "severity", "remedy"], sort=False):
         mine = mine.sort_values("scenario", key=lambda names: names.map(place), kind="stable")
         texts = list(dict.fromkeys(mine["text"]))
-        worst = mine["size"].fillna(-math.inf).argmax()
+        names, worst = list(dict.fromkeys(mine["scenario"])), mine["size"].fillna(-math.inf).argmax()
         rows.append(
             {
                 "code": code,
                 "severity": severity,
-                "scenarios": _named(list(dict.fromkeys(mine["scenario"])), order),
+                "scenarios": f"all {len(names)} scenarios" if 3 < len(names) == len(order) else ", ".join(names),
                 "where": ", ".join(_where(name, of["launch"]) for name, of in mine.groupby("scenario", sort=False)),
                 "what": texts[0] if len(texts) == 1 else _for_example(mine.iloc[worst].to_dict()),
                 "remedy": remedy,
@@ -86,10 +88,6 @@ def grouped(found: pd.DataFrame, order: Sequence[str] = ()) -> pd.DataFrame:
         )
     rows.sort(key=lambda row: gravity[row["severity"]])
     return pd.DataFrame(rows, columns=["code", "severity", "scenarios", "where", "what", "remedy", "count"])
-
-
-def _named(names: list[str], everything: Sequence[str]) -> str:
-    return f"all {len(names)} scenarios" if 3 < len(names) == len(everything) else ", ".join(names)
 
 
 def _where(scenario: Any, launches: pd.Series) -> str:
@@ -110,35 +108,31 @@ def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
 def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iterator[Finding]:
     drift = figure["drift"]
     if pd.notna(drift) and abs(drift) > UNSTEADY:
-        yield Finding(
+        yield warning(
             code="unsteady",
-            severity="warning",
             text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
             remedy=f"raise --warmup (it was {warmup}), and keep other work and heat away",
             size=abs(drift),
         )
     middle = figure["iqr_ms"] / figure["median_ms"]
     if middle >= SPREAD:
-        yield Finding(
+        yield warning(
             code="spread",
-            severity="warning",
             text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
             remedy=f"keep other work away and raise --iters (it was {iters})",
             size=middle,
         )
     if figure["skew"] > SKEW:
-        yield Finding(
+        yield warning(
             code="skew",
-            severity="warning",
             text=f"its ranks are {100 * figure['skew']:.0f} % apart; "
             f"rank {figure['slowest_rank']:.0f} is slowest most often",
             remedy="see which phase of that rank is longer, and what else uses its device or cores",
             size=figure["skew"],
         )
     if figure["data_share"] > INPUT_BOUND:
-        yield Finding(
+        yield warning(
             code="input-bound",
-            severity="warning",
             text=f"{100 * figure['data_share']:.0f} % of its step is waiting for data",
             remedy="speed the input up before comparing ways to train: they all wait for it",
             size=figure["data_share"],
@@ -149,33 +143,29 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
     checks = launch.checks
     if checks.conservation_ok is False:
         error = abs(checks.conservation_error or 0.0)
-        yield Finding(
+        yield invalid(
             code="phases",
-            severity="invalid",
             text=f"its steps and the wall time differ by {100 * error:.1f} %",
             remedy="measure again; if it stays, report it: a part of the time is not accounted for",
             size=error,
         )
     if checks.skipped_steps:
-        yield Finding(
+        yield warning(
             code="skipped steps",
-            severity="warning",
             text=f"the loss scaler skipped {checks.skipped_steps} optimizer steps, which made those cheaper",
             remedy=f"raise --warmup (it was {document.request.warmup}) so that the loss scale settles before",
             size=checks.skipped_steps,
         )
     if "bfloat16" in ran.compute_dtypes and ran.bf16_instructions is False:
-        yield Finding(
+        yield warning(
             code="slow half",
-            severity="warning",
             text="this CPU has no instructions for bf16, and torch computes it in a slow loop",
             remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
         )
     usable, foreign = document.machine.cores_usable or 0, checks.foreign_cores
     if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * usable:
-        yield Finding(
+        yield warning(
             code="load",
-            severity="warning",
             text=f"others kept {foreign:.1f} of the {usable} cores busy meanwhile",
             remedy="stop what else runs here (top shows it), and measure again",
             size=foreign,
@@ -205,9 +195,8 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
             where = f" on {host}" if len(hosts) > 1 else ""
             unequal.append(f"launches of this run had {' and '.join(map(str, counts))} cores{where}")
     if unequal:
-        yield Finding(
+        yield invalid(
             code="unequal",
-            severity="invalid",
             text="; ".join(unequal),
             remedy="leave threads and affinity alone while bench runs, in scenarios too, and measure again",
         )
@@ -217,16 +206,14 @@ def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
     """What the driver and the sampler saw of the GPUs; see ``bench.sample.noticed``."""
     throttle = checks.throttle
     if throttle and throttle.verdict == "invalid":
-        yield Finding(
+        yield invalid(
             code="throttled",
-            severity="invalid",
             text=f"a GPU was slowed down by heat or by its hardware ({_reasons(throttle)})",
             remedy="fix its cooling or its power supply, or cap the power of all runs alike, and measure again",
         )
     if throttle and throttle.verdict == "warning":
-        yield Finding(
+        yield warning(
             code="power cap",
-            severity="warning",
             text=f"a GPU ran at its power limit ({_reasons(throttle)}), so its clock followed the limit",
             remedy="compare only with runs at the same limit (nvidia-smi -q -d POWER)",
         )
@@ -240,16 +227,14 @@ def _gpu(checks: Checks, device: str | None) -> Iterator[Finding]:
             size=sum(process.peak_mib or 0.0 for process in checks.foreign),
         )
     if device == "cuda" and checks.foreign is None:
-        yield Finding(
+        yield warning(
             code="unwatched",
-            severity="warning",
             text="it had no sampler to its end, so nobody knows who else used its GPUs",
             remedy="see logs/sampler.log for why, and measure again",
         )
     if checks.scrambled_lists:
-        yield Finding(
+        yield warning(
             code="scrambled lists",
-            severity="warning",
             text=f"{checks.scrambled_lists} of the driver's lists of processes were scrambled and left out",
             remedy="update the driver: early R535 ones do that",
             size=checks.scrambled_lists,
@@ -268,18 +253,16 @@ def _process(process: ForeignProcess) -> str:
 
 def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
     if len(medians) < FEWEST_LAUNCHES:
-        yield Finding(
+        yield warning(
             code="few launches",
-            severity="warning",
             text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
             remedy="measure with --profile standard, or with --launches 5",
             size=FEWEST_LAUNCHES - len(medians),
         )
     apart = float((medians.max() - medians.min()) / medians.median())
     if len(medians) > 1 and apart >= SPREAD:
-        yield Finding(
+        yield warning(
             code="spread",
-            severity="warning",
             text=f"the medians of its launches are {100 * apart:.0f} % apart",
             remedy="keep other work away, then add launches (--until-precision 2%)",
             size=apart,
@@ -288,9 +271,8 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
     reached = wanted.scenarios.get(scenario) if wanted else None
     if wanted and reached and not reached.reached:
         width, asked = reached.half_width, f"±{100 * wanted.target:g}%"
-        yield Finding(
+        yield warning(
             code="imprecise",
-            severity="warning",
             text=f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
             if width is not None
             else f"no interval, where {asked} was asked for",
@@ -300,9 +282,8 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
 
 
 def _coarse(verdict: dict[Any, Any]) -> Finding:
-    return Finding(
+    return warning(
         code="coarse numerics",
-        severity="warning",
         text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
         remedy="look at its losses beside the reference's in the report, or give it a larger batch",
         size=_beyond(verdict),
@@ -310,9 +291,8 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
 
 
 def _untrue(verdict: dict[Any, Any]) -> Finding:
-    return Finding(
+    return invalid(
         code=verdict["verdict"],
-        severity="invalid",
         text=verdict["reason"],
         remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
         size=_beyond(verdict),

@@ -179,19 +179,19 @@ Base = Mapping[str, tuple[Measured, ...]]
 
 def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> dict[str, Measured]:
     """The scenarios of a run, or ``only`` some of them, with the figures that the gate goes by."""
-    found = {}
-    for scenario in digest["scenarios"]:
-        if only is None or scenario["scenario"] in only:
-            found[scenario["scenario"]] = Measured(
-                night=night,
-                what_ran=scenario["what_ran"],
-                world_size=scenario["world_size"],
-                why=unusable(scenario),
-                status=scenario["status"],
-                figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
-                parity=scenario["parity"],
-            )
-    return found
+    return {
+        scenario["scenario"]: Measured(
+            night=night,
+            what_ran=scenario["what_ran"],
+            world_size=scenario["world_size"],
+            why=unusable(scenario),
+            status=scenario["status"],
+            figures={name: one for name, key in METRICS.items() if (one := _figure(scenario, key))},
+            parity=scenario["parity"],
+        )
+        for scenario in digest["scenarios"]
+        if only is None or scenario["scenario"] in only
+    }
 
 
 def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
@@ -245,17 +245,13 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
 
 def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
     """A row for each scenario and metric of tonight or of the base, scenario by scenario in the order of tonight."""
-    absent, comparable = [], []
-    for name in dict.fromkeys([*tonight, *base]):
-        rows = _not_judged(name, tonight.get(name), base.get(name, ()))
-        if rows:
-            absent += rows
-        else:
-            comparable.append(name)
-    rows = [row for metric in METRICS for row in _judged(metric, comparable, tonight, base, rule)]
-    rows += [row for name in comparable for row in _numerics(name, tonight[name], base[name])]
     place = {name: number for number, name in enumerate(dict.fromkeys([*tonight, *base]))}
-    return sorted([*absent, *rows], key=lambda row: place[row.scenario])
+    absent = {name: _not_judged(name, tonight.get(name), base.get(name, ())) for name in place}
+    comparable = [name for name, rows in absent.items() if not rows]
+    rows = [row for of_one in absent.values() for row in of_one]
+    rows += [row for metric in METRICS for row in _judged(metric, comparable, tonight, base, rule)]
+    rows += [row for name in comparable for row in _numerics(name, tonight[name], base[name])]
+    return sorted(rows, key=lambda row: place[row.scenario])
 
 
 def _not_judged(name: str, tonight: Measured | None, nights: Sequence[Measured]) -> list[Judged]:
@@ -344,8 +340,8 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
             rows.append(_row(metric, TOO_FEW, pair, why=few))
         elif not alike:
             sources = ", ".join(sorted({str(one.figures[metric].source) for one in known}))
-            why = f"{OTHERWISE}: {figure.source}; the base is of {sources}" if known else NO_BASE_FIGURE
-            rows.append(_row(metric, NEW, pair, why=why))
+            otherwise = f"{OTHERWISE}: {figure.source}; the base is of {sources}"
+            rows.append(_row(metric, NEW, pair, why=otherwise if known else NO_BASE_FIGURE))
         else:
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
