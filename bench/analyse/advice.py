@@ -68,7 +68,6 @@ def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
 
 
 def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Advice]:
-    """A choice among these rows, and which of them cannot be told from it."""
     if found.fastest is None:
         return []
     best = rows[found.fastest]
@@ -112,7 +111,6 @@ def _reserve(row: Row) -> str:
 
 
 def _left_out(why: Mapping[str, str]) -> str:
-    """Scenarios by the reason why not."""
     names: dict[str, list[str]] = {}
     for scenario, reason in why.items():
         names.setdefault(reason, []).append(scenario)

@@ -21,7 +21,7 @@ def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def answer(document: RunDocument, summary: pd.DataFrame) -> str:
-    """Which scenario is fastest, by how much, and what it takes in memory; a second sentence where one replica won."""
+    """Which scenario is fastest, by how much, at what memory; a second sentence if one replica won."""
     best = fastest(summary)
     if best is None:
         return "No scenario of this run ended well and can be believed, so there is nothing to compare."
@@ -103,7 +103,6 @@ def _about_left_out(summary: pd.DataFrame) -> list[str]:
 
 
 def _about_checks(document: RunDocument) -> list[str]:
-    """Launches that ended well and whose own checks object."""
     objections: tuple[tuple[Callable[[Checks], bool], str], ...] = (
         (
             lambda checks: checks.finite_loss is False,

@@ -233,7 +233,6 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
 
 
 def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> Row:
-    """A metric of both sides, without its verdict."""
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
     if lacking:
@@ -265,7 +264,6 @@ def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple
 
 
 def _judged(row: Row) -> Row:
-    """With its verdict, by the p-value that is adjusted."""
     if row.reason is not None or row.metric == PARITY.name:
         return row
     metric = next(one for one in METRICS if one.name == row.metric)
@@ -277,7 +275,6 @@ def _judged(row: Row) -> Row:
 
 
 def _parity(pair: _Pair, base: dict[str, Any], new: dict[str, Any]) -> Row:
-    """The verdicts on numerics, which need no test."""
     ours, theirs = base["parity"], new["parity"]
     row = replace(_bare(pair, PARITY.name, None), figure="parity", base=ours, new=theirs)
     row = replace(row, n_base=len(base["launches"]), n_new=len(new["launches"]))

@@ -146,7 +146,6 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
 
 
 def _work(digest: Digest) -> dict[str, Any]:
-    """What is trained and on how much, without its hash."""
     work = digest["workload"]
     fields = work | work.get("settings", {}) | {"device": digest["device"], "replicas": digest["replicas"]}
     return {name: value for name, value in fields.items() if name not in PRESENTED}
@@ -158,7 +157,6 @@ def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Both are known, and they are not the same."""
     return one is not None and other is not None and one != other
 
 

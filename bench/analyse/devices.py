@@ -64,7 +64,6 @@ def per_device(device: pd.DataFrame, steps: Iterations) -> pd.DataFrame:
 
 
 def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The samples of each launch in its measured window, launch by launch."""
     places: dict[Any, Any] = device.groupby("launch").indices
     t_ns = device["t_ns"].to_numpy()
     for launch, (start_ns, end_ns) in bounds.items():
@@ -242,7 +241,6 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
 
 
 def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str | None, str | None]:
-    """Energy in J, its source, and why there is none."""
     if (samples["mig"] == True).any():  # noqa: E712  # null is neither
         return None, None, "MIG is on: power and counter are those of the whole GPU"
     package = samples["device"].iloc[0].startswith("package-")
@@ -290,7 +288,6 @@ def _traffic(samples: pd.DataFrame, counter: str) -> float | None:
 
 
 def _peak_power(mine: pd.DataFrame) -> float | None:
-    """The highest sum over devices of the samples of one launch."""
     return _known(mine.groupby("t_ns")["power_w"].sum(min_count=max(1, mine["device"].nunique())), "max")
 
 

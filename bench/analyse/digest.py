@@ -100,7 +100,6 @@ def _gpus(document: RunDocument) -> list[Gpu]:
 
 
 def _conditions(document: RunDocument) -> dict[str, Any]:
-    """What may differ between two runs of the same work and cause another figure."""
     machine, gpus = document.machine, _gpus(document)
     ran = next((launch.effective for launch in document.launches if launch.effective), None)
     return {

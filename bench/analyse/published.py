@@ -74,5 +74,4 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
 
 
 def ends(name: str) -> tuple[str, str, str]:
-    """The columns of a figure: itself, and the ends of its interval."""
     return name, f"{name}_low", f"{name}_high"

@@ -39,7 +39,6 @@ O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
 
 
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Which scenario is fastest, and whether chance could have made it so."""
     question = "Which is fastest, and by how much?"
     best = recommendation(table).fastest
     if best is None:
@@ -80,7 +79,6 @@ def _pair(run: Analysed, scenario: str, base: str) -> Row:
 
 
 def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Why DataParallel is slower than DDP, by shares of the difference."""
     if not {"dp", "ddp"} <= set(run.good_figures.frame["scenario"]):
         return None
     question = "Why is DataParallel slower than DDP?"
@@ -118,7 +116,6 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) -> Answer | None:
-    """Whether O1 is slower than no AMP, and what it spends time on that the other does not."""
     if not {half, full} <= set(run.good_figures.frame["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
@@ -181,7 +178,6 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Which process, and which device, holds more."""
     peaks = peak_by_process(ok_rows(run.document, run.memory))
     if peaks.empty:
         return None

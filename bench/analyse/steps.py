@@ -91,12 +91,11 @@ def _over_ranks(of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_one_clock(times_ns: Any, of: dict[str, Any]) -> Any:
-    """Times of shape (steps, ranks), with those of other hosts than the first rank's replaced by the first rank's."""
+    """Times of shape (steps, ranks), those of other hosts replaced by the first rank's."""
     return np.where(of["host"] == of["host"][:, :1], times_ns, times_ns[:, :1]) if "host" in of else times_ns
 
 
 def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:
-    """Of each of ``count`` iterations; ``place``: which one a row is of."""
     latest = np.zeros(count)
     for rank in np.unique(rows["rank"]):
         own = rows["rank"] == rank
@@ -105,7 +104,6 @@ def _elapsed_s(rows: dict[str, Any], place: Any, count: int) -> Any:
 
 
 def headline(table: Iterations) -> pd.DataFrame:
-    """One row per launch and step: ``launch, scenario, repeat, step, warmup, step_ms`` (maximum over ranks)."""
     return table.frame[["launch", "scenario", "repeat", "step", "warmup", "step_ms"]]
 
 
@@ -161,7 +159,6 @@ def _drift(measured: pd.DataFrame) -> pd.Series:
 
 
 def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """``skew, slowest_rank, data_share`` by launch, over the measured steps of :func:`per_iteration`."""
     measured = table.loc[~table["warmup"], ["launch", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]]
     launch = measured["launch"]
     skew = ((measured["step_ms"] - measured[FASTEST]) / measured[MIDDLE]).groupby(launch).median()
@@ -176,8 +173,8 @@ def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
 def phases(medians: pd.DataFrame) -> pd.DataFrame:
     """Median of each phase per scenario (ms), over the measured steps of the rank whose step was the headline.
 
-    Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: for each launch the median over its steps, for
-    the scenario the median over its launches. Medians of phases need not add up to the median of the step.
+    Columns ``scenario, data_ms, forward_ms, backward_ms, optimizer_ms``: medians over launches of their medians over
+    steps, which need not add up to the median of the step.
     """
     return medians.drop(columns="launch").groupby("scenario", sort=False).median().reset_index()
 
@@ -246,7 +243,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
 
 
 def _speed(median: Estimate, global_batch: int | None) -> dict[str, float | None]:
-    """Examples a second; the interval of the time upside down. Null where an imported run does not say its batch."""
+    """The interval of the time upside down; null if an imported run does not record its batch."""
     ends = {"": median.value, "_low": median.high, "_high": median.low}
     return {
         f"throughput{end}_per_s": 1000.0 * global_batch / ms if ms and global_batch else None
@@ -265,7 +262,6 @@ def _relative(base: pd.Series, medians: pd.Series, *, of_base: bool) -> dict[str
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
-    """The largest peak of the launches, and the interval of their mean."""
     known, mean = of_launches.dropna(), estimate_positive(of_launches)
     return {
         f"{stem}_mib": float(known.max()) if len(known) else None,
@@ -275,7 +271,6 @@ def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:
 
 
 def _outcome(document: RunDocument, scenario: str) -> dict[str, Any]:
-    """What ran, and how the launches of a scenario ended."""
     launches = [launch for launch in document.launches if launch.scenario == scenario]
     good = [launch for launch in launches if launch.status == "ok"]
     status, reason = ended(launches)
@@ -289,5 +284,4 @@ def _outcome(document: RunDocument, scenario: str) -> dict[str, Any]:
 
 
 def scenarios(document: RunDocument) -> list[str]:
-    """The scenarios of a run in the order in which they were asked for."""
     return list(document.request.scenarios)

@@ -179,7 +179,6 @@ def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
 
 
 def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) -> Iterator[Finding]:
-    """Whether every rank had what was planned. ``cores``: of all launches, as :func:`_cores`."""
     differ, hosts = launch.checks.ranks_differ, sorted({host for host, _ in cores})
     had = {(rank.host or "", rank.ran_threads, rank.threads) for rank in launch.ranks if rank.ran_threads is not None}
     unequal = []

@@ -33,7 +33,6 @@ def of(run: Run) -> Verdicts:
 
 
 def judged(run: Run) -> Analysed:
-    """The run with its verdicts in its document."""
     run = Analysed.of(run)
     return replace(run, document=replace(run.document, **of(run)))
 

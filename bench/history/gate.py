@@ -195,7 +195,6 @@ def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> d
 
 
 def _figure(scenario: dict[str, Any], key: str) -> Figure | None:
-    """None where no launch has this figure."""
     known = tuple(float(value) for one in scenario["launches"] if (value := one[key]) is not None)
     if not known:
         return None
@@ -225,7 +224,6 @@ def replay(
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
-    """The base with what was accepted of tonight, whose verdicts ``rows`` are."""
     verdicts: dict[str, set[str]] = {}
     for row in rows:
         verdicts.setdefault(row.scenario, set()).add(row.verdict)
@@ -300,7 +298,6 @@ def _shown(one: Measured, metric: str) -> float | str | None:
 
 
 def _too_few(one: Measured, metric: str) -> str | None:
-    """Why there is no verdict for want of launches; None where there are enough."""
     if metric not in METRICS or len(one.figures[metric].launches) >= LAUNCHES_WANTED:
         return None
     return f"{len(one.figures[metric].launches)} and a verdict needs {LAUNCHES_WANTED}"
@@ -317,7 +314,6 @@ class _Pair:
 
 
 def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
-    """The rows of one metric that is a number."""
     rows: list[Judged] = []
     pairs: list[_Pair] = []
     for name in names:
@@ -376,7 +372,6 @@ def _of_fewer_launches(pair: _Pair) -> float:
 
 
 def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Judged:
-    """Against the launches of the few nights that there are."""
     launches = [value for one in pair.before for value in one.launches]
     if len(launches) < LAUNCHES_WANTED:
         return _row(metric, TOO_FEW, pair, why=f"{len(launches)} in the base and a verdict needs {LAUNCHES_WANTED}")
@@ -419,7 +414,7 @@ def _row(
 
 
 def _numerics(name: str, tonight: Measured, nights: Sequence[Measured]) -> list[Judged]:
-    """Whether it trains the same model as well as it did; no row where that was never known."""
+    """Whether it trains the same model as before; no row if that was never known."""
     known = [(one.night, one.parity) for one in nights if one.parity is not None]
     worst = max((parity for _, parity in known), key=PARITIES.index, default=None)
     mine = Judged(

@@ -56,7 +56,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """That a person accepted a run, as :func:`accept` wrote it; ``sha256``: of the run.json that it is about."""
+    """That a person accepted a run, as :func:`accept` wrote it; ``sha256``: of its run.json."""
 
     run: str
     reason: str
@@ -119,7 +119,6 @@ def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
 
 
 def read_one(path: str, option: str = "RUN") -> Night:
-    """A run by itself, every file of it verified."""
     verify(path, option)
     return Night(path=os.path.abspath(path), digest=digest_of(path))
 
@@ -172,7 +171,6 @@ def digest_of(path: str) -> dict[str, Any]:
 
 
 def with_findings(path: str, *, allow_incomplete: bool = False) -> dict[str, Any]:
-    """The digest of a run that is verified whole, and its ``findings``."""
     from bench.analyse.digest import of_run
 
     document = verified(path, allow_incomplete=allow_incomplete)

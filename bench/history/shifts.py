@@ -64,7 +64,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A stretch without a shift: its first and last night, and the geometric mean of its nights, outliers apart."""
+    """The nights between shifts: the first, the last, and the geometric mean, outliers apart."""
 
     first: int
     last: int
@@ -123,7 +123,6 @@ def _local_median(logs: Array) -> Array:
 
 
 def _noise(logs: Array) -> float:
-    """The standard deviation of a night, from differences of successive ones."""
     return max(LEAST_NOISE, _scale(np.diff(logs)) / math.sqrt(2.0))
 
 
@@ -195,7 +194,6 @@ def _cuts(logs: Array, noise: float) -> list[int]:
 
 
 def _refined(logs: Array, cuts: list[int]) -> list[int]:
-    """Each cut again as the best one between its neighbours."""
     sums = np.concatenate([[0.0], np.cumsum(logs - logs.mean())])
     edges = [0, *cuts, len(logs)]
     for at in range(1, len(edges) - 1):

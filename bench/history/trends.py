@@ -87,7 +87,6 @@ class Trend:
 
     @property
     def known(self) -> list[int]:
-        """The nights that have a figure, by their place in the track."""
         return [night for night, value in enumerate(self.values) if value is not None]
 
     @property
@@ -109,13 +108,8 @@ class Trend:
 
     def _figures(self) -> list[float]:
         """Of the nights that were measured as the last one was."""
-        known = self.known
-        return [
-            value
-            for night in known
-            if other_source(self.sources[night], self.sources[known[-1]]) is None
-            and (value := self.values[night]) is not None
-        ]
+        known = [(value, source) for value, source in zip(self.values, self.sources, strict=True) if value is not None]
+        return [value for value, source in known if other_source(source, known[-1][1]) is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +152,6 @@ def tracks(
 
 
 def scenarios_of(digests: Sequence[Digest]) -> list[str]:
-    """Every scenario that some night has, in the order in which they first appear."""
     return list(dict.fromkeys(row["scenario"] for digest in digests for row in digest["scenarios"]))
 
 
@@ -232,7 +225,7 @@ def _trend(
 def _stopped(
     digests: Sequence[Digest], scenarios: Sequence[str], accepted: Mapping[str, str], rule: gate.Rule
 ) -> dict[tuple[str, str | None], list[int]]:
-    """The nights that the gate stops, by scenario and its metric: its verdicts follow from the nights before each."""
+    """The nights that the gate stops, by scenario and metric."""
     found: dict[tuple[str, str | None], list[int]] = {}
     base: gate.Base = {}
     for place, digest in enumerate(digests):
@@ -246,7 +239,6 @@ def _stopped(
 
 
 def _events(trends: Sequence[Trend], nights: Sequence[Night], digests: Sequence[Digest]) -> tuple[Event, ...]:
-    """Every shift of every trend by the nights that it lies between, the latest first."""
     found: dict[tuple[int, int], list[Change]] = {}
     for trend in trends:
         for shift in trend.levels.shifts:
@@ -274,7 +266,6 @@ def _changed(changes: Sequence[Change], before: Digest, after: Digest) -> list[s
 
 
 def _beside(changes: Sequence[Change], digests: Sequence[Digest], before: int, after: int) -> Iterator[str]:
-    """What changed one night earlier or later, for a shift that nothing goes with."""
     for when, night in (("a night earlier", before), ("a night later", after + 1)):
         if 0 < night < len(digests):
             yield from (f"{when}: {text}" for text in _changed(changes, digests[night - 1], digests[night]))
