@@ -32,7 +32,7 @@ Start with:
 And then:
   python -m bench run --scenario ddp,ddp_o2  some scenarios
   python -m bench run --gpus 0,1,3           chosen GPUs (PCI order, or UUIDs)
-  python -m bench run --profile standard     several launches: figures to act on
+  python -m bench run --profile standard     several launches: reliable numbers
   python -m bench VERB --help                what a verb takes
   python -m bench --version
 
@@ -45,7 +45,6 @@ VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a verb; returns the exit code."""
     _mend_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -78,14 +77,15 @@ def _answer(arguments: list[str]) -> int:
     from bench.core.errors import INTERRUPTED, OK, BenchError
 
     try:
-        code: int = _verb(arguments[0])(arguments[1:])
-        return code
+        return int(_verb(arguments[0])(arguments[1:]))
     except BenchError as error:
         line = " ".join(str(error).split())
         prefix = "" if error.exit_code == INTERRUPTED else "error: "
         _say(f"bench: {prefix}{line}")
         if "--json" in arguments:
-            _print_json({"error": line, "exit_code": error.exit_code})
+            from bench.verbs.options import print_json
+
+            print_json({"error": line, "exit_code": error.exit_code})
         return error.exit_code
     except KeyboardInterrupt:
         _say("bench: interrupted")
@@ -115,8 +115,10 @@ def _unforeseen(error: OSError, *, as_json: bool) -> int:
     line = " ".join(f"{error.filename}: {error.strerror}".split() if error.filename else str(error).split())
     _say(f"bench: error: {line}")
     if as_json:
+        from bench.verbs.options import print_json
+
         try:
-            _print_json({"error": line, "exit_code": 1})
+            print_json({"error": line, "exit_code": 1})
         except OSError:
             return 1  # it was the output that failed
     return 1
@@ -157,10 +159,3 @@ def _say(line: str) -> None:
             print(line, file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = None  # the terminal was closed; the exit code is all that is left to say
-
-
-def _print_json(document: object) -> None:
-    import json
-
-    json.dump(document, sys.stdout, indent=1, allow_nan=False)
-    print()

@@ -1,6 +1,7 @@
 """``bench run --find-batch``: the largest global batch of each scenario that trains; each try is a short launch."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,10 +49,9 @@ def search_each(lab: Lab) -> None:
 
 
 def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab) -> None:
-    """The search of one scenario, which has one try at least and begins none that would end after ``end_s``.
+    """The search of one scenario: at least one try, and none that would end after ``end_s``.
 
-    ``stopped_by`` in its outcome: None where the largest is known, otherwise ``budget`` or ``failure``, which a try is
-    too that trains but of whose memory nobody knows.
+    A try that trains is a ``failure`` too if nothing reports its memory.
     """
     on_gpu = lab.request.device == "cuda"
     unit, first = found.strategy.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
@@ -71,7 +71,7 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
         need_mib = None if on_gpu else predicted_mib(tries, batch)
         if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
             why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
-            tries.append(Try(global_batch=batch, why_not=why))  # the kernel would end somebody, perhaps another
+            tries.append(Try(global_batch=batch, why_not=why))  # the kernel would kill some process, perhaps another
             continue
         started_s = time.monotonic()
         record, one = _try_batch(found, batch, capacity_mib, lab)
@@ -82,7 +82,6 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
 
 
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, Try]:
-    """One launch with this global batch."""
     request = replace(lab.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
     (planned,) = one_round(request, [found], 0, lab.next_launch(), lab.site.hosts)
     lab.progress.expect([found.name])
@@ -121,22 +120,20 @@ def _judged(done: Performed, batch: int, capacity_mib: float) -> Try:
 
 def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:
     """The most that a device held at one moment, over all processes of the launch (rows of memory.parquet)."""
-    held: dict[tuple[str, int], float] = {}
+    held: dict[tuple[str, int], float] = defaultdict(float)
     for row in memory:
         if row["used_mib"] is not None:
-            moment = row["device"], row["t_ns"]
-            held[moment] = held.get(moment, 0.0) + row["used_mib"]
+            held[row["device"], row["t_ns"]] += row["used_mib"]
     return max(held.values(), default=None)
 
 
 def reserved_mib(ranks: Iterable[RankRecord]) -> float | None:
-    """The most that torch reserved on a device, over all ranks of a launch's record; it lacks CUDA's contexts."""
-    held: dict[str, float] = {}
+    """The most that torch reserved on a device, over all ranks of a launch, without CUDA's contexts."""
+    held: dict[str, float] = defaultdict(float)
     for rank in ranks:
         for name, peak_mib in (rank.allocator or {}).items():
-            kind, _, device = name.partition(".")
-            if kind == "max_reserved_mib":
-                held[device] = held.get(device, 0.0) + peak_mib
+            if name.startswith("max_reserved_mib."):
+                held[name] += peak_mib
     return max(held.values(), default=None)
 
 

@@ -12,7 +12,6 @@ from bench.seams.discover import Found
 
 
 def each_scenario(lab: Lab) -> None:
-    """Profile each scenario that has a measured launch and no profiled one yet."""
     done = resume.done(lab.writer.document).diagnosed
     measured = {launch.scenario for launch in lab.writer.document.good}
     for found in lab.runnable:
@@ -25,7 +24,6 @@ def each_scenario(lab: Lab) -> None:
 
 
 def _diagnose(found: Found, lab: Lab) -> None:
-    """One diagnostic launch."""
     trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 

@@ -1,35 +1,28 @@
-"""Measurements by others, made into runs: so that an earlier figure can be compared with, and is never taken for ours.
+"""Measurements by others, made into runs: an earlier result can be compared with, and is never taken for ours.
 
     python -m bench import times.csv --scenario ddp --model resnet101 --global-batch 256 --world-size 8
     python -m bench import ddp.json --model resnet50 --world-size 8
 
-**A CSV of step times.** A heading and a row per step (and rank): ``step_ms``, and where there are such ``scenario``,
-``launch``, ``rank``, ``step`` and ``warmup`` (1, true or yes; 0, false, no or empty). Other columns are left out and
-named. Without ``launch`` all is one launch, without ``rank`` all is one rank (or the slowest of them already), without
-``step`` rows are in their order. Steps are numbered anew from 0.
+**A CSV of step times** has a heading and a row per step and rank: ``step_ms``, and optionally ``scenario``, ``launch``,
+``rank``, ``step`` and ``warmup`` (1, true or yes; 0, false, no or empty). Other columns are named and left out. Without
+``launch`` all is one launch, without ``rank`` one rank, without ``step`` rows are in order. Steps are numbered from 0.
 
-**The JSON of pytorch's** ``benchmarks/distributed/ddp/benchmark.py --json``. Read are ``pytorch_version``,
-``cuda_version``, ``distributed_backend``, ``bucket_size`` and of ``benchmark_results`` each ``model``, ``batch_size``
-(of one rank) and ``result``: a list of ``{"ranks": [...], "measurements": [seconds, ...]}``. A model on a number of
-ranks becomes a run, of one launch: the script starts its ranks once, and however many iterations it kept, none of them
-is a replicate. ``measurements`` are the kept iterations of all ranks, those of one rank after those of the other, as
-the script gathers them: they are laid side by side again, and the slowest rank of each iteration counts as everywhere
-here. Where their number is no multiple of the ranks' that cannot be, and the file is refused. On one rank the script
-first runs the model without DDP and then with it, and both have the same entry: they become ``single`` and ``ddp``.
+**The JSON of pytorch's** ``benchmarks/distributed/ddp/benchmark.py --json`` has ``benchmark_results``, each with a
+``model``, a ``batch_size`` (of one rank) and a ``result``: ``[{"ranks": [...], "measurements": [seconds, ...]}, ...]``.
+A model on a number of ranks becomes a run of one launch, since the script starts its ranks once. ``measurements`` has
+the iterations of one rank after those of the other. On one rank the script first runs the model without DDP and then
+with it, both under the same entry: they become ``single`` and ``ddp``.
 
-What a file does not say is null: never guessed from what its program usually does, and a comparison says that it is
-unknown. That holds for the image size, which this JSON has not, as much as for the machine.
+What a file does not say is null, never guessed.
 """
 
 import csv
-import hashlib
 import io
 import json
 import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from reprlib import repr as brief
@@ -50,14 +43,14 @@ from bench.runs.document import (
     State,
     WorkloadRecord,
 )
-from bench.runs.files import check_writable
+from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 
 CSV, PYTORCH_DDP = "csv", "pytorch-ddp-benchmark"
 
 COLUMNS = ("step_ms", "scenario", "launch", "rank", "step", "warmup")
-"""Of a CSV; the first is needed."""
+"""Of a CSV; the first is required."""
 
 TRUE, FALSE = ("1", "true", "yes"), ("0", "false", "no", "")
 
@@ -73,13 +66,10 @@ TIMES = {
 SHORTEST_MS, LONGEST_MS = 1e-6, 1e9
 """A step of less than a nanosecond, or of more than eleven days, is a slip or another unit."""
 
-MOST_EXAMPLES = 10**9
-"""Of a rank in a step."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the person who imports says of the measurement; None where nothing was said."""
+    """What the options say of the measurement."""
 
     scenario: str | None = None
     model: str | None = None
@@ -95,9 +85,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch as a file has it: by rank its step times (ms), all equally many; the first ``warmup`` are warm-up.
+    """A launch of a file: by rank its step times (ms), all equally many; the first ``warmup`` are warm-up.
 
-    ``replicas``: how many shared the global batch. None where the file has not the steps of all: ``single`` in a run on
+    ``replicas``: how many shared the global batch; None if the file lacks the steps of some: ``single`` in a run on
     eight GPUs is one, and DataParallel is one process on all of them.
     """
 
@@ -106,10 +96,14 @@ class Launch:
     warmup: int = 0
     replicas: int | None = None
 
+    @property
+    def iters(self) -> int:
+        return len(self.steps_ms[0]) - self.warmup
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a file says. ``workload``: the fields of it that are known. ``left_out``: what of the file was not read."""
+    """What a file says. ``workload``: its known fields. ``left_out``: what was not read."""
 
     kind: str
     launches: tuple[Launch, ...]
@@ -121,18 +115,23 @@ class Measurement:
 
 
 def is_name(text: str) -> bool:
-    """Whether this can be called a name, in a line that a terminal shows."""
     return bool(text.strip()) and text.isprintable()
 
 
 def is_scenario(text: str) -> bool:
-    """Whether a scenario can have this name: where scenarios are listed, a comma separates them."""
+    """Whether a scenario can have this name: a comma separates scenarios."""
     return is_name(text) and "," not in text
 
 
 def read(path: str, told: Told) -> Measurement:
-    """What ``path`` says, whichever of the two kinds it is; raises :class:`RequestError` for everything else."""
-    text = _text(path)
+    """What ``path`` says; raises :class:`RequestError` if it is neither of the two kinds."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            text = file.read()
+    except UnicodeDecodeError:
+        _refuse(path, "is no text in UTF-8")
+    except OSError as error:
+        raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV or JSON file") from error
     if not text.strip():
         _refuse(path, "is empty")
     if path.endswith(".json") or text.lstrip().startswith(("{", "[")):
@@ -141,34 +140,50 @@ def read(path: str, told: Told) -> Measurement:
 
 
 def write(path: str, found: Measurement, told: Told, out: str) -> Run:
-    """A sealed run folder under ``out`` of what was read from the file ``path``; nothing is left where that fails."""
+    """A sealed run folder under ``out`` of what was read from ``path``; nothing is left if that fails."""
     from bench.analyse import digest, verdicts
 
     check_writable(out)
     writer = RunWriter(out, _document(path, found, told))
     try:
         repeats: Counter[str] = Counter()
-        rows = []
-        records = []
+        records, rows = [], []
         for number, launch in enumerate(found.launches):
             repeat = repeats[launch.scenario]
             repeats[launch.scenario] += 1
-            records.append(_record(number, repeat, launch))
-            rows += _rows(number, repeat, launch)
+            records.append(
+                LaunchRecord(
+                    launch=number,
+                    scenario=launch.scenario,
+                    repeat=repeat,
+                    strategy=None,
+                    precision=None,
+                    processes=len(launch.steps_ms),
+                    replicas=launch.replicas,
+                    status="ok",
+                    ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
+                    warmup=launch.warmup,
+                    iters=launch.iters,
+                )
+            )
+            about = {"launch": number, "scenario": launch.scenario, "repeat": repeat}
+            rows += [
+                {**about, "rank": rank, "step": step, "warmup": step < launch.warmup, "step_ms": step_ms}
+                for rank, steps in enumerate(launch.steps_ms)
+                for step, step_ms in enumerate(steps)
+            ]
         writer.add(*records, steps=rows)
         writer.judge(**verdicts.of(writer.frames()))
         writer.finish(complete=True, digest=digest.of_run(writer.frames()))
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(writer.path, ignore_errors=True)
-        raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
-    except BaseException:
-        shutil.rmtree(writer.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
         raise
     return writer.frames()
 
 
 def of_csv(path: str, text: str, told: Told) -> Measurement:
-    """The launches of a CSV."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         heading = [name.strip() for name in next(reader)]
@@ -182,12 +197,11 @@ def of_csv(path: str, text: str, told: Told) -> Measurement:
         _refuse(path, f"has no column step_ms, only {', '.join(map(repr, heading[:8]))}")
     if not rows:
         _refuse(path, "has a heading and no step")
-    if "scenario" in heading and told.scenario is not None:
-        raise RequestError("--scenario", f"{path} has a column of its own for it", "leave the option out")
+    for name, given in (("scenario", told.scenario), ("warmup", told.warmup)):
+        if name in heading and given is not None:
+            raise RequestError(f"--{name}", f"{path} has a column of its own for it", "leave the option out")
     if "scenario" not in heading and told.scenario is None:
         raise RequestError("--scenario", f"{path} does not say what was run", "name it, as in --scenario ddp")
-    if "warmup" in heading and told.warmup is not None:
-        raise RequestError("--warmup", f"{path} has a column of its own for it", "leave the option out")
     at = {name: heading.index(name) for name in COLUMNS if name in heading}
     groups: dict[tuple[str, str], dict[int, list[_Step]]] = {}
     for line, cells in rows:
@@ -195,14 +209,16 @@ def of_csv(path: str, text: str, told: Told) -> Measurement:
             _refuse(path, f"line {line} has {len(cells)} cells where the heading has {len(heading)}")
         step, key, rank = _step(path, line, {name: cells[place].strip() for name, place in at.items()}, told)
         groups.setdefault(key, {}).setdefault(rank, []).append(step)
-    launches = [_launch(path, key, ranks, told, numbered="step" in at) for key, ranks in groups.items()]
+    launches = tuple(_launch(path, key, ranks, told, numbered="step" in at) for key, ranks in groups.items())
     widest = max(len(launch.steps_ms) for launch in launches)
     if told.world_size is not None and widest > told.world_size:
-        _contradict("--world-size", told.world_size, f"{path} has steps of {widest} ranks")
+        problem = f"{told.world_size} was given and {path} has steps of {widest} ranks"
+        raise RequestError("--world-size", problem, "fix one of the two")
+    warmup_known = "warmup" in heading or told.warmup is not None
     return Measurement(
         kind=CSV,
-        launches=tuple(launches),
-        workload=_common_warmup(launches) if "warmup" in heading or told.warmup is not None else {},
+        launches=launches,
+        workload={"warmup": _only({launch.warmup for launch in launches})} if warmup_known else {},
         left_out=tuple(name for name in heading if name not in COLUMNS),
     )
 
@@ -220,16 +236,24 @@ class _Step:
 def _step(path: str, line: int, cells: dict[str, str], told: Told) -> tuple[_Step, tuple[str, str], int]:
     """A row, the scenario and launch that it belongs to, and its rank."""
     where = f"line {line}: "
-    step_ms = _milliseconds(path, where, cells["step_ms"])
+    try:
+        step_ms = math.nan if "_" in cells["step_ms"] else float(cells["step_ms"])
+    except ValueError:
+        step_ms = math.nan
+    if not SHORTEST_MS <= step_ms <= LONGEST_MS:
+        _refuse(path, f"{where}step_ms is {brief(cells['step_ms'])} and no number of milliseconds from 1e-6 to 1e9")
     scenario = cells.get("scenario", told.scenario) or ""
     if not is_scenario(scenario):
         _refuse(path, f"{where}scenario is {brief(scenario)} and no name of one")
     warm = cells.get("warmup", "").lower()
     if warm not in (*TRUE, *FALSE):
         _refuse(path, f"{where}warmup is {cells['warmup']!r} and neither true nor false")
-    number = _whole(path, where, "step", cells["step"]) if "step" in cells else line
-    rank = _whole(path, where, "rank", cells["rank"]) if "rank" in cells else 0
-    return _Step(line, number, step_ms, warm in TRUE), (scenario, cells.get("launch", "")), rank
+    whole = {"step": line, "rank": 0}
+    for name in (name for name in whole if name in cells):
+        if not (cells[name].isascii() and cells[name].isdigit() and len(cells[name]) < 10):
+            _refuse(path, f"{where}{name} is {cells[name]!r} and no whole number")
+        whole[name] = int(cells[name])
+    return _Step(line, whole["step"], step_ms, warm in TRUE), (scenario, cells.get("launch", "")), whole["rank"]
 
 
 def _launch(path: str, key: tuple[str, str], ranks: dict[int, list[_Step]], told: Told, *, numbered: bool) -> Launch:
@@ -240,13 +264,12 @@ def _launch(path: str, key: tuple[str, str], ranks: dict[int, list[_Step]], told
         _refuse(path, f"{who} has steps of rank {', '.join(map(str, sorted(ranks)))}: ranks count from 0 without gaps")
     ordered = [sorted(ranks[rank], key=lambda step: step.number) for rank in range(len(ranks))]
     for rank, steps in enumerate(ordered):
-        numbers = [step.number for step in steps]
-        if len(set(numbers)) < len(numbers):
-            twice = next(step for before, step in pairwise(steps) if before.number == step.number)
-            _refuse(path, f"line {twice.line}: {who} has step {twice.number} of rank {rank} twice")
-        if len(numbers) != len(ordered[0]):
-            _refuse(path, f"{who}: rank {rank} has {len(numbers)} steps and rank 0 has {len(ordered[0])}")
-        if numbered and numbers != [step.number for step in ordered[0]]:
+        for before, step in pairwise(steps):
+            if before.number == step.number:
+                _refuse(path, f"line {step.line}: {who} has step {step.number} of rank {rank} twice")
+        if len(steps) != len(ordered[0]):
+            _refuse(path, f"{who}: rank {rank} has {len(steps)} steps and rank 0 has {len(ordered[0])}")
+        if numbered and [step.number for step in steps] != [step.number for step in ordered[0]]:
             _refuse(path, f"{who}: rank {rank} has other steps than rank 0")
     warm = [[step.warmup for step in steps] for steps in ordered]
     warmup = sum(warm[0]) if told.warmup is None else told.warmup
@@ -269,14 +292,19 @@ def of_pytorch(path: str, text: str, told: Told) -> Measurement:
     except (ValueError, RecursionError) as error:
         _refuse(path, f"is no JSON: {error}")
     configurations = _configurations(path, document)
-    chosen = [one for one in configurations if _asked_for(one, told)]
+    chosen = [
+        one
+        for one in configurations
+        if told.model in (None, one.model)
+        and told.world_size in (None, one.ranks)
+        and told.global_batch in (None, one.batch * one.ranks)
+    ]
     choices = "; ".join(dict.fromkeys(one.name for one in configurations))
     if not chosen:
         raise RequestError("--model", f"{path} has no such configuration", f"choose from {choices}")
     if len({one.name for one in chosen}) > 1:
-        raise RequestError(
-            "--model", f"{path} has several configurations ({choices})", "choose one with --model and --world-size"
-        )
+        problem = f"{path} has several configurations ({choices})"
+        raise RequestError("--model", problem, "choose one with --model and --world-size")
     first = chosen[0]
     names = ["single", "ddp"] if len(chosen) == 2 and first.ranks == 1 else ["ddp"] * len(chosen)
     if len(chosen) > (2 if first.ranks == 1 else 1):
@@ -325,33 +353,28 @@ def _configurations(path: str, document: Any) -> list[_Configuration]:
         model, batch = (_get(path, of_model, name, where) for name in ("model", "batch_size"))
         if not isinstance(model, str) or not is_name(model):
             _refuse(path, f"{where}: model is {brief(model)} and no name")
-        if not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= MOST_EXAMPLES:
+        if type(batch) is not int or not 1 <= batch <= 10**9:
             _refuse(path, f"{where}: batch_size is {brief(batch)} and no number of examples")
         for at, result in enumerate(_list(path, of_model, "result", where)):
             place = f"{where}.result[{at}]"
             ranks = len(_list(path, result, "ranks", place))
-            pooled = [
-                _of_seconds(path, f"{place}: measurements[{index}]", value)
-                for index, value in enumerate(_list(path, result, "measurements", place))
-            ]
-            if len(pooled) % ranks:
-                _refuse(path, f"{place} has {len(pooled)} measurements of {ranks} ranks, which is not as many of each")
-            each = len(pooled) // ranks
+            measurements = _list(path, result, "measurements", place)
+            for index, value in enumerate(measurements):
+                if type(value) not in (int, float) or not SHORTEST_MS <= 1000 * value <= LONGEST_MS:
+                    problem = f"is {brief(value)} and no number of seconds from 1e-9 to 1e6"
+                    _refuse(path, f"{place}: measurements[{index}] {problem}")
+            each, rest = divmod(len(measurements), ranks)
+            if rest:
+                many = f"{len(measurements)} measurements of {ranks} ranks"
+                _refuse(path, f"{place} has {many}, which is not as many of each")
+            pooled = [1000.0 * float(value) for value in measurements]
             steps = tuple(tuple(pooled[rank * each : (rank + 1) * each]) for rank in range(ranks))
             found.append(_Configuration(model, batch, ranks, steps))
     return found
 
 
-def _asked_for(one: _Configuration, told: Told) -> bool:
-    return (
-        told.model in (None, one.model)
-        and told.world_size in (None, one.ranks)
-        and told.global_batch in (None, one.batch * one.ranks)
-    )
-
-
 def _document(path: str, found: Measurement, told: Told) -> RunDocument:
-    """What the run says of itself: null wherever neither the file nor the person does."""
+    """What the run says of itself: null if neither the file nor the options say it."""
     stated = {"global_batch": told.global_batch, "replicas": told.world_size, "device": told.device}
     workload: dict[str, Any] = encode(WorkloadRecord()) | found.workload
     workload |= {name: value for name, value in stated.items() if value is not None}
@@ -359,18 +382,15 @@ def _document(path: str, found: Measurement, told: Told) -> RunDocument:
     workload["settings"] = {name: value for name, value in known.items() if value is not None}
     size = f"{told.image_size} px" if told.image_size else None
     workload["title"] = ", ".join(str(word) for word in (known["model"], size) if word) or None
-    scenarios = list(dict.fromkeys(launch.scenario for launch in found.launches))
-    most = max(sum(launch.scenario == name for launch in found.launches) for name in scenarios)
+    repeats = Counter(launch.scenario for launch in found.launches)
     now = machine.utc_now()
-    with open(path, "rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
     hardware = [told.hardware] * (workload["replicas"] or 1) if told.hardware is not None else []
     return RunDocument(
         bench=bench.__version__,
         imported=Imported(
             kind=found.kind,
             file=os.path.basename(path),
-            sha256=checksum,
+            sha256=sha256(path),
             utc=now,
             measured_utc=told.measured,
             hardware=tuple(hardware[:1] if told.device == "cpu" else hardware),
@@ -379,10 +399,10 @@ def _document(path: str, found: Measurement, told: Told) -> RunDocument:
             more=found.about,
         ),
         request=Asked(
-            scenarios=tuple(scenarios),
+            scenarios=tuple(repeats),
             warmup=workload["warmup"],
-            iters=_only({len(launch.steps_ms[0]) - launch.warmup for launch in found.launches}),
-            launches=most,
+            iters=_only({launch.iters for launch in found.launches}),
+            launches=max(repeats.values()),
             label=told.label,
         ),
         workload=decode(WorkloadRecord, workload),
@@ -393,74 +413,8 @@ def _document(path: str, found: Measurement, told: Told) -> RunDocument:
     )
 
 
-def _record(number: int, repeat: int, launch: Launch) -> LaunchRecord:
-    """A launch as it stands in run.json: that it ended well is all that is known of it."""
-    return LaunchRecord(
-        launch=number,
-        scenario=launch.scenario,
-        repeat=repeat,
-        strategy=None,
-        precision=None,
-        processes=len(launch.steps_ms),
-        replicas=launch.replicas,
-        status="ok",
-        ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
-        warmup=launch.warmup,
-        iters=len(launch.steps_ms[0]) - launch.warmup,
-    )
-
-
-def _rows(number: int, repeat: int, launch: Launch) -> list[dict[str, Any]]:
-    """Rows of steps.parquet: times alone, without phases, start and loss."""
-    about = {"launch": number, "scenario": launch.scenario, "repeat": repeat}
-    return [
-        {**about, "rank": rank, "step": step, "warmup": step < launch.warmup, "step_ms": step_ms}
-        for rank, steps in enumerate(launch.steps_ms)
-        for step, step_ms in enumerate(steps)
-    ]
-
-
-def _common_warmup(launches: Sequence[Launch]) -> dict[str, Any]:
-    """Of the workload, where all launches have the same."""
-    return {"warmup": _only({launch.warmup for launch in launches})}
-
-
 def _only(values: set[int]) -> int | None:
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
-    except UnicodeDecodeError:
-        _refuse(path, "is no text in UTF-8")
-    except OSError as error:
-        raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV or JSON file") from error
-
-
-def _milliseconds(path: str, where: str, text: str) -> float:
-    try:
-        value = math.nan if "_" in text else float(text)
-    except ValueError:
-        value = math.nan
-    if not SHORTEST_MS <= value <= LONGEST_MS:
-        _refuse(path, f"{where}step_ms is {brief(text)} and no number of milliseconds from 1e-6 to 1e9")
-    return value
-
-
-def _whole(path: str, where: str, name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        _refuse(path, f"{where}{name} is {text!r} and no whole number")
-    return int(text)
-
-
-def _of_seconds(path: str, where: str, value: Any) -> float:
-    """A time in milliseconds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not SHORTEST_MS <= 1000 * value <= LONGEST_MS:
-        _refuse(path, f"{where} is {brief(value)} and no number of seconds from 1e-9 to 1e6")
-    return 1000.0 * float(value)
 
 
 def _get(path: str, value: Any, name: str, where: str) -> Any:
@@ -474,10 +428,6 @@ def _list(path: str, value: Any, name: str, where: str) -> list[Any]:
     if not isinstance(found, list) or not found:
         _refuse(path, f"{where}: {name!r} is no list with something in it")
     return found
-
-
-def _contradict(option: str, value: int, problem: str) -> NoReturn:
-    raise RequestError(option, f"{value} was given and {problem}", "mend one of the two")
 
 
 def _refuse(path: str, problem: str) -> NoReturn:

@@ -27,12 +27,11 @@ from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found
 from bench.seams.site import Connected, Options
-from bench.seams.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """What the launches of a run have in common. ``obstacles``: by scenario why it cannot run here, or None."""
+    """What the launches of a run share. ``obstacles``: by scenario why it cannot run here, or None."""
 
     request: Request
     scenarios: tuple[Found, ...]
@@ -44,18 +43,14 @@ class Lab:
 
     @property
     def runnable(self) -> list[Found]:
-        """The scenarios that can run here."""
         return [found for found in self.scenarios if self.obstacles[found.name] is None]
 
     def next_launch(self) -> int:
-        """The number of the next launch of any kind."""
         return self.writer.document.next_launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run that is on disk: its folder, its ``run.json``, and how many launches failed."""
-
     path: str
     document: RunDocument
 
@@ -80,10 +75,10 @@ def opened(
     wait: bool = False,
     resumed: str | None = None,
 ) -> Iterator[Lab]:
-    """Everything that the experiments of one run need; sealed and closed on leaving, however that comes about.
+    """Everything that the experiments of one run need; sealed and closed on leaving.
 
-    ``resumed``: the folder of the run to be continued. Raises :class:`RequestError` before anything is written when
-    the request cannot be served, and :class:`Interrupted` when an interrupted run is sealed.
+    ``resumed``: the folder of the run to be continued. Raises :class:`RequestError` before anything is written, and
+    :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
     machine.refuse_blocking_launches(request.device)
@@ -126,7 +121,7 @@ def opened(
 
 @contextmanager
 def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, dict[str, Any]]]:
-    """The locks of the devices, which nobody else uses while they are held, and what this machine is then."""
+    """The locks of the devices, and what this machine is while they are held."""
     with acquire(request.devices, wait=wait, say=console.line) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
         foreign.refuse(gpus, request.devices, force=request.force)
@@ -153,8 +148,8 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
     try:
         connected = discover.load_file(name, file, discover.SITE).connect(options)
         if not hasattr(connected, "perform"):
-            what = f"connect(options) of {file} returned {type(connected).__name__}"
-            raise RequestError("--site", what, "return what performs launches, such as WorkerHost.of(options)")
+            problem = f"connect(options) of {file} returned {type(connected).__name__}"
+            raise RequestError("--site", problem, "return what performs launches, such as WorkerHost.of(options)")
         with connected as site:
             yield site
     finally:
@@ -181,18 +176,18 @@ def _circumstances(
         fresh=site.description["fresh"],
         apex=decode(Apex, site.description["apex"]),
         sources={found.name: Source(file=found.file, sha256=sha256(found.file)) for found in scenarios},
-        strategies={found.strategy_name: _declared(found.strategy) for found in scenarios},
+        strategies={
+            one.strategy_name: StrategyRecord(
+                hue=one.strategy.hue, dash=one.strategy.dash, not_comparable=one.strategy.not_comparable
+            )
+            for one in scenarios
+        },
         start=State(**machine.state()),
     )
 
 
-def _declared(strategy: Strategy) -> StrategyRecord:
-    return StrategyRecord(hue=strategy.hue, dash=strategy.dash, not_comparable=strategy.not_comparable)
-
-
 @contextmanager
 def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
-    """One sampler process for all launches."""
     sampler = Sampler.start(
         device=request.device,
         gpus=request.devices,
@@ -212,8 +207,10 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
     try:
         yield
         _keep_log(site, writer)
+        from bench.analyse.digest import of_run
+
         judged = _judged(writer)
-        digest = None if writer.document.batch_search else _digest(judged)
+        digest = None if writer.document.batch_search else of_run(judged)
         writer.finish(complete=True, digest=digest, end=State(**machine.state()))
     except (KeyboardInterrupt, HostError) as error:
         with interrupts.held():
@@ -235,16 +232,9 @@ def _keep_log(site: Connected, writer: RunWriter) -> None:
 
 
 def _judged(writer: RunWriter) -> Run:
-    """The run as it is now, analysed. Its document says what the results are worth and which scenario to use."""
+    """The run as it is now, with its validity, parity and recommendation."""
     from bench.analyse import verdicts
     from bench.analyse.analysed import Analysed
 
     writer.judge(**verdicts.of(Analysed.of(writer.frames())))
     return writer.frames()
-
-
-def _digest(run: Run) -> dict[str, Any]:
-    """What a comparison with other runs needs of this one."""
-    from bench.analyse.digest import of_run
-
-    return of_run(run)

@@ -17,12 +17,12 @@ from bench.sample.noticed import allocator_rows, checks
 from bench.seams.site import Connected, Event, LaunchInterrupted
 
 LOG_LIMIT_BYTES = 16 << 20
-"""How much of what one rank prints is kept."""
+"""Of what one rank prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Performed:
-    """A launch that is over. ``results``: of each rank that came to its end. ``tables``: the rows for each table."""
+    """A launch that is over. ``results``: of each rank that finished. ``tables``: the rows for each table."""
 
     job: Job
     record: LaunchRecord
@@ -31,9 +31,8 @@ class Performed:
 
 
 def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) -> Performed:
-    """Carry out one launch, put it on disk, and show how it went.
+    """Carry out one launch, and show how it went. ``keep(performed)`` puts it on disk and returns the line for people.
 
-    ``doing``: what the display says meanwhile. ``keep(performed)`` puts it on disk and returns the line for people.
     Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk.
     """
     sampled = job.purpose == "measure"
@@ -65,7 +64,6 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
 
 
 def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], None]) -> Executed:
-    """Run ``job`` and time it. ``logs``: the folder for what its ranks print."""
     job = replace(job, logs=logs, apex_problems=site.description["apex"]["problems"])
     started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - time.process_time()
     interrupted = False
@@ -96,9 +94,9 @@ def where_to_look(launch: LaunchRecord) -> str:
 
 
 def shorten(log: str) -> None:
-    """Leave of a log longer than :data:`LOG_LIMIT_BYTES` its two ends, with a line between that says what is missing.
+    """Keep the two ends of a log longer than :data:`LOG_LIMIT_BYTES`, with a line between that says what is missing.
 
-    Nothing stands between a rank and its log while it writes: that would take part in what is measured.
+    Only afterwards: while a rank writes, nothing may stand between it and its log.
     """
     size = os.path.getsize(log) if os.path.isfile(log) else 0
     if size <= LOG_LIMIT_BYTES:

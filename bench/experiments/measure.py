@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,11 +12,9 @@ from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import one_round
 from bench.plan.interval_target import IntervalTarget
-from bench.seams.discover import Found
 
 
 def in_rounds(lab: Lab) -> None:
-    """Measure the planned launches, and with ``--until-precision`` as many more as that takes."""
     target = _target(lab)
     for job in _rounds(lab, target):
         _measure(job, lab, target)
@@ -24,15 +23,16 @@ def in_rounds(lab: Lab) -> None:
 
 
 def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
-    """The planned launches, one round after the other; then rounds over the scenarios that are not precise enough.
+    """The planned launches, round by round; then rounds over the scenarios that are not precise enough.
 
-    Where a budget is stated, what would exceed it is left out, except the first launch of each scenario.
+    What would exceed a budget is left out, except the first launch of each scenario.
     """
     request, hosts, done = lab.request, lab.site.hosts, resume.done(lab.writer.document).launches
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
         if repeat >= request.launches:
-            lacking = _lacking(lab, target) if target else []
+            names = target.lacking([found.name for found in lab.runnable]) if target else []
+            lacking = [one for one in lab.runnable if target and one.name in names and target.affords(one.name)]
             lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
         if not lacking:
             return
@@ -43,12 +43,6 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
                 lab.progress.drop(planned.found.name)
                 continue
             yield replace(planned.job, launch=lab.next_launch())
-
-
-def _lacking(lab: Lab, target: IntervalTarget) -> list[Found]:
-    """The scenarios that get another round: not precise enough, and not too long for what is left of the budget."""
-    names = target.lacking([found.name for found in lab.runnable])
-    return [found for found in lab.runnable if found.name in names and target.affords(found.name)]
 
 
 def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
@@ -72,7 +66,7 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
 
 
 def _target(lab: Lab) -> IntervalTarget | None:
-    """What ``--until-precision`` asks for, with the launches that a resumed run has already."""
+    """What ``--until-precision`` asks for, with the launches that a resumed run already has."""
     if lab.request.until_precision is None:
         return None
     assert lab.request.budget_s is not None
@@ -89,8 +83,8 @@ def median_step_ms(done: Performed) -> float | None:
     """Of the measured steps of the slowest rank; None for a launch that failed."""
     if done.record.status != "ok":
         return None
-    slowest: dict[int, float] = {}
+    slowest: dict[int, float] = defaultdict(float)
     for row in done.tables["steps"]:
         if not row["warmup"]:
-            slowest[row["step"]] = max(slowest.get(row["step"], 0.0), row["step_ms"])
+            slowest[row["step"]] = max(slowest[row["step"]], row["step_ms"])
     return statistics.median(slowest.values())

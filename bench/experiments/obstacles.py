@@ -17,14 +17,13 @@ def of_each(
 
 
 def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:
-    """Raise :class:`RequestError` when every scenario has an obstacle."""
     reasons = [reason for reason in obstacles.values() if reason is not None]
     if len(reasons) == len(obstacles):
         raise RequestError("--scenario", f"none of {', '.join(obstacles)} can run here", reasons[0])
 
 
 def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None) -> str | None:
-    """Why the scenario cannot run here, from the machine and, once it is there, from what the worker host imported."""
+    """Why the scenario cannot run here, by the machine and, once known, by what the worker host imported."""
     reason = machine.obstacle(
         found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
     )
@@ -44,7 +43,6 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
 
 
 def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
-    """What to know of this CPU before an hour has gone by; None where there is nothing."""
     half = [found.name for found in scenarios if found.scenario.precision != "O0"]
     if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
         return None
@@ -52,7 +50,6 @@ def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[
     full = ",".join(one.name if one.name in known else one.file for one in scenarios if one.name not in half)
     remedy = f"leave them out with --scenario {full}, or take" if full else "take"
     smaller = discover.load_workload(request.task.name, request.task.file).workload.smaller
-    return (
-        f"this CPU has no instructions for bf16, so in half ({', '.join(half)}) a step takes many times as long as in "
-        f"fp32; {remedy} less work, such as {smaller or '--global-batch 2'}"
-    )
+    slow = f"in half ({', '.join(half)}) a step takes many times as long as in fp32"
+    less = f"{remedy} less work, such as {smaller or '--global-batch 2'}"
+    return f"this CPU has no instructions for bf16, so {slow}; {less}"

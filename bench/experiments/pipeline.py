@@ -23,9 +23,8 @@ def run(
 ) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
-    ``wait``: queue for GPUs or CPU that another run has. ``resumed``: the folder of a run of this request, which is
-    continued. Raises :class:`RequestError` before anything is written when the request cannot be served, and
-    :class:`Interrupted` after sealing what was done.
+    ``wait``: queue for GPUs or CPU that another run has. ``resumed`` and errors: as for
+    :func:`bench.experiments.lab.opened`.
     """
     with opened(request, scenarios, out=out, console=console, wait=wait, resumed=resumed) as lab:
         _announce(lab, console)
@@ -39,7 +38,7 @@ def run(
 
 
 def _announce(lab: Lab, console: Console) -> None:
-    """Say what is to come, to people and to the display of progress."""
+    """Tell people and the progress display what is to come."""
     request, workload = lab.request, lab.request.workload
     done = resume.done(lab.writer.document)
     runnable = [found.name for found in lab.runnable]
@@ -55,9 +54,9 @@ def _announce(lab: Lab, console: Console) -> None:
     )
     extra = []
     if request.until_precision is not None:
+        wanted = f"±{100 * request.until_precision:g} %"
         extra.append(
-            f"more until every median is known within ±{100 * request.until_precision:g} % or "
-            f"{duration(request.budget_s or 0.0)} are spent"
+            f"more until every median is known within {wanted} or {duration(request.budget_s or 0.0)} are spent"
         )
     if request.diagnose:
         extra.append("one profiled launch of each scenario")
@@ -67,7 +66,5 @@ def _announce(lab: Lab, console: Console) -> None:
         console.line(f"plus {'; '.join(extra)}")
     load = machine.load()
     if load > machine.cores() / 2:
-        console.line(
-            f"warning: the machine is busy (load {load:.1f} on {machine.cores()} cores in the last minute); "
-            "wait until it is idle, or the results include that work"
-        )
+        busy = f"the machine is busy (load {load:.1f} on {machine.cores()} cores in the last minute)"
+        console.line(f"warning: {busy}; wait until it is idle, or the results include that work")

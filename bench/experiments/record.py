@@ -1,5 +1,6 @@
 """From what the ranks of a launch report to the record of it in run.json."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +10,10 @@ from bench.runs.document import Checks, Effective, Failure, LaunchRecord, RankRe
 from bench.seams.site import Outcome
 
 CONSERVATION_LIMIT = 0.005
-"""By how much the steps of a window may differ from the host's wall time for it."""
+"""How far the steps of a window may be from the host's wall time for it."""
 SLICE_MS = 10.0
-"""Or by this much: a process that is put aside between the first mark, or the last, and the reading of the wall clock
-beside it loses a few slices of the scheduler (some 3 ms each), more than 0.5 % of a window of some 100 ms."""
+"""Or by this much: a process preempted between a mark and the wall clock beside it loses a few scheduler slices (some
+3 ms each), more than 0.5 % of a window of some 100 ms."""
 
 EXPECTED_TO_DIFFER = {"device"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
@@ -33,7 +34,7 @@ class Executed:
 
 
 def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
-    """The record of a launch, for run.json. ``checks``: what others have verified about it."""
+    """The record of a launch. ``checks``: what others have verified about it."""
     outcome, results = done.outcome, done.outcome.results
     ran = results[0].get("effective") if results else None
     hosts = [job.ranks[result["rank"]].host for result in results]
@@ -48,9 +49,7 @@ def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
         started_utc=done.started_utc,
         ended_utc=done.ended_utc,
         wall_s=done.wall_s,
-        first_forward_s=max(
-            (result["first_forward_s"] for result in results if "first_forward_s" in result), default=None
-        ),
+        first_forward_s=max((one["first_forward_s"] for one in results if "first_forward_s" in one), default=None),
         failure=_failure(done),
     )
 
@@ -67,7 +66,6 @@ def _failure(done: Executed) -> Failure | None:
 
 
 def blank(job: Job) -> LaunchRecord:
-    """The record of a launch that has not run."""
     return LaunchRecord(
         launch=job.launch,
         scenario=job.scenario,
@@ -81,13 +79,9 @@ def blank(job: Job) -> LaunchRecord:
 
 
 def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
-    """What can be verified about a measured launch's figures. ``hosts``: of each rank, in the order of ``results``.
+    """What can be verified about a measured launch (:class:`bench.runs.document.Checks`).
 
-    ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
-    wall time for it. ``ranks_differ``: keys of ``effective`` in which the ranks are unlike, or those of one host where
-    hosts may differ. ``initial_weights_alike``
-    and ``final_weights_alike``: whether all ranks had the same parameters, bit for bit, before the first and after the
-    last step.
+    ``hosts``: of each rank, in the order of ``results``. Weights are alike if they are the same bit for bit.
     """
     measured = [result["measured"] for result in results if "measured" in result]
     if not measured:
@@ -108,14 +102,10 @@ def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
         "ranks_differ": sorted(differ),
         "skipped_steps": max(result["skipped_steps"] or 0 for result in results),
         "skipped_warmup_steps": max(result["skipped_warmup_steps"] or 0 for result in results),
-        "finite_loss": all(_finite(loss) for window in measured for loss in window["loss"]),
+        "finite_loss": all(math.isfinite(loss) for window in measured for loss in window["loss"]),
         "initial_weights_alike": len({result["initial_sha256"] for result in results}) == 1,
         "final_weights_alike": len({result["final_sha256"] for result in results}) == 1,
     }
-
-
-def _finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")
 
 
 def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[RankRecord, ...]:
@@ -124,15 +114,16 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[R
     ranks = []
     for rank in outcome.ranks:
         result = by_rank.get(rank["rank"], {})
+        effective, planned = result.get("effective", {}), job.ranks[rank["rank"]]
         ranks.append(
             RankRecord(
                 **rank,
-                host=job.ranks[rank["rank"]].host,
-                threads=job.ranks[rank["rank"]].threads,
-                ran_threads=result.get("effective", {}).get("threads"),
-                cores=result.get("effective", {}).get("affinity"),
+                host=planned.host,
+                threads=planned.threads,
+                ran_threads=effective.get("threads"),
+                cores=effective.get("affinity"),
                 log=f"logs/{job.log_name(rank['rank'])}",
-                device=result["effective"]["device"] if "effective" in result else None,
+                device=effective.get("device"),
                 allocator=result.get("allocator"),
                 initial_sha256=result.get("initial_sha256"),
                 final_sha256=result.get("final_sha256"),

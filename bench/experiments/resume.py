@@ -1,7 +1,8 @@
 """What is left of a run that was cut off or had failures, and whether this is still the place to do it."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
+from itertools import product
 from typing import Any
 
 from bench import machine
@@ -23,20 +24,20 @@ SAME_GPU = ("name", "driver", "power_limit_w")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a run has already: launches by scenario and repeat, diagnosed scenarios, whether there is a reference."""
+    """What a run already has: launches by scenario and repeat, diagnosed scenarios, whether there is a reference."""
 
-    launches: frozenset[tuple[str, int]] = field(default_factory=frozenset)
-    diagnosed: frozenset[str] = field(default_factory=frozenset)
-    reference: bool = False
+    launches: frozenset[tuple[str, int]]
+    diagnosed: frozenset[str]
+    reference: bool
 
     def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
         """The scenarios of the planned launches that are still to be measured, one entry for each launch."""
-        rounds = range(request.launches)
-        return [name for repeat in rounds for name in scenarios if (name, repeat) not in self.launches]
+        planned = product(range(request.launches), scenarios)
+        return [name for repeat, name in planned if (name, repeat) not in self.launches]
 
 
 def done(document: RunDocument) -> Done:
-    """What of a run ended well or cannot run here anyway."""
+    """What of a run ended well, or cannot run here anyway."""
     good = [launch for launch in document.launches if launch.status in DONE]
     replicas = {launch.effective.replicas for launch in document.good if launch.effective}
     reference = document.reference
@@ -48,7 +49,6 @@ def done(document: RunDocument) -> Done:
 
 
 def anything_missing(document: RunDocument, request: Request) -> bool:
-    """Whether the run has less than what was asked for."""
     have = done(document)
     measured = {launch.scenario for launch in document.good}
     return bool(
@@ -69,7 +69,7 @@ def supersede_failures(writer: RunWriter) -> None:
 
 
 def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
-    """The run in this folder, to be continued under the same circumstances. ``about``: those of now."""
+    """The run in this folder, to be continued. ``about``: the circumstances of now, which must be the same."""
     check_same(verified(path, allow_incomplete=True), about)
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
@@ -105,10 +105,7 @@ def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
 
 
 def check_same(document: RunDocument, now: RunDocument) -> None:
-    """Refuse to go on under other circumstances. ``now``: what a run that is started now would say of itself.
-
-    Raises :class:`RequestError` that names everything that differs.
-    """
+    """Raise :class:`RequestError` that names every circumstance that differs. ``now``: a run that is started now."""
     before, after = _circumstances(document), _circumstances(now)
     differ = [
         f"{name} was {before.get(name, 'absent')} and is {after.get(name, 'absent')}"
@@ -125,7 +122,7 @@ def check_same(document: RunDocument, now: RunDocument) -> None:
 
 
 def _circumstances(document: RunDocument) -> dict[str, Any]:
-    """What must be the same in all of a run, by what it is called. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
+    """What must be the same in all of a run, by name. GPUs go by their UUIDs, whatever ``VISIBLE`` is."""
     request, here, versions = document.request, document.machine, document.versions
     gpus = [gpu for gpu in here.gpus if gpu.uuid in request.devices]
     may_use_apex = document.workload.device == "cuda" and request.impl != "native"

@@ -1,5 +1,6 @@
 """From what the ranks of a launch report to the rows of its tables."""
 
+import itertools
 from typing import Any
 
 from bench.core.records import PHASES, Job
@@ -20,30 +21,20 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
 def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     """The rows of steps.parquet of one launch: warm-up steps first, numbered on."""
     columns = ("start_ns", *(f"{phase}_ms" for phase in PHASES), "step_ms", "loss")
-    rows = []
+    rows: Rows = []
     for result in results:
-        step = 0
+        head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat, "rank": result["rank"]}
+        head["host"] = job.ranks[result["rank"]].host
+        numbers = itertools.count()
         for window in ("warmup", "measured"):
-            timings = result[window]
-            for values in zip(*(timings[name] for name in columns), strict=True):
-                rows.append(
-                    {
-                        "launch": job.launch,
-                        "scenario": job.scenario,
-                        "repeat": job.repeat,
-                        "rank": result["rank"],
-                        "step": step,
-                        "warmup": window == "warmup",
-                        **dict(zip(columns, values, strict=True)),
-                        "host": job.ranks[result["rank"]].host,
-                    }
-                )
-                step += 1
+            for values in zip(*(result[window][name] for name in columns), strict=True):
+                at = {"step": next(numbers), "warmup": window == "warmup"}
+                rows.append({**head, **at, **dict(zip(columns, values, strict=True))})
     return rows
 
 
 def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
-    """The rows of steps.parquet of the ranks that came to no end: the losses, which stay with a rank, are unknown."""
+    """The rows of steps.parquet of the ranks that did not finish: their losses are unknown."""
     head = {"launch": job.launch, "scenario": job.scenario, "repeat": job.repeat}
     return [
         {**head, **of, "warmup": row["step"] < job.workload.warmup, "loss": None, **row}
@@ -54,7 +45,7 @@ def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
 
 
 def gradient_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of numerics.parquet of one launch: the sketch of rank 0, and of each rank whose own is another."""
+    """The rows of numerics.parquet of one launch: the sketch of rank 0, and of each rank that differs."""
     rows: Rows = []
     for result in results:
         if result["rank"] == 0 or result["gradient"] != results[0]["gradient"]:
@@ -63,7 +54,6 @@ def gradient_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
 
 
 def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of numerics.parquet of the reference."""
     rows: Rows = []
     for done in (done for result in results for done in result["passes"]):
         for quantity in ("loss", "gradient", "alone"):
@@ -72,7 +62,6 @@ def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
 
 
 def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of diagnostics.parquet of one diagnostic launch."""
     rows: Rows = []
     for result in results:
         for probe, of in result["probes"].items():

@@ -26,18 +26,17 @@ PROFILES: dict[tuple[str, str], Profile] = {
     ("nightly", "cpu"): Profile(launches=7, warmup=5, iters=40),
     ("nightly", "cuda"): Profile(launches=7, warmup=50, iters=200),
 }
-"""By profile and kind of device. ``quick`` answers in a minute or two and claims no significance."""
 
 HALF = {"cpu": "bf16", "cuda": "fp16"}
 
 REFERENCE = RESERVED
-"""What the launch that computes the reference is called in logs and on the screen."""
+"""What the launch of the reference is called in logs and on the screen."""
 
 BYTES_PER_RANK = 128 * 2**20
-"""What a rank has to itself at least: one forked for a small model has 140 MiB of private memory."""
+"""At least: a rank forked for a small model has 140 MiB of private memory."""
 
 BYTES_PER_STEP = 2048
-"""What one step of one rank takes until the run is sealed: marks, loss, and its row on the way to the table."""
+"""Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +45,8 @@ class Request:
 
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
-    for which launches are added; ``budget_s``: how long that may take in all, from the first launch on. ``diagnose``,
-    ``trace``, ``parity``: whether launches of those kinds follow the measured ones.
-    ``sample_interval_s``: between samples of memory, None for the usual one. ``force``: also on GPUs in use.
-    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: the name or the file of the site.
+    for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
+    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: its name or file.
     """
 
     scenarios: tuple[str, ...]
@@ -81,7 +78,6 @@ class Request:
 
     @property
     def workload(self) -> Workload:
-        """What every scenario trains."""
         return Workload(
             **asdict(self.task),
             global_batch=self.global_batch,
@@ -95,8 +91,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One launch to be done: its number, which repetition of its scenario it is, and its job, still without folders."""
-
     launch: int
     repeat: int
     found: Found
@@ -106,7 +100,7 @@ class Planned:
 def global_batch(
     asked: int | None, per_rank: int | None, workload: Declared, device: str, scenarios: Sequence[Found], replicas: int
 ) -> int:
-    """The global batch: as asked, or ``per_rank`` on every replica, or the workload's own that the replicas can share.
+    """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
 
     Raises :class:`RequestError` when the parts would not be equal.
     """
@@ -117,49 +111,39 @@ def global_batch(
         return max(1, workload.batch_on(device) // parts) * parts
     if asked % parts:
         below, above = asked // parts * parts, (asked // parts + 1) * parts
-        near = f"{below} or {above}" if below else f"{above}"
-        raise RequestError(
-            "--global-batch", f"{asked} {workload.unit} are not divisible by {parts} ranks", f"use {near}"
-        )
+        problem = f"{asked} {workload.unit} are not divisible by {parts} ranks"
+        raise RequestError("--global-batch", problem, f"use {below} or {above}" if below else f"use {above}")
     return asked
 
 
 def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: int) -> None:
     """Refuse what cannot fit: ranks of more than is free, timings of more than a quarter.
 
-    Raises :class:`RequestError` that names the option that is largest for its kind and the most that it can be.
+    Raises :class:`RequestError` that names the largest option and the most that it can be.
     """
     ranks = [found.strategy.processes(request.replicas) for found in scenarios]
     steps = request.warmup + request.iters
     most_ranks = max(1, available_bytes // BYTES_PER_RANK)
     if max(ranks, default=1) > most_ranks:
-        raise RequestError(
-            "--nproc" if request.device == "cpu" else "--gpus",
-            f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least and "
-            f"{available_bytes >> 30} GiB are free",
-            f"use at most {most_ranks}",
-        )
+        option = "--nproc" if request.device == "cpu" else "--gpus"
+        take = f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least"
+        raise RequestError(option, f"{take} and {available_bytes >> 30} GiB are free", f"use at most {most_ranks}")
     needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
     budget = available_bytes // 4
     if needed > budget:
-        most = {
-            "--launches": budget // (steps * sum(ranks) * BYTES_PER_STEP),
-            "--iters": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.warmup,
-            "--warmup": budget // (request.launches * sum(ranks) * BYTES_PER_STEP) - request.iters,
-            "--nproc": budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP),
+        most_steps = budget // (request.launches * sum(ranks) * BYTES_PER_STEP)
+        asked_and_most = {
+            "--launches": (request.launches, budget // (steps * sum(ranks) * BYTES_PER_STEP)),
+            "--iters": (request.iters, most_steps - request.warmup),
+            "--warmup": (request.warmup, most_steps - request.iters),
+            "--nproc": (max(ranks), budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP)),
         }
-        asked = {
-            "--launches": request.launches,
-            "--iters": request.iters,
-            "--warmup": request.warmup,
-            "--nproc": max(ranks),
-        }
-        largest = max(asked, key=asked.__getitem__)
+        option, (_, most) = max(asked_and_most.items(), key=lambda item: item[1][0])
         raise RequestError(
-            largest,
+            option,
             f"the timings of {request.launches} launches of {steps} steps on up to {max(ranks)} ranks take "
             f"{needed >> 30} GiB of memory and {available_bytes >> 30} GiB are free",
-            f"use at most {most[largest]}" if most[largest] > 0 else "ask for less",
+            f"use at most {most}" if most > 0 else "ask for less",
         )
 
 
@@ -190,8 +174,7 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
 def launches(request: Request, scenarios: Sequence[Found], hosts: Sequence[Host]) -> tuple[Planned, ...]:
     """The launches in the order in which they run: one round over the scenarios for each repetition.
 
-    Every other round goes backwards, so that drift of the machine hits all scenarios alike. On each of the ``hosts``
-    every launch gets the same budget of threads, shared by its ranks there.
+    Every other round goes backwards, so that drift of the machine hits all scenarios alike.
     """
     planned: list[Planned] = []
     for repeat in range(request.launches):
@@ -217,12 +200,20 @@ def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host
 
 
 def reference(request: Request, replica_counts: tuple[int, ...], launch: int, hosts: Sequence[Host]) -> Job:
-    """The launch that computes what all scenarios are held against, on the first chosen device.
+    """The launch that all numerics are compared with, on the first chosen device.
 
     On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
     """
     host_of = _host_of_each(request, hosts)
     first = host_of[0]
+    alone = Placement(
+        role="replica",
+        replicas=1,
+        host=first.name,
+        local_rank=0,
+        threads=max(1, first.cores // host_of.count(first)),
+        devices=request.devices[:1],
+    )
     return Job(
         launch=launch,
         scenario=REFERENCE,
@@ -231,16 +222,7 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, ho
         strategy_file=names(STRATEGY)["single"],
         precision="O0",
         half=HALF[request.device],
-        ranks=(
-            Placement(
-                role="replica",
-                replicas=1,
-                host=first.name,
-                local_rank=0,
-                threads=max(1, first.cores // host_of.count(first)),
-                devices=request.devices[:1],
-            ),
-        ),
+        ranks=(alone,),
         group=False,
         impl="native",
         workload=request.workload,
@@ -249,11 +231,6 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, ho
         purpose="reference",
         replica_counts=replica_counts,
     )
-
-
-def group_timeout_s(stall_timeout_s: float) -> float:
-    """How long a collective may wait: longer than the supervisor does, which can say who did not come."""
-    return max(300.0, 10.0 * stall_timeout_s)
 
 
 def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host]) -> Job:
@@ -272,12 +249,17 @@ def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequen
         iters=request.iters,
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
-        rendezvous_timeout_s=group_timeout_s(request.stall_timeout_s),
+        rendezvous_timeout_s=max(
+            300.0, 10.0 * request.stall_timeout_s
+        ),  # the supervisor acts first: it knows who
     )
 
 
 def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[Placement, ...]:
-    """Where each rank of a scenario runs. Raises :class:`RequestError` for one that would drive two hosts' devices."""
+    """Where each rank of a scenario runs, on each host with its share of the threads.
+
+    Raises :class:`RequestError` for a rank that would drive two hosts' devices.
+    """
     host_of, ranks = _host_of_each(request, hosts), found.strategy.ranks(request.replicas)
     mine = [host_of[rank.devices[0]] for rank in ranks]
     for rank in ranks:

@@ -16,10 +16,9 @@ MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One batch that was tried, or that was seen to be too large without.
+    """One batch that was tried, or is too large by prediction. ``why_not``: None if it trains.
 
-    ``peak_mib``: of the fullest device, as the driver or torch tells, whichever is more; on the CPU of all ranks
-    together. ``why_not``: None where it trains.
+    ``peak_mib``: of the fullest device, by the driver or torch, whichever is more; on the CPU of all ranks together.
     """
 
     global_batch: int
@@ -29,7 +28,7 @@ class Try:
 
     @property
     def ran(self) -> bool:
-        """Whether it was computed to its end, so that its peak is that of a step."""
+        """Whether it finished, so that its peak is that of a step."""
         return self.throughput_per_s is not None
 
 
@@ -38,9 +37,9 @@ def next_batch(
 ) -> int | None:
     """What to try after ``tries`` (by global batch: whether it trains); None when the largest is known.
 
-    Multiples of ``unit``, so that all replicas have equal parts. ``first``: what to begin with; otherwise two examples
-    each, since batch norm needs two. ``expected``: the largest that should fit by what is known so far: it is tried in
-    the place of the double and of the middle, though never so near to what is known that a search could creep.
+    Multiples of ``unit``, so that all replicas have equal parts. ``first``: by default two examples each, since batch
+    norm needs two. ``expected``: the largest that should fit. It replaces the double and the middle, though never so
+    near to what is known that a search could creep.
     """
     largest = max((batch for batch, trains in tries.items() if trains), default=0)
     too_large = min((batch for batch, trains in tries.items() if not trains), default=None)
@@ -79,15 +78,10 @@ def expected_batch(tries: Sequence[Try], capacity_mib: float) -> float | None:
 
 
 def expected_s(took_s: Sequence[tuple[int, float]], batch: int) -> float:
-    """How long a try will take, by the last ones (batch, seconds): as long as the last, and longer for a larger batch
-    by as much as that one took longer than the one before it.
-    """
-    if not took_s:
-        return 0.0
-    last, seconds = took_s[-1]
-    if len(took_s) < 2 or batch <= last or last <= took_s[-2][0]:
+    """How long a try will take, by the last two (batch, seconds): the time of the last, extrapolated upwards only."""
+    (before, fewer), (last, seconds) = ([(0, 0.0)] * 2 + list(took_s))[-2:]
+    if len(took_s) < 2 or batch <= last or last <= before:
         return seconds
-    before, fewer = took_s[-2]
     return seconds + max(0.0, seconds - fewer) / (last - before) * (batch - last)
 
 
@@ -103,7 +97,6 @@ def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
 
 
 def outcome(tries: Sequence[Try], stopped_by: str | None) -> LargestBatch:
-    """What was found: the largest batch that trains, and what a larger one lacks. ``stopped_by``: as in the record."""
     best = max((one for one in tries if one.why_not is None), key=lambda one: one.global_batch, default=None)
     over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
     return LargestBatch(

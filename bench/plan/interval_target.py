@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bench.runs.document import IntervalTargetRecord, Reached
 
 FEWEST_LAUNCHES = 3
-"""Below this the interval is so wide that asking for a precision makes no sense."""
+"""Below this the interval is too wide for any precision."""
 
 MOST_LAUNCHES = 100
 
@@ -32,7 +32,7 @@ class IntervalTarget:
         self.started = self.clock()
 
     def add(self, scenario: str, median_ms: float | None, wall_s: float) -> None:
-        """Take in a launch that is over. ``median_ms``: of its steps; None where it failed."""
+        """Add a finished launch. ``median_ms``: of its steps; None if it failed."""
         if median_ms is None:
             self.failed.add(scenario)
             return
@@ -40,7 +40,7 @@ class IntervalTarget:
         self.seconds.setdefault(scenario, []).append(wall_s)
 
     def half_width(self, scenario: str) -> float | None:
-        """Relative half-width of the 95 % interval of the step time, its larger side; None below two launches."""
+        """Relative half-width of the 95 % interval, its larger side; None below two launches."""
         from bench.analyse.intervals import estimate
 
         percent = estimate(self.medians.get(scenario, [])).half_width_percent
@@ -60,7 +60,6 @@ class IntervalTarget:
 
     @property
     def spent_s(self) -> float:
-        """Since the first launch was due."""
         return self.clock() - self.started
 
     def _done(self, scenario: str) -> bool:
@@ -75,25 +74,16 @@ class IntervalTarget:
 
     def outcome(self, scenarios: Sequence[str]) -> IntervalTargetRecord:
         """What was asked for and what came of it, for run.json."""
-        reached = {
-            name: Reached(
-                launches=len(self.medians.get(name, [])),
-                half_width=self.half_width(name),
-                reached=self._reached(name),
-            )
-            for name in scenarios
-        }
+        reached = {}
+        for name in scenarios:
+            launches, width = len(self.medians.get(name, [])), self.half_width(name)
+            reached[name] = Reached(launches=launches, half_width=width, reached=self._reached(name))
+        measured = [state.reached for name, state in reached.items() if name not in self.failed]
+        stopped_by = "failures" if not measured else "budget" if self.refused else "launches"
         return IntervalTargetRecord(
             target=self.target,
             budget_s=self.budget_s,
             spent_s=self.spent_s,
-            stopped_by=self._stopped_by([state for name, state in reached.items() if name not in self.failed]),
+            stopped_by="precision" if measured and all(measured) else stopped_by,
             scenarios=reached,
         )
-
-    def _stopped_by(self, measured: list[Reached]) -> str:
-        if not measured:
-            return "failures"
-        if all(state.reached for state in measured):
-            return "precision"
-        return "budget" if self.refused else "launches"

@@ -27,7 +27,6 @@ START_TOLERANCE_MS = 1e-3
 
 
 def findings(path: str) -> list[str]:
-    """What is wrong with the run in this folder; nothing for a sound one."""
     try:
         run = _of_known_launches(read(path, allow_incomplete=True))
     except RequestError as error:
@@ -36,7 +35,7 @@ def findings(path: str) -> list[str]:
 
 
 def _of_known_launches(run: Run) -> Run:
-    """An incomplete run without the samples of a launch that has no record yet to hold them against."""
+    """An incomplete run without the samples of a launch that has no record yet."""
     if run.document.complete:
         return run
     known = [record.launch for record in run.document.records]
@@ -159,5 +158,4 @@ def _short(numbers: list[Any]) -> str:
 
 
 def folder_name(path: str) -> str:
-    """What a run is called."""
     return os.path.basename(os.path.abspath(path))

@@ -20,7 +20,7 @@ class Damaged(ValueError):
 
 
 def decode(kind: type[T], value: Any, where: str = "") -> T:
-    """``value`` as ``kind``. ``where``: the place of the value, for :class:`Damaged`."""
+    """``value`` as ``kind``; raises :class:`Damaged`, which names ``where``."""
     found: T = _decode(kind, value, where)
     return found
 

@@ -1,9 +1,7 @@
 """The one reader of ``digest.json``: what comparisons over many runs read of a finished run instead of its tables.
 
-Of a run nothing else is read but where run.json gives the checksums, without parsing the rest: half a millisecond,
-against ten for all that :func:`bench.runs.reader.verified` does. The other files are looked for and not opened. What is
-so taken on trust is that run.json itself and the tables are as they were sealed, which matters to nobody who reads only
-the digest.
+Only the checksums in run.json are read besides: half a millisecond, against ten for all that
+:func:`bench.runs.reader.verified` does. That run.json and the tables are as they were sealed is taken on trust.
 """
 
 import hashlib
@@ -24,7 +22,7 @@ would be two characters, and the mark three."""
 
 
 def stored(path: str) -> dict[str, Any] | None:
-    """The digest of a finished run as it was sealed; None where it has none that can be trusted."""
+    """The digest of a finished run as it was sealed; None if it has none that can be trusted."""
     try:
         with open(os.path.join(path, "run.json"), "rb") as file:
             sealed = _sealed(file.read())
@@ -42,7 +40,7 @@ def stored(path: str) -> dict[str, Any] | None:
 
 
 def _sealed(text: bytes) -> dict[str, str]:
-    """The files and their checksums in the text of a finished run.json that is laid out as bench does it, else none."""
+    """The files and their checksums in the text of a finished run.json as bench lays it out, else none."""
     start = text.rfind(FILES)
     if start < 0 or COMPLETE not in text or not text.endswith(b"\n}\n"):
         return {}

@@ -60,16 +60,12 @@ def what_is_trained(title: str | None, global_batch: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Git:
-    """The checkout that bench ran from. ``dirty``: it had changes that no commit holds."""
-
     commit: str
     dirty: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The host, as :func:`bench.machine.describe` found it."""
-
     host: str | None = None
     os: str | None = None
     python: str | None = None
@@ -101,8 +97,6 @@ class Apex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The file of a scenario, and what it was."""
-
     file: str
     sha256: str
 
@@ -118,8 +112,6 @@ class StrategyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The host at one moment."""
-
     utc: str | None
     load_1min: float | None = None
     memory_available_gib: float | None = None
@@ -135,8 +127,6 @@ class Resumed(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tf32:
-    """Whether fp32 may be computed in TF32."""
-
     cudnn: bool
     matmul: bool
 
@@ -192,21 +182,18 @@ class ForeignProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """See :func:`bench.machine.throttle.check`."""
-
     verdict: str
     devices: Mapping[str, Names | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What was verified about a launch; None where nothing was.
+    """What was verified about a launch; None if nothing was.
 
     ``conservation_error``: the largest relative difference between the steps of a rank's measured window and the host's
-    wall time for it. ``ranks_differ``: fields of ``effective`` in which the ranks are unlike. ``foreign_cores``: how
-    many cores others kept busy. ``foreign``: processes of others on the launch's GPUs, None where the sampler died and
-    nobody looked. ``scrambled_lists``: how many of the driver's lists of processes were left out. ``probes``: by rank
-    the PID that its probe showed. ``cpu_energy``: the source of the CPU's energy, or why there is none.
+    wall time for it. ``ranks_differ``: differing fields of ``effective``. ``foreign_cores``: how many others kept busy.
+    ``foreign``: others' processes on the launch's GPUs, None if the sampler died. ``scrambled_lists``: how many of the
+    driver's process lists were left out. ``probes``: by rank the PID that its probe showed.
     """
 
     conservation_error: float | None = None
@@ -267,10 +254,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
-    """One launch. ``effective``: None where no rank came that far, and where the run was imported.
-
-    ``warmup``, ``iters``: its steps, where they are not those of the run.
-    """
+    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
 
     launch: int
     scenario: str
@@ -295,14 +279,12 @@ class LaunchRecord:
 
     @classmethod
     def of(cls, record: "LaunchRecord", **more: Any) -> Self:
-        """The same launch with ``more`` of its fields, as one of a kind that has them."""
+        """The same launch as a kind that has the fields ``more``."""
         return cls(**{field.name: getattr(record, field.name) for field in fields(record)} | more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profiled step is spent on (ms a step), and the trace that was kept."""
-
     steps: int
     step_ms: float
     categories: Mapping[str, float]
@@ -311,7 +293,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a rank of a diagnostic launch saw besides its rows: by probe why it has none, and its profile."""
+    """What a rank of a diagnostic launch saw: by probe why it has no rows, and its profile."""
 
     reasons: Mapping[str, str | None]
     profile: Profile
@@ -319,14 +301,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticRecord(LaunchRecord):
-    """A launch that shows where the time goes, with a look of each rank that came to its end."""
-
     looks: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryRecord(LaunchRecord):
-    """A launch of the search for the largest batch. ``why_not``: None where the batch trains."""
+    """``why_not``: None if the batch trains."""
 
     global_batch: int
     peak_mib: float | None
@@ -351,7 +331,7 @@ Record = LaunchRecord | ReferenceRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How well the step time of a scenario is known; ``half_width``: relative, of its 95 % interval."""
+    """How precisely a step time is known; ``half_width``: relative, of its 95 % interval."""
 
     launches: int
     half_width: float | None
@@ -360,11 +340,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalTargetRecord:
-    """What ``--until-precision`` asked for, and what came of it.
-
-    ``stopped_by``: ``precision`` (all are known well enough), ``budget``, ``launches`` (the most that one scenario may
-    have), or ``failures`` (none could be measured).
-    """
+    """What came of ``--until-precision``. ``stopped_by``: ``precision``, ``budget``, ``launches`` or ``failures``."""
 
     target: float
     budget_s: float
@@ -389,8 +365,6 @@ class LargestBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    """A search for the largest global batch of each scenario: how much memory there is, and what was tried."""
-
     capacity_mib: float
     kept_free: float
     launches: tuple[TryRecord, ...] = ()
@@ -401,8 +375,7 @@ class BatchSearch:
 class Finding:
     """What is wrong with the values of a launch, or of a scenario (``launch`` is None), and what to do about it.
 
-    ``severity``: ``invalid`` or ``warning``. ``size``: how much of it there is, the more the worse, in a unit that
-    findings of one code and remedy share; None where it has no degrees.
+    ``severity``: ``invalid`` or ``warning``. ``size``: the more the worse, comparable within one code and remedy.
     """
 
     launch: int | None = None
@@ -416,7 +389,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRecord:
-    """The verdict on the numerics of a launch, and what it rests on (:func:`bench.analyse.parity.parity`)."""
+    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
 
     launch: int
     scenario: str
@@ -433,10 +406,7 @@ class ParityRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to train with (:func:`bench.analyse.overview.recommendation`).
-
-    ``parallel``: the same of the scenarios that train on several replicas, None where that adds nothing.
-    """
+    """What to train with. ``parallel``: the same among scenarios on several replicas, None if that adds nothing."""
 
     fastest: str | None = None
     leanest: str | None = None
@@ -470,8 +440,6 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
-    """All of run.json."""
-
     schema_version: int = SCHEMA_VERSION
     run: str = ""
     bench: str
@@ -503,16 +471,15 @@ class RunDocument:
 
     @property
     def good(self) -> list[LaunchRecord]:
-        """The measured launches that are ``ok``."""
         return [launch for launch in self.launches if launch.status == "ok"]
 
     def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
-        """What the strategy of a launch declares; of one that is not known what is usual."""
+        """What the strategy of a launch declares; the defaults if it is unknown."""
         return self.strategies.get(launch.strategy or "", StrategyRecord())
 
     @property
     def records(self) -> list[Record]:
-        """The record of every launch of any kind, superseded ones too, in the order of their numbers."""
+        """Every launch of any kind, superseded ones too, in the order of their numbers."""
         tries = self.batch_search.launches if self.batch_search else ()
         reference = (self.reference,) if self.reference else ()
         everything: list[Record] = [*self.launches, *self.diagnostics, *self.superseded, *tries, *reference]
@@ -520,5 +487,4 @@ class RunDocument:
 
     @property
     def next_launch(self) -> int:
-        """The number of the next launch of any kind."""
         return max((record.launch for record in self.records), default=-1) + 1

@@ -11,16 +11,15 @@ from bench.core.records import canonical_json
 from bench.runs.document import Sealed
 
 DIGEST = "digest.json"
-"""What comparisons over many runs read of a finished run instead of its tables."""
 
 
 def utf8(text: str) -> bytes:
-    """Text in UTF-8. Bytes that are not, in a label or the name of a host, are escaped."""
+    """Text in UTF-8; bytes that are not, as in a label or a host's name, are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def write_atomically(path: str, content: bytes) -> None:
-    """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one and nothing else."""
+    """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one."""
     folder = os.path.dirname(path)
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
     try:
@@ -41,7 +40,7 @@ def write_atomically(path: str, content: bytes) -> None:
 
 
 def describe_files(path: str) -> dict[str, Sealed]:
-    """SHA-256 and number of rows (logs: lines) of every file of a run folder but ``run.json``."""
+    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``."""
     found = {}
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -54,13 +53,12 @@ def describe_files(path: str) -> dict[str, Sealed]:
 
 
 def seal_of(document: dict[str, Any]) -> str:
-    """The checksum of run.json itself: SHA-256 of its canonical JSON without ``seal``."""
+    """SHA-256 of the canonical JSON of run.json without ``seal``."""
     rest = {key: value for key, value in document.items() if key != "seal"}
     return hashlib.sha256(canonical_json(rest).encode()).hexdigest()
 
 
 def sha256(path: str) -> str:
-    """Hex digest of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -90,11 +88,7 @@ def check_writable(out: str) -> None:
 
 
 def check_file(option: str, file: str) -> None:
-    """Refuse a file that :func:`write_atomically` could not put in its place, or that is no file to be replaced.
-
-    What is there is replaced by a new file of its name: a device or a pipe (``/dev/null``, ``/dev/stdout``) would be
-    gone afterwards. Raises :class:`RequestError` in the name of ``option``.
-    """
+    """Refuse a file that :func:`write_atomically` could not replace, or a device or pipe that would be gone then."""
     remedy = "give a file in a folder that exists and can be written"
     path = os.path.abspath(file)
     folder = os.path.dirname(path)
@@ -116,7 +110,7 @@ def check_file(option: str, file: str) -> None:
 
 
 def _deepest_existing(path: str) -> str:
-    """``path`` or the nearest folder above it that is there; a link to nowhere is there."""
+    """``path`` or the nearest folder above it that exists; a broken link does."""
     while True:
         try:
             os.lstat(path)
@@ -126,7 +120,7 @@ def _deepest_existing(path: str) -> str:
 
 
 def is_file(path: str) -> bool:
-    """Whether a file is there; what may not be looked at is an :class:`OSError` and no "no"."""
+    """Whether a file exists; raises ``OSError`` if that cannot be known."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -134,6 +128,5 @@ def is_file(path: str) -> bool:
 
 
 def unreadable(option: str, path: str, error: OSError) -> RequestError:
-    """The refusal of a file or a folder, at or below ``path``, that is there and may not, or cannot, be read."""
     problem = f"{error.filename or path} cannot be read: {error.strerror}"
     return RequestError(option, problem, "fix its permissions, or give another one")

@@ -7,15 +7,13 @@ from bench.core.errors import RequestError
 from bench.runs.files import unreadable
 
 LETTERS = 4
-"""Of the name of a run, with which it may be called: fewer are a slip."""
+"""Of a run's name that are enough to name it: fewer are a slip."""
 
 
 def find(run: str, out: str, option: str = "RUN") -> str:
-    """The folder of a run given as a folder, a run id under ``out``, the first or last letters of one, or ``latest``.
+    """The folder of a run given as a folder, a run id under ``out``, its unique first or last letters, or ``latest``.
 
-    Letters are enough where they are :data:`LETTERS` or more and no other run under ``out`` has them. ``latest`` is the
-    latest that was measured here: what was imported is named by who wants it. Raises :class:`RequestError` in the name
-    of ``option`` where there is none.
+    ``latest`` passes over imported runs. Raises :class:`RequestError` in the name of ``option`` if there is none.
     """
     if not run:
         raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
@@ -40,7 +38,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
 
 
 def _ids(out: str, option: str) -> list[str]:
-    """The names of all run folders in ``out``, the oldest first. Raises :class:`RequestError` where it is not told."""
+    """The names of all run folders in ``out``, the oldest first."""
     try:
         entries = list(os.scandir(out)) if os.path.isdir(out) else []
     except OSError as error:
@@ -49,7 +47,7 @@ def _ids(out: str, option: str) -> list[str]:
 
 
 def _is_imported(path: str) -> bool:
-    """Whether run.json says so; a damaged one says nothing here, and is refused when it is read."""
+    """Whether run.json says so; a damaged one is refused when it is read."""
     try:
         with open(os.path.join(path, "run.json"), encoding="utf-8") as text:
             document = json.load(text)

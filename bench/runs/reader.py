@@ -24,20 +24,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 READ_IN_PART = "read what is there with --allow-incomplete"
-"""The remedy for an incomplete run, of the verbs that have this option."""
 
 SEALED_SINCE = 3
-"""The schema version from which on run.json has a checksum of its own."""
+"""The first schema version whose run.json has a checksum of its own."""
 
 RESTORE = "restore it, or measure again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as read from its folder. Tables have the columns of ``bench.core.records``.
-
-    ``timed``: its steps, which may have been condensed when they were read.
-    """
+    """A run as read from its folder. Tables have the columns of ``bench.core.records``; ``timed``: its steps."""
 
     path: str
     document: RunDocument
@@ -49,12 +45,11 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The folder's name."""
         return os.path.basename(self.path)
 
     @property
     def steps(self) -> "pd.DataFrame":
-        """The rows of steps.parquet, of a run whose steps were not condensed."""
+        """The rows of steps.parquet, if they were not condensed."""
         assert isinstance(self.timed, RankSteps), "its steps were condensed when it was read"
         return self.timed.frame
 
@@ -62,13 +57,10 @@ class Run:
 def read(
     path: str, *, allow_incomplete: bool = False, condense: Callable[[RankSteps], Iterations] | None = None
 ) -> Run:
-    """Read and verify a run folder.
+    """Read and verify a run folder. ``condense``: for callers that need not hold millions of steps at once.
 
-    ``condense``: what to make of the steps while they are read, some whole launches at a time, for callers that need
-    not hold millions of rows (``bench.analyse.steps.per_iteration``).
-
-    Raises :class:`RequestError` that names the file when the folder is no run, is incomplete, is of a newer schema, or
-    has a file that is missing or changed since it was sealed.
+    Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of a newer schema, or
+    has a file that is missing or was changed after it was sealed.
     """
     document = verified(path, allow_incomplete=allow_incomplete)
     salvaged = {} if document.complete else salvage(path, document)
@@ -85,10 +77,7 @@ def read(
 
 
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
-    """The document of a run whose files are as it says. ``remedy``: what to do about an incomplete one.
-
-    Raises :class:`RequestError` as :func:`read`, in the name of ``option``.
-    """
+    """The document of a run whose files are as it says. Raises :class:`RequestError` in the name of ``option``."""
     try:
         return _verified(path, allow_incomplete, remedy)
     except OSError as error:
@@ -98,7 +87,7 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
 
 
 def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]:
-    """The samples of launches that are not in ``document``, as the sampler left them when everything was killed."""
+    """The samples of launches that are not in ``document``, left by the sampler when everything was killed."""
     folder = os.path.join(path, ".scratch")
     known = {record.launch for record in document.records}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
@@ -158,10 +147,9 @@ def _seal_or_none(document: dict[str, Any]) -> str | None:
 
 
 def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, labels: bool) -> "pa.Table":
-    """A table of a run. Of one that is incomplete, a launch without a record has its samples alone, and those once.
+    """A table of a run. In an incomplete run a launch without a record has its samples alone, and those once.
 
-    ``spooled``: the launches whose samples come from what the sampler left. ``labels``: as in
-    :func:`bench.runs.tables.read_table`.
+    ``spooled``: the launches with salvaged samples. ``labels``: see :func:`bench.runs.tables.read_table`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,9 +1,8 @@
 """The file between the sampler and the tables: samples of one launch, on disk as soon as they are taken.
 
 One JSON document a line, ``[table, row]``, handed to the operating system after every sample. So whatever is killed,
-the sampler or all of bench, what was sampled until then can be read back: by the command line when the launch ends, or
-by ``bench.runs.reader`` from the folder of a run that was never finished. Every :data:`SYNC_S` it is flushed to disk,
-so that the death of the machine loses some seconds and no more.
+what was sampled until then can be read back: when the launch ends, or by ``bench.runs.reader`` from an unfinished run.
+Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine loses some seconds and no more.
 """
 
 import json
@@ -13,18 +12,16 @@ import time
 from typing import Any
 
 SYNC_S = 2.0
-"""The shortest time between two calls that ask samples onto the disk."""
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
 
 def spool_path(folder: str, launch: int) -> str:
-    """Where the samples of a launch are."""
     return os.path.join(folder, f"samples-{launch}.jsonl")
 
 
 def spooled_launches(folder: str) -> list[int]:
-    """The launches that have a spool in ``folder``, in order; none where there is no such folder."""
+    """The launches that have a spool in ``folder``, in order."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return sorted(int(match.group(1)) for name in names if (match := _NAME.fullmatch(name)))
 
@@ -32,7 +29,7 @@ def spooled_launches(folder: str) -> list[int]:
 def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
     """The rows of a launch by table, ``memory`` and ``device``, up to a line that is cut off or damaged.
 
-    What lies behind such a line is not what was written there: a crash of the machine leaves zeros, or an older block.
+    Behind such a line a crash of the machine leaves zeros, or an older block.
     """
     tables: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
     if os.path.exists(path):
@@ -54,7 +51,7 @@ def _parsed(line: bytes) -> Any:
 
 
 class Spool:
-    """The end that writes. Where the disk refuses, ``problem`` says why, and the launch goes on without samples."""
+    """The end that writes. If the disk refuses, ``problem`` says why, and the launch goes on without samples."""
 
     def __init__(self, path: str) -> None:
         self.problem: str | None = None
@@ -66,7 +63,7 @@ class Spool:
             self._refused(error)
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
-        """Hand rows to the operating system, so that the death of this process does not lose them."""
+        """Hand rows to the operating system, so that they outlive this process."""
         lines = "".join(json.dumps([table, row]) + "\n" for row in rows).encode()
         try:
             while lines and self.problem is None and self._fd is not None:
@@ -75,7 +72,7 @@ class Spool:
             self._refused(error)
 
     def sync(self) -> None:
-        """Ask what was written onto the disk, if that is due: to be called between samples, for a disk may be slow."""
+        """Flush to disk if that is due: call it between samples, for a disk may be slow."""
         if self._fd is None or self.problem is not None or time.monotonic() < self._sync_due_s:
             return
         try:
@@ -85,7 +82,6 @@ class Spool:
         self._sync_due_s = time.monotonic() + SYNC_S
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
 

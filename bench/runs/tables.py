@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ALWAYS_WRITTEN = ("steps", "memory")
-"""Tables that a finished run has also where they are empty."""
+"""Tables that a finished run has even if they are empty."""
 
 SAMPLED = ("memory", "device")
 """Tables that the sampler fills, which has rows of a launch before the launch has a record."""
@@ -54,7 +54,7 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
 
 
 def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN") -> "pa.Table":
-    """A table as it is on disk. ``labels``: its text as a dictionary, for who holds it with few words and many rows."""
+    """A table as it is on disk. ``labels``: its text as a dictionary, which saves memory for few words in many rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -77,7 +77,7 @@ def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN
 
 
 def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":
-    """The rows of the launches that have a record: one that was being written when the run ended has none yet."""
+    """The rows of the launches that have a record."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -86,7 +86,7 @@ def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":
 
 
 def to_frame(table: "pa.Table") -> "pd.DataFrame":
-    """The table as a frame. Each column is given back as soon as it is copied: millions of rows fit but once."""
+    """The table as a frame. Each column is freed as soon as it is copied: millions of rows fit only once."""
     import pyarrow as pa
 
     table = table.unify_dictionaries()

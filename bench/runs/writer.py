@@ -46,10 +46,9 @@ Rows = Sequence[dict[str, Any]]
 
 
 class RunWriter:
-    """A run folder that is being written. Each launch's rows are on disk when :meth:`add` returns."""
+    """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
     def __init__(self, out: str, about: RunDocument) -> None:
-        """``about``: what the run says of itself before its first launch."""
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
         os.makedirs(os.path.join(self.path, "logs"))
@@ -59,10 +58,9 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, path: str) -> Self:
-        """Go on writing a run that is there, with the rows of every launch that stands in its run.json.
+        """Continue an existing run, with the rows of every launch that has a record.
 
-        What a launch without a record left behind goes: its rows, and its logs under another name. Raises
-        :class:`RequestError` as :func:`bench.runs.reader.read` does, in the name of ``--resume``.
+        The rows of a launch without a record go, and its logs get another name. Raises :class:`RequestError`.
         """
         document = verified(path, allow_incomplete=True, option="--resume")
         writer = cls.__new__(cls)
@@ -81,70 +79,56 @@ class RunWriter:
 
     @property
     def document(self) -> RunDocument:
-        """run.json as it is now."""
         return self._document
 
     @property
     def logs(self) -> str:
-        """The folder for what the ranks print."""
         return os.path.join(self.path, "logs")
 
     @property
     def scratch(self) -> str:
-        """A folder for what ranks and sampler hand over; gone when the run is done."""
+        """A folder for what ranks and sampler hand over, removed when the run is done."""
         path = os.path.join(self.path, ".scratch")
         os.makedirs(path, exist_ok=True)
         return path
 
     def add(self, *records: LaunchRecord, **tables: Rows) -> None:
-        """Put measured launches and their rows (``steps``, ``memory``, ``device``, ``numerics``) on disk."""
+        """Put measured launches and the rows of each table on disk."""
         self._change(launches=(*self._document.launches, *records))
         self.put(**tables)
 
     def add_diagnostic(self, record: DiagnosticRecord, **tables: Rows) -> None:
-        """Put a diagnostic launch and its rows on disk, apart from the measured ones."""
         self._change(diagnostics=(*self._document.diagnostics, record))
         self.put(**tables)
 
     def add_reference(self, record: ReferenceRecord, **tables: Rows) -> None:
-        """Put the launch of the reference and its rows on disk."""
         self._change(reference=record)
         self.put(**tables)
 
     def begin_search(self, capacity_mib: float, kept_free: float) -> None:
-        """This run looks for the largest batch."""
         self._change(batch_search=BatchSearch(capacity_mib=capacity_mib, kept_free=kept_free))
 
     def add_try(self, record: TryRecord, **tables: Rows) -> None:
-        """Put a launch of the search and its rows on disk."""
         self._change(batch_search=replace(self._search, launches=(*self._search.launches, record)))
         self.put(**tables)
 
     def note_batch(self, scenario: str, found: LargestBatch) -> None:
-        """What the search knows of a scenario by now."""
         self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
 
     def note_interval_target(self, reached: IntervalTargetRecord) -> None:
-        """What came of the precision that was asked for."""
         self._change(interval_target=reached)
 
     def note_resumed(self, resumed: Resumed) -> None:
-        """The run is gone on with."""
         self._change(resumed=(*self._document.resumed, resumed))
         self.seal(complete=False)
 
     def judge(
-        self,
-        *,
-        validity: tuple[Finding, ...],
-        parity: tuple[ParityRecord, ...],
-        recommendation: Recommendation,
+        self, *, validity: tuple[Finding, ...], parity: tuple[ParityRecord, ...], recommendation: Recommendation
     ) -> None:
-        """What the values are worth, and what to train with."""
         self._change(validity=validity, parity=parity, recommendation=recommendation)
 
     def supersede(self, record: LaunchRecord | DiagnosticRecord | ReferenceRecord) -> None:
-        """Take a launch of any kind that failed out of what tables show. Its record and its rows stay."""
+        """Take a failed launch of any kind out of what tables show. Its record and its rows stay."""
         document = self._document
         self._change(
             superseded=(*document.superseded, record),
@@ -159,7 +143,7 @@ class RunWriter:
         return Run(path=self.path, document=self._document, timed=RankSteps(tables.pop("steps")), **tables)
 
     def put(self, **tables: Rows) -> None:
-        """Put the rows of a launch whose record stands in the document on disk."""
+        """Put the rows of a launch on disk, with the document as it is."""
         for name, rows in tables.items():
             if rows:
                 self._tables[name].append(to_table(rows, COLUMNS[name]))
@@ -167,10 +151,7 @@ class RunWriter:
         self.seal(complete=False)
 
     def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: State | None = None) -> None:
-        """Write what is still missing, and ``run.json`` for the last time.
-
-        ``digest``: what :data:`bench.runs.files.DIGEST` is to hold (``bench.analyse.digest``); None: the run gets none.
-        """
+        """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
         for name, rows in salvage(self.path, self._document).items():
             if rows:
@@ -184,7 +165,7 @@ class RunWriter:
         self.seal(complete=complete)
 
     def seal(self, *, complete: bool) -> None:
-        """Write ``run.json`` with the checksum and the number of rows (logs: lines) of every other file."""
+        """Write ``run.json`` with the checksum and row count of every other file."""
         self._change(files=describe_files(self.path), complete=complete, seal=None, schema_version=SCHEMA_VERSION)
         self._change(seal=seal_of(encode(self._document)))
         write_atomically(os.path.join(self.path, "run.json"), as_text(encode(self._document)))

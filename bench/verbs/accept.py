@@ -22,13 +22,11 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
-    """Accept; returns the exit code."""
     parser = Parser("accept", DESCRIPTION, EPILOG)
     parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever asks later")
     parser.add_argument("--history", metavar="DIR", help="the folder of the nights (default: the one that holds RUN)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     reason = " ".join(options.reason.split())
     if not reason:

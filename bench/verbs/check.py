@@ -23,11 +23,9 @@ Exit codes: 0 all are sound; 1 something was found; 2 there is no such run.
 
 
 def main(arguments: list[str]) -> int:
-    """Check; returns the exit code."""
     parser = Parser("check", DESCRIPTION, EPILOG)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a folder, a run id or 'latest' (default: latest)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     paths = [find(name, options.results) for name in options.runs or ["latest"]]
     runs = [run for path in paths for run in _runs_in(path)]

@@ -8,7 +8,7 @@ from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
 from bench.runs.files import check_file, check_writable, utf8, write_atomically
 from bench.runs.names import find
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, print_json, scenario_names
 
 if TYPE_CHECKING:
     import argparse
@@ -45,11 +45,9 @@ workload, or nothing that could be compared.
 
 
 def main(arguments: list[str]) -> int:
-    """Compare; returns the exit code."""
     parser = Parser("compare", DESCRIPTION, EPILOG)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="BASE and NEW: a folder, a run id or 'latest'; or one RUN"
-    )
+    each = "BASE and NEW: a folder, a run id or 'latest'; or one RUN"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=each)
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (needed where one run is given)")
     parser.add_argument("--against", metavar="NAME", help="the base among the scenarios of one run (default: ddp)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
@@ -57,10 +55,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown")
     parser.add_argument("--plot", action="store_true", help="draw it: comparison.svg, .png and .md in --out")
     parser.add_argument("--out", metavar="DIR", help="where --plot writes (default: reports); implies --plot")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     _check(options)
-    compared = _compare(options)
+    names = scenario_names(options.scenario)
+    compared = _compare(options, names)
     from bench.report import comparison
 
     files = _written(compared, options)
@@ -75,29 +73,21 @@ def main(arguments: list[str]) -> int:
 
 def _check(options: "argparse.Namespace") -> None:
     """Refuse what makes no sense before anything is read."""
-    if len(options.runs) > 2:
-        raise RequestError(
-            "RUN", f"{len(options.runs)} runs were given", "give BASE and NEW, or one RUN with --scenario"
-        )
-    if len(options.runs) == 1 and not options.scenario:
-        raise RequestError(
-            "RUN", "one run has nothing to be compared with", "give BASE and NEW, or --scenario ddp --against dp"
-        )
-    if len(options.runs) == 2 and options.against is not None:
+    given = len(options.runs)
+    if given > 2:
+        raise RequestError("RUN", f"{given} runs were given", "give BASE and NEW, or one RUN with --scenario")
+    if given == 1 and not options.scenario:
+        remedy = "give BASE and NEW, or --scenario ddp --against dp"
+        raise RequestError("RUN", "one run has nothing to be compared with", remedy)
+    if given == 2 and options.against is not None:
         raise RequestError("--against", "it is for scenarios of one run", "leave it out, or give one RUN")
-    if options.scenario is not None and not all(_names(options)):
-        raise RequestError("--scenario", f"{options.scenario!r} has an empty name", "separate names by one comma each")
     if options.markdown is not None:
         check_file("--markdown", options.markdown)
     if options.out is not None or options.plot:
         check_writable("reports" if options.out is None else options.out)
 
 
-def _names(options: "argparse.Namespace") -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in options.scenario.split(",")))
-
-
-def _compare(options: "argparse.Namespace") -> "Compared":
+def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compared":
     from bench.analyse import between_runs
     from bench.analyse.comparable import obstacles
     from bench.analyse.steps import BASE
@@ -106,7 +96,6 @@ def _compare(options: "argparse.Namespace") -> "Compared":
     paths = [find(name, options.results) for name in options.runs]
     digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]
     known = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
-    names = _names(options) if options.scenario is not None else None
     against = options.against or BASE
     wanted = [*(names or ()), *((against,) if len(digests) == 1 else ())]
     for name in wanted:
@@ -116,19 +105,17 @@ def _compare(options: "argparse.Namespace") -> "Compared":
     if len(digests) == 1:
         assert names is not None  # refused above
         if against in names:
-            raise RequestError(
-                "--scenario", f"{against} would be compared with itself", "name another one, or another --against"
-            )
+            remedy = "name another one, or another --against"
+            raise RequestError("--scenario", f"{against} would be compared with itself", remedy)
         return between_runs.scenarios(digests[0], names, against)
     base, new = digests
     if os.path.realpath(paths[0]) == os.path.realpath(paths[1]):
         raise RequestError("RUN", f"{paths[0]} is both BASE and NEW", "give two runs, or one RUN with --scenario")
     why = obstacles(base, new)
     if why:
-        raise NotComparable(
-            f"{new['run']} cannot be compared with {base['run']}: {'; '.join(why)}; measure both with the same "
-            "workload on the same number and model of devices"
-        )
+        problem = f"{new['run']} cannot be compared with {base['run']}: {'; '.join(why)}"
+        remedy = "measure both with the same workload on the same number and model of devices"
+        raise NotComparable(f"{problem}; {remedy}")
     return between_runs.runs(base, new, names)
 
 

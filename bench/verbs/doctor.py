@@ -16,11 +16,9 @@ the request is wrong.
 
 
 def main(arguments: list[str]) -> int:
-    """Print the page; returns the exit code."""
     parser = Parser("doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     parser.add_argument("--python", metavar="PATH", help="the interpreter whose torch is looked at (default: this one)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     check_apex(options.apex)
     check_python(options.python)

@@ -11,7 +11,7 @@ from bench.history import nights
 from bench.runs.files import check_file, utf8, write_atomically
 from bench.runs.names import find
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, called, print_json
+from bench.verbs.options import Parser, called, print_json, scenario_names
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +60,6 @@ LISTED = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Judge; returns the exit code."""
     parser = Parser("gate", DESCRIPTION, EPILOG)
     parser.add_argument("run", metavar="NEW", help="a folder, a run id or 'latest'")
     against = parser.add_mutually_exclusive_group(required=True)
@@ -71,7 +70,6 @@ def main(arguments: list[str]) -> int:
     thresholds.add_options(parser)
     parser.add_argument("--junit", metavar="FILE", help="write a test case for each scenario and metric")
     parser.add_argument("--markdown", metavar="FILE", help="write a summary for the page of a job")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     for option in ("junit", "markdown"):
         if (file := getattr(options, option)) is not None:
@@ -94,21 +92,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _judged(options: "argparse.Namespace", rule: "Rule") -> "Outcome":
-    only = _names(options.scenario)
+    only = scenario_names(options.scenario)
     new = nights.read_one(_found(options))
     if options.baseline is not None:
         base = nights.read_one(find(options.baseline, options.results, "--baseline"), "--baseline")
         return _against_one(new, base, rule, only)
     return _against_history(new, nights.read(options.history), options.history, rule, only)
-
-
-def _names(given: str | None) -> list[str] | None:
-    if given is None:
-        return None
-    names = [name.strip() for name in given.split(",")]
-    if not all(names):
-        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
-    return list(dict.fromkeys(names))
 
 
 def _found(options: "argparse.Namespace") -> str:
@@ -152,11 +141,17 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
 def _against_history(
     new: nights.Night, history: nights.Nights, folder: str, rule: "Rule", only: list[str] | None
 ) -> "Outcome":
-    """Replay the nights of the same series that were before this one, and hold it against what they leave behind."""
+    """Replay the earlier nights of the same series, and judge this one against the base that they leave."""
     from bench.analyse import comparable
     from bench.history import gate
 
-    others = [night for night in history.nights if not _same(night, new)]
+    others = [
+        night
+        for night in history.nights  # without the run that is judged, and copies of it
+        if night.digest["run"] != new.digest["run"]
+        and night.id != new.id
+        and os.path.realpath(night.path) != os.path.realpath(new.path)
+    ]
     before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
     series = comparable.key(new.digest)
     alike = [night for night in before if comparable.key(night.digest) == series]
@@ -187,19 +182,10 @@ def _against_history(
     )
 
 
-def _same(night: nights.Night, new: nights.Night) -> bool:
-    """Whether a night of the history is the run that is judged, or a copy of it."""
-    return (
-        night.digest["run"] == new.digest["run"]
-        or night.id == new.id
-        or os.path.realpath(night.path) == os.path.realpath(new.path)
-    )
-
-
 def _sound_base(
     alike: list[nights.Night], rule: "Rule", accepted: list[str], only: list[str] | None
 ) -> "tuple[Base, list[nights.LeftOut]]":
-    """The base that these nights leave behind, of runs that are verified whole; and those that are not sound."""
+    """The base that these nights leave, of verified runs alone; and the runs that are not sound."""
     from bench.history import gate
 
     unsound: list[nights.LeftOut] = []
@@ -207,27 +193,22 @@ def _sound_base(
     while True:
         base = gate.replay([(night.id, night.digest) for night in alike], rule, accepted, only)
         rests_on = {one.night for measured in base.values() for one in measured} - verified
-        found = list(_unsound([night for night in alike if night.id in rests_on]))
+        found = {}
+        for night in alike:
+            if night.id in rests_on:
+                try:
+                    nights.verify(night.path)
+                except RequestError as error:
+                    found[night.path] = nights.LeftOut(path=night.path, why=error.problem)
         if not found:
             return base, unsound
-        unsound += found
+        unsound += found.values()
         verified |= rests_on
-        paths = {one.path for one in found}
-        alike = [night for night in alike if night.path not in paths]
-
-
-def _unsound(candidates: list[nights.Night]) -> "list[nights.LeftOut]":
-    found = []
-    for night in candidates:
-        try:
-            nights.verify(night.path)
-        except RequestError as error:
-            found.append(nights.LeftOut(path=night.path, why=error.problem))
-    return found
+        alike = [night for night in alike if night.path not in found]
 
 
 def _check_names(only: list[str] | None, known: list[str], new: nights.Night) -> None:
-    """Refuse a scenario that is asked for and is nowhere: what is missing never passes."""
+    """Refuse a scenario that is nowhere: what is missing never passes."""
     here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
         if name not in known:
@@ -237,7 +218,6 @@ def _check_names(only: list[str] | None, known: list[str], new: nights.Night) ->
 
 
 def _in_words(base: "Base", folder: str) -> str:
-    """What a run is held against."""
     fewest, most = min(map(len, base.values()), default=0), max(map(len, base.values()), default=0)
     if not most:
         return folder
@@ -253,8 +233,8 @@ def _left_out(runs: list[nights.LeftOut]) -> list[str]:
 
 def _since(alike: list[nights.Night], base: "Base", new: nights.Night) -> list[str]:
     """What else is different since the last night of the base."""
-    names = {one.night for measured in base.values() for one in measured}
-    last = next((night for night in reversed(alike) if night.id in names), None)
+    used = {one.night for measured in base.values() for one in measured}
+    last = next((night for night in reversed(alike) if night.id in used), None)
     return [] if last is None else _differences(last, new)
 
 

@@ -10,10 +10,10 @@ from bench.core.errors import OK, RequestError
 from bench.history import nights
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
-from bench.verbs.options import Parser, print_json
+from bench.verbs.options import Parser, print_json, scenario_names
 
 if TYPE_CHECKING:
-    from bench.history.nights import LeftOut, Nights
+    from bench.history.nights import Nights
 
 DESCRIPTION = """\
 Every run of a folder in the order of time: what each scenario took, how that changed, and the nights on which it
@@ -43,18 +43,16 @@ LISTED = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page; returns the exit code."""
     parser = Parser("history", DESCRIPTION, EPILOG)
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the folder that holds the runs (default: results)")
     parser.add_argument("--results", metavar="DIR", help="the same as DIR")
     parser.add_argument("--scenario", metavar="NAME[,NAME...]", help="only these (default: all)")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
     thresholds.add_options(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     if options.folder is not None and options.results is not None:
         raise RequestError("--results", f"the folder is {options.folder!r} already", "give one of the two")
-    rule, wanted = thresholds.rule_from(options), _names(options.scenario)
+    rule, wanted = thresholds.rule_from(options), scenario_names(options.scenario) or []
     check_writable(options.out)
     folder = next((given for given in (options.folder, options.results) if given is not None), "results")
     with passing(f"reading the nights in {folder}"):
@@ -63,7 +61,12 @@ def main(arguments: list[str]) -> int:
 
     from bench.history import trends as history
 
-    _check_names(wanted, history.scenarios_of(digests))
+    known = history.scenarios_of(digests)
+    for name in wanted:
+        if name not in known:
+            close = get_close_matches(name, known, n=3, cutoff=0.4)
+            remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
+            raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
     accepted = {run: one.reason for run, one in found.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):
         tracks = history.tracks(digests, scenarios=wanted, accepted=accepted, rule=rule)
@@ -75,21 +78,15 @@ def main(arguments: list[str]) -> int:
         files = report.write(tracks, left_out, options.out)
     to = sys.stderr if options.json else sys.stdout
     tell(report.as_text(tracks, columns(to)), "", f"Page: {os.path.relpath(files[0])} (open it in a browser)", file=to)
-    for line in _left_out(found.left_out):
+    lines = [f"left out: {one.why}" for one in found.left_out[:LISTED]]
+    if len(found.left_out) > LISTED:
+        lines.append(f"left out: {len(found.left_out) - LISTED} more, see the page or --json")
+    for line in lines:
         tell(plain(line), file=sys.stderr)
     if options.json:
         document: dict[str, Any] = {"page": files[0], "files": files, "folder": found.folder}
         print_json({**document, **report.for_programs(tracks, left_out)})
     return OK
-
-
-def _names(given: str | None) -> list[str]:
-    if given is None:
-        return []
-    names = [name.strip() for name in given.split(",")]
-    if not all(names):
-        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
-    return list(dict.fromkeys(names))
 
 
 def _found(folder: str, option: str) -> "Nights":
@@ -101,18 +98,3 @@ def _found(folder: str, option: str) -> "Nights":
             problem += f" ({found.left_out[0].why}{', and others' if len(found.left_out) > 1 else ''})"
         raise RequestError(option, problem, "make one with 'python -m bench run', or give another folder")
     return found
-
-
-def _check_names(wanted: list[str], known: list[str]) -> None:
-    for name in wanted:
-        if name not in known:
-            close = get_close_matches(name, known, n=3, cutoff=0.4)
-            remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
-            raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
-
-
-def _left_out(runs: "list[LeftOut]") -> list[str]:
-    lines = [f"left out: {one.why}" for one in runs[:LISTED]]
-    if len(runs) > LISTED:
-        lines.append(f"left out: {len(runs) - LISTED} more, see the page or --json")
-    return lines

@@ -41,25 +41,19 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def main(arguments: list[str]) -> int:
-    """Import; returns the exit code."""
     parser = Parser("import", DESCRIPTION, EPILOG)
     parser.add_argument("file", metavar="FILE", help="a CSV of step times, or the JSON of pytorch's DDP benchmark")
-    parser.add_argument(
-        "--scenario", type=_scenario, metavar="NAME", help="what was run, where the file does not say it"
-    )
+    parser.add_argument("--scenario", type=_scenario, metavar="NAME", help="what was run, if the file does not say it")
     parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     parser.add_argument("--world-size", type=_devices, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
-    parser.add_argument(
-        "--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as its driver has it"
-    )
+    parser.add_argument("--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says")
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     from bench.experiments import importing
 
@@ -70,7 +64,7 @@ def main(arguments: list[str]) -> int:
     found = importing.read(options.file, told)
     run = importing.write(options.file, found, told, options.out)
     launches = len(found.launches)
-    steps = sum(len(launch.steps_ms[0]) - launch.warmup for launch in found.launches)
+    steps = sum(launch.iters for launch in found.launches)
     scenarios = ", ".join(run.document.request.scenarios)
     from bench.analyse.comparable import WORDS
 
@@ -91,7 +85,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _devices(text: str) -> int:
-    """How many there were."""
     value = whole_number(text)
     if value > MOST_DEVICES:
         raise argparse.ArgumentTypeError(f"{value} devices are too many: give at most {MOST_DEVICES:,}")
@@ -99,7 +92,6 @@ def _devices(text: str) -> int:
 
 
 def _name(text: str) -> str:
-    """A name for people: something on one line."""
     from bench.experiments.importing import is_name
 
     if not is_name(text):
@@ -108,7 +100,6 @@ def _name(text: str) -> str:
 
 
 def _scenario(text: str) -> str:
-    """The name of one scenario."""
     from bench.experiments.importing import is_scenario
 
     if not is_scenario(text):

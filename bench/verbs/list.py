@@ -17,12 +17,10 @@ and python -m bench run --workload ./mine.py
 
 
 def main(arguments: list[str]) -> int:
-    """Print the scenarios; returns the exit code."""
     parser = Parser("list", DESCRIPTION, EPILOG)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where (default: auto)")
     parser.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP")
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     check_apex(options.apex)
     device, gpus, _ = machine.choose_device(options.device)

@@ -13,24 +13,24 @@ from bench.core.apex_files import classify, search_path
 from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
-"""Where runs go, and where a run id is looked for, if nobody says otherwise."""
+"""Where runs go, and where a run id is looked for."""
 
 MOST = 10**9
-"""Of anything that is counted: more is a slip, and too much for what makes a list of it."""
+"""Of anything that is counted: more is a slip."""
 
 
 class WrongOption(BenchError):
-    """What argparse has against the command line."""
-
     exit_code = 2
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """Help whose text is as it was written where it has room, and else folded like the options below it."""
+    """Help as it was written if there is room, and else folded like the options below it."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if max(map(len, text.splitlines()), default=0) <= width:
             return super()._fill_text(text, width, indent)
+        import textwrap
+
         from bench.console import fold
 
         lines: list[str] = []
@@ -43,29 +43,22 @@ class Help(argparse.RawDescriptionHelpFormatter):
                 lines[-1] += f" {line.strip()}"
             else:
                 lines.append(line)
-        return "\n".join(fold(line, width) if line[:1] == " " else _paragraph(line, width) for line in lines)
-
-
-def _paragraph(text: str, width: int) -> str:
-    import textwrap
-
-    return textwrap.fill(text, width, break_on_hyphens=False)
+        return "\n".join(
+            fold(line, width) if line[:1] == " " else textwrap.fill(line, width, break_on_hyphens=False)
+            for line in lines
+        )
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line with the remedy, raised and not printed."""
 
     def __init__(self, verb: str, description: str, epilog: str) -> None:
-        super().__init__(
-            prog=f"python -m bench {verb}",
-            description=description,
-            epilog=epilog,
-            formatter_class=Help,
-            allow_abbrev=False,
-        )
+        prog = f"python -m bench {verb}"
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=Help, allow_abbrev=False)
+        self.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message with where to read on, and for an option that there is not with the closest that is."""
+        """Raise the message with where to read on, and for an unknown option with the closest known one."""
         unknown, _, names = message.partition(": ")
         if unknown == "unrecognized arguments" and names.startswith("-"):
             from difflib import get_close_matches
@@ -128,6 +121,16 @@ def span(text: str) -> float:
     return value
 
 
+def scenario_names(given: str | None) -> list[str] | None:
+    """The names in ``--scenario A,B``, each once; None without the option."""
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if not all(names):
+        raise RequestError("--scenario", f"{given!r} has an empty name", "separate names by one comma each")
+    return list(dict.fromkeys(names))
+
+
 def place(path: str) -> str:
     """A path as one would give it: from here where it lies below, else in full."""
     near = os.path.relpath(path)
@@ -141,25 +144,22 @@ def called(path: str) -> str:
 
 
 def check_apex(path: str | None) -> None:
-    """Refuse an ``--apex`` that is no NVIDIA apex with both modules, and name what it is."""
+    """Refuse an ``--apex`` that is no NVIDIA apex with both modules."""
     if path is None:
         return
     if search_path(path) is None:
-        raise RequestError(
-            "--apex", f"there is no package apex in {path!r}", "give a checkout of NVIDIA/apex, tag 25.05"
-        )
+        problem = f"there is no package apex in {path!r}"
+        raise RequestError("--apex", problem, "give a checkout of NVIDIA/apex, tag 25.05")
     files = classify(path)
     if files.kind != "nvidia":
         raise RequestError("--apex", *files.explanation.split("; ", 1))
 
 
 def check_python(path: str | None) -> None:
-    """Refuse a ``--python`` that names nothing; whether it can be started shows when it is."""
     if path == "":
         raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
 
 
 def print_json(document: object) -> None:
-    """One JSON document, alone on standard output."""
     json.dump(document, sys.stdout, indent=1, allow_nan=False)
     print()

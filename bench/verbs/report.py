@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.steps import per_iteration
@@ -29,13 +30,11 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the report; returns the exit code."""
     parser = Parser("report", DESCRIPTION, EPILOG)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a folder, a run id or 'latest' (default: latest)")
     parser.add_argument("--out", default="reports", metavar="DIR", help="where the page goes (default: reports)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     options = parser.parse_args(arguments)
     folders = [find(name, options.results) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
@@ -46,13 +45,10 @@ def main(arguments: list[str]) -> int:
     for folder, run in zip(folders, runs, strict=True):
         if run.document.batch_search:
             raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
-        imported = run.document.imported
-        if imported:
-            raise RequestError(
-                "RUN",
-                f"{run.path} was imported from {imported.file} and has step times alone, too little for a page",
-                f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot",
-            )
+        if run.document.imported:
+            origin = f"was imported from {run.document.imported.file} and has step times alone"
+            remedy = f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot"
+            raise RequestError("RUN", f"{run.path} {origin}, too little for a page", remedy)
     from bench import report
 
     with passing("drawing the plots and writing the page"):
@@ -78,14 +74,8 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     names = [os.path.relpath(path) for path in files]
     plots = sum(name.endswith(".svg") for name in names)
     beside = ", ".join(os.path.basename(name) for name in names[1:] if name.endswith((".csv", ".md")))
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Page: {names[0]} (open it in a browser)",
-            f"Beside it: {beside} and {plots} plots as SVG and PNG",
-        ]
-    )
+    lines += ["", f"Page: {names[0]} (open it in a browser)"]
+    return "\n".join([*lines, f"Beside it: {beside} and {plots} plots as SVG and PNG"])
 
 
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
@@ -97,8 +87,7 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     from bench.report.tables import of_run, summary_of
     from bench.report.verdict_tables import for_csv
 
-    names = ("summary", "recommendation", "validity", "parity", "communication", "energy", "memory", "questions")
-    said: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    said: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         table, more = summary_of(run), for_csv(run)
         said["summary"] += records(table)
@@ -108,7 +97,5 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["communication"] += records(more["communication"])
         said["energy"] += records(of_run(run, run.energy))
         said["memory"] += records(device_tables.memory_of(run))
-        said["questions"] += [
-            {"run": run.id, "question": question, "answer": text} for question, text in questions(run)
-        ]
+        said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]
     return said

@@ -65,7 +65,6 @@ nothing was run; 130 interrupted, and what was done is in the run.
 
 
 def main(arguments: list[str]) -> int:
-    """Measure; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.resume is not None:
@@ -82,7 +81,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
-    """Look for the largest global batch of each scenario; returns the exit code."""
     from bench.experiments.batch_search import find_batches
 
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
@@ -103,7 +101,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
-    """Go on with a run under its own request; returns the exit code."""
+    """Continue a run under its own request."""
     allowed = ("resume", "out", "wait", "force", "json")
     for action in parser._actions:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
@@ -124,7 +122,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
 
 
 def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], *, as_json: bool) -> int:
-    """The table of a run that is on disk, and what to do with it; returns the exit code."""
+    """Print the table of a run that is on disk, and what to do next."""
     from bench.analyse.advice import in_lines
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
@@ -144,114 +142,66 @@ def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], 
 def _parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
     what = parser.add_argument_group("what is measured")
-    what.add_argument(
-        "--scenario",
-        action="append",
-        metavar="NAME[,NAME...]",
-        help="scenarios or files (default: the ten of 'bench list')",
-    )
+    default = "scenarios or files (default: the ten of 'bench list')"
+    what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
-    what.add_argument(
-        "--workload",
-        default=DEFAULT_WORKLOAD,
-        metavar="NAME|FILE",
-        help=f"what every scenario trains (default: {DEFAULT_WORKLOAD})",
-    )
+    default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
+    what.add_argument("--workload", default=DEFAULT_WORKLOAD, metavar="NAME|FILE", help=default)
     what.add_argument("--model", metavar="NAME", help="of resnet101: any classification model of torchvision")
     what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
-    what.add_argument(
-        "--setting",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any setting of the workload ('bench list --json' has them)",
-    )
+    which = "any setting of the workload ('bench list --json' has them)"
+    what.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help=which)
     batch = what.add_mutually_exclusive_group()
-    batch.add_argument(
-        "--global-batch",
-        type=whole_number,
-        metavar="N",
-        help="examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)",
-    )
+    default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
+    batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
     batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
     what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: GPUs if there are any"
-    )
+    devices = ("auto", "cpu", "cuda")
+    where.add_argument("--device", choices=devices, default="auto", help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
     where.add_argument("--nproc", type=whole_number, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
-    where.add_argument(
-        "--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local, by forks)"
-    )
+    where.add_argument("--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
-    where.add_argument("--wait", action="store_true", help="stand in line while another run has the GPUs or the CPU")
+    where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
-    much.add_argument(
-        "--profile", choices=profiles, default="quick", help="launches, warm-up and steps, see below (default: quick)"
-    )
-    much.add_argument(
-        "--warmup", type=whole_number, metavar="N", help="warm-up steps: kept, and left out of every statistic"
-    )
+    default = "launches, warm-up and steps, see below (default: quick)"
+    much.add_argument("--profile", choices=profiles, default="quick", help=default)
+    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
-    much.add_argument(
-        "--launches", type=whole_number, metavar="R", help="launches of each scenario: the unit of replication"
-    )
-    much.add_argument(
-        "--find-batch",
-        action="store_true",
-        help="instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
-        "on GPUs the search begins at --global-batch",
-    )
-    much.add_argument(
-        "--stall-timeout", type=seconds, metavar="S", default=30.0, help="end a launch that makes no step for S seconds"
-    )
-    much.add_argument(
-        "--sample-interval", type=seconds, metavar="S", help="between samples of memory (default: 0.25; longer if slow)"
-    )
-    much.add_argument(
-        "--until-precision",
-        type=percentage,
-        metavar="1%",
-        help="add launches until every step time is known within this (half-width of its 95%% interval)",
-    )
-    much.add_argument(
-        "--budget",
-        type=span,
-        metavar="20m",
-        help=f"the most that --until-precision (default: {DEFAULT_BUDGET_S / 60:.0f}m) or --find-batch may take in all",
-    )
+    much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each scenario")
+    search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
+    begin = "on GPUs the search begins at --global-batch"
+    much.add_argument("--find-batch", action="store_true", help=search + begin)
+    limit = "end a launch that makes no step for S seconds"
+    much.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
+    default = "between samples of memory (default: 0.25; longer if slow)"
+    much.add_argument("--sample-interval", type=seconds, metavar="S", help=default)
+    until = "add launches until every step time is known within this (half-width of its 95%% interval)"
+    much.add_argument("--until-precision", type=percentage, metavar="1%", help=until)
+    limit = f"the most that --until-precision (default: {DEFAULT_BUDGET_S / 60:.0f}m) or --find-batch may take in all"
+    much.add_argument("--budget", type=span, metavar="20m", help=limit)
     why = parser.add_argument_group("why")
-    why.add_argument(
-        "--diagnose",
-        action=argparse.BooleanOptionalAction,
-        help="a launch of each scenario that shows where the time goes (default: with standard and nightly)",
-    )
-    why.add_argument(
-        "--trace", action="store_true", help="keep a profile of each rank for Perfetto or Chrome (implies --diagnose)"
-    )
-    why.add_argument(
-        "--parity",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="hold losses and gradients against an fp32 reference (default: yes)",
-    )
+    yes_or_no = argparse.BooleanOptionalAction
+    default = "a launch of each scenario that shows where the time goes (default: with standard and nightly)"
+    why.add_argument("--diagnose", action=yes_or_no, help=default)
+    trace = "keep a profile of each rank for Perfetto or Chrome (implies --diagnose)"
+    why.add_argument("--trace", action="store_true", help=trace)
+    default = "compare losses and gradients with an fp32 reference (default: yes)"
+    why.add_argument("--parity", action=yes_or_no, default=True, help=default)
     result = parser.add_argument_group("result")
-    result.add_argument(
-        "--out", default=DEFAULT_OUT, metavar="DIR", help=f"where the run folder goes (default: {DEFAULT_OUT})"
-    )
+    default = f"where the run folder goes (default: {DEFAULT_OUT})"
+    result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
     result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
-    result.add_argument("--label", metavar="TEXT", help="a note that stands in the report")
-    result.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    result.add_argument("--label", metavar="TEXT", help="note shown in the report")
     return parser
 
 
 def _profiles() -> str:
-    """A line for each profile: how much is measured on GPUs and on the CPU."""
     lines = []
     for name in dict.fromkeys(name for name, _ in PROFILES):
         gpu, cpu = (PROFILES[name, device] for device in ("cuda", "cpu"))
@@ -261,7 +211,6 @@ def _profiles() -> str:
 
 
 def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
-    """The scenarios asked for, loaded."""
     names = ",".join(discover.DEFAULT if options is None else options)
     asked = [part.strip() for part in names.split(",") if part.strip()]
     if not asked:
@@ -275,14 +224,14 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
 
 
 def _site(asked: str) -> str:
-    """The name of a site, or the whole path of its file, once it is seen that the file is one."""
+    """The name of a site, or the whole path of its file, once that has been loaded."""
     name, file = discover.resolve(asked, discover.SITE)
     discover.load_file(name, file, discover.SITE)
     return asked if asked == name else file
 
 
 def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
-    """Every default filled in, and every option checked that can be checked without torch."""
+    """Every default filled in, and every option checked that needs no torch."""
     device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
@@ -292,7 +241,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     devices = machine.choose_gpus(options.gpus, gpus)
     replicas = len(devices) if device == "cuda" else options.nproc or DEFAULT_RANKS
     if options.budget is not None and options.until_precision is None and not options.find_batch:
-        what = "it limits --until-precision and --find-batch, neither of which is asked for"
+        what = "it has no effect without --until-precision or --find-batch"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
     _check_search(options)
     if options.trace and options.diagnose is False:
@@ -301,15 +250,14 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     check_apex(options.apex)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
     profile = PROFILES[options.profile, device]
+    batch = (options.global_batch, options.batch_per_rank)
     return Request(
         scenarios=tuple(found.name for found in scenarios),
         device=device,
         devices=devices,
         replicas=replicas,
         task=trained.task(device, _settings(options, trained, device)),
-        global_batch=global_batch(
-            options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas
-        ),
+        global_batch=global_batch(*batch, trained.workload, device, scenarios, replicas),
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
         launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
@@ -356,7 +304,7 @@ def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) 
 
 
 def _check_search(options: argparse.Namespace) -> None:
-    """Refuse what a search for the largest batch would pass over."""
+    """Refuse what a search for the largest batch would ignore."""
     usual = {"launches": None, "iters": None, "warmup": None, "until_precision": None, "profile": "quick"}
     given = [name for name, value in usual.items() if getattr(options, name) != value]
     given += [name for name in ("diagnose", "trace") if getattr(options, name)]
@@ -366,7 +314,6 @@ def _check_search(options: argparse.Namespace) -> None:
 
 
 def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
-    """What came of --until-precision, in a line; nothing where it was not asked for."""
     if asked is None:
         return []
     wanted = f"±{100 * asked.target:g} %"
@@ -380,7 +327,6 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
 
 
 def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
-    """What to do with the run, given what it was."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
@@ -389,16 +335,13 @@ def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, faile
         folder = os.path.dirname(os.path.abspath(path))
         out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
         again = shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
-        lines.append(f"{_so_few(request.launches)}; for figures to act on: python -m bench run {again}")
+        few = f"{request.launches} launches show little of" if request.launches > 1 else "One launch cannot show"
+        lines.append(f"{few} run-to-run variation; for reliable numbers: python -m bench run {again}")
     return "\n".join(lines)
 
 
-def _so_few(launches: int) -> str:
-    return "One launch says nothing about chance" if launches == 1 else f"{launches} launches say little about chance"
-
-
 def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
-    """The options that ask for the same work in the same place again, without those that have their usual values."""
+    """The options that ask for the same work in the same place again, without defaults."""
     options = []
     if tuple(found.name for found in scenarios) != discover.DEFAULT:
         known = discover.names()  # by path where the name alone would not be found

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
+from bench.runs.codec import encode
 
 
 class Clock:
@@ -52,7 +53,9 @@ def test_fewer_than_three_launches_are_never_precise_however_alike(launches: int
     wanted, clock = precision(target=0.5)
     add(wanted, clock, "ddp", *[100.0] * launches)
     assert wanted.lacking(["ddp"]) == ["ddp"]
-    assert wanted.outcome(["ddp"])["scenarios"]["ddp"]["reached"] is False, "nobody stops here and calls it precise"
+    assert encode(wanted.outcome(["ddp"]))["scenarios"]["ddp"]["reached"] is False, (
+        "nobody stops here and calls it precise"
+    )
     add(wanted, clock, "ddp", *[100.0] * (FEWEST_LAUNCHES - launches))
     assert wanted.lacking(["ddp"]) == []
 
@@ -73,7 +76,7 @@ def test_a_launch_that_would_end_after_the_budget_is_not_begun_and_that_is_said(
     clock.now += 0.1
     assert not wanted.affords("ddp")
     assert wanted.affords("of unknown length"), "nothing is known against it, and time is left"
-    assert wanted.outcome(["ddp"])["stopped_by"] == "budget"
+    assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "budget"
 
 
 def test_the_length_that_is_expected_is_the_mean_of_the_launches_before() -> None:
@@ -91,7 +94,7 @@ def test_a_scenario_that_failed_gets_no_more_and_does_not_stand_for_imprecision(
     add(wanted, clock, "single", 10.0, 10.1, 9.9)
     add(wanted, clock, "ddp", 10.0, None)
     assert wanted.lacking(["single", "ddp"]) == []
-    outcome = wanted.outcome(["single", "ddp"])
+    outcome = encode(wanted.outcome(["single", "ddp"]))
     assert outcome["stopped_by"] == "precision"
     assert outcome["scenarios"]["ddp"] == {"launches": 1, "half_width": None, "reached": False}
 
@@ -102,7 +105,7 @@ def test_there_is_a_most_that_a_scenario_may_have() -> None:
     assert wanted.lacking(["ddp"]) == ["ddp"]
     add(wanted, clock, "ddp", 100.0)
     assert wanted.lacking(["ddp"]) == []
-    assert wanted.outcome(["ddp"])["stopped_by"] == "launches"
+    assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "launches"
 
 
 def test_what_stands_in_the_record() -> None:
@@ -110,7 +113,7 @@ def test_what_stands_in_the_record() -> None:
     add(wanted, clock, "single", 10.0, 10.1, 9.9, wall_s=2.0)
     add(wanted, clock, "ddp", 10.0, 14.0, 9.0, wall_s=3.0)
     assert wanted.affords("ddp")
-    assert wanted.outcome(["single", "ddp"]) == {
+    assert encode(wanted.outcome(["single", "ddp"])) == {
         "target": 0.05,
         "budget_s": 60.0,
         "spent_s": 15.0,
@@ -122,5 +125,7 @@ def test_what_stands_in_the_record() -> None:
     }
     clock.now += 60.0
     assert not wanted.affords("ddp")
-    assert wanted.outcome(["single", "ddp"])["stopped_by"] == "budget"
-    assert wanted.outcome(["single"])["stopped_by"] == "precision", "the budget is no reason where all are precise"
+    assert encode(wanted.outcome(["single", "ddp"]))["stopped_by"] == "budget"
+    assert encode(wanted.outcome(["single"]))["stopped_by"] == "precision", (
+        "the budget is no reason where all are precise"
+    )
