@@ -31,18 +31,8 @@ from typing import Any, NoReturn
 import bench
 from bench import machine
 from bench.core.errors import RequestError
+from bench.runs import document as stored
 from bench.runs.codec import decode, encode
-from bench.runs.document import (
-    Apex,
-    Asked,
-    Imported,
-    LaunchRecord,
-    Machine,
-    RankRecord,
-    RunDocument,
-    State,
-    WorkloadRecord,
-)
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -152,7 +142,7 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
             repeat = repeats[launch.scenario]
             repeats[launch.scenario] += 1
             records.append(
-                LaunchRecord(
+                stored.LaunchRecord(
                     launch=number,
                     scenario=launch.scenario,
                     repeat=repeat,
@@ -161,7 +151,7 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
                     processes=len(launch.steps_ms),
                     replicas=launch.replicas,
                     status="ok",
-                    ranks=tuple(RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
+                    ranks=tuple(stored.RankRecord(rank=rank, pid=None) for rank in range(len(launch.steps_ms))),
                     warmup=launch.warmup,
                     iters=launch.iters,
                 )
@@ -373,10 +363,10 @@ def _configurations(path: str, document: Any) -> list[_Configuration]:
     return found
 
 
-def _document(path: str, found: Measurement, told: Told) -> RunDocument:
+def _document(path: str, found: Measurement, told: Told) -> stored.RunDocument:
     """What the run says of itself: null if neither the file nor the options say it."""
     stated = {"global_batch": told.global_batch, "replicas": told.world_size, "device": told.device}
-    workload: dict[str, Any] = encode(WorkloadRecord()) | found.workload
+    workload: dict[str, Any] = encode(stored.WorkloadRecord()) | found.workload
     workload |= {name: value for name, value in stated.items() if value is not None}
     known = {"model": told.model or found.model, "image_size": told.image_size}
     workload["settings"] = {name: value for name, value in known.items() if value is not None}
@@ -385,9 +375,9 @@ def _document(path: str, found: Measurement, told: Told) -> RunDocument:
     repeats = Counter(launch.scenario for launch in found.launches)
     now = machine.utc_now()
     hardware = [told.hardware] * (workload["replicas"] or 1) if told.hardware is not None else []
-    return RunDocument(
+    return stored.RunDocument(
         bench=bench.__version__,
-        imported=Imported(
+        imported=stored.Imported(
             kind=found.kind,
             file=os.path.basename(path),
             sha256=sha256(path),
@@ -398,18 +388,18 @@ def _document(path: str, found: Measurement, told: Told) -> RunDocument:
             left_out=found.left_out,
             more=found.about,
         ),
-        request=Asked(
+        request=stored.Asked(
             scenarios=tuple(repeats),
             warmup=workload["warmup"],
             iters=_only({launch.iters for launch in found.launches}),
             launches=max(repeats.values()),
             label=told.label,
         ),
-        workload=decode(WorkloadRecord, workload),
-        machine=Machine(cpu=told.hardware if told.device == "cpu" else None),
+        workload=decode(stored.WorkloadRecord, workload),
+        machine=stored.Machine(cpu=told.hardware if told.device == "cpu" else None),
         versions=dict.fromkeys(("python", "executable", "torch", "torchvision", "cuda")) | found.versions,
-        apex=Apex(),
-        start=State(utc=told.measured or now),
+        apex=stored.Apex(),
+        start=stored.State(utc=told.measured or now),
     )
 
 

@@ -1,8 +1,4 @@
-"""Ctrl-C and its like: what ends a run calmly, and where it has to wait.
-
-SIGTERM and the hang-up of the terminal do what Ctrl-C does. What was ignored when bench was started, as under
-``nohup``, is ignored on.
-"""
+"""Ctrl-C, SIGTERM and SIGHUP end a run calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
 
 import signal
 from collections.abc import Iterator
@@ -13,8 +9,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _State:
-    """Whether an interruption has to wait, and whether one does."""
-
     held = 0
     waits = False
 

@@ -97,8 +97,9 @@ def predicted_mib(tries: Sequence[Try], global_batch: int) -> float | None:
 
 
 def outcome(tries: Sequence[Try], stopped_by: str | None) -> LargestBatch:
-    best = max((one for one in tries if one.why_not is None), key=lambda one: one.global_batch, default=None)
-    over = min((one for one in tries if one.why_not is not None), key=lambda one: one.global_batch, default=None)
+    by_size = sorted(tries, key=lambda one: one.global_batch)
+    best = next((one for one in reversed(by_size) if one.why_not is None), None)
+    over = next((one for one in by_size if one.why_not is not None), None)
     return LargestBatch(
         largest=best.global_batch if best else None,
         throughput_per_s=best.throughput_per_s if best else None,

@@ -76,8 +76,7 @@ def _steps(run: Run) -> Iterator[str]:
     document, search = run.document, run.document.batch_search
     timed = [*document.launches, *document.superseded, *(search.launches if search else ())]
     measured = {record.launch: record for record in timed if isinstance(record, LaunchRecord)}
-    for launch in sorted(set(rows["launch"]) - set(measured)):
-        yield f"steps.parquet has rows of launch {launch}, which has no record"
+    yield from _unrecorded("steps", rows, set(measured))
     for launch, record in measured.items():
         mine = rows[rows["launch"] == launch]
         yield from _ranks_and_steps(run, record, mine)
@@ -148,8 +147,12 @@ def _memory(run: Run) -> Iterator[str]:
 def _other_rows(run: Run) -> Iterator[str]:
     known = {record.launch for record in run.document.records}
     for name in ("device", "numerics", "diagnostics"):
-        for launch in sorted(set(getattr(run, name)["launch"]) - known):
-            yield f"{name}.parquet has rows of launch {launch}, which has no record"
+        yield from _unrecorded(name, getattr(run, name), known)
+
+
+def _unrecorded(name: str, rows: "pd.DataFrame", known: set[int]) -> Iterator[str]:
+    for launch in sorted(set(rows["launch"]) - known):
+        yield f"{name}.parquet has rows of launch {launch}, which has no record"
 
 
 def _short(numbers: list[Any]) -> str:

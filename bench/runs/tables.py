@@ -6,15 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bench.core import records
 from bench.core.errors import RequestError
-from bench.core.records import (
-    DEVICE_COLUMNS,
-    DIAGNOSTIC_COLUMNS,
-    LATER_COLUMNS,
-    MEMORY_COLUMNS,
-    NUMERICS_COLUMNS,
-    STEP_COLUMNS,
-)
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, RankSteps
 
@@ -33,11 +26,11 @@ CHUNK_ROWS = 500_000
 """Of steps, condensed at a time."""
 
 COLUMNS = {
-    "steps": STEP_COLUMNS,
-    "memory": MEMORY_COLUMNS,
-    "device": DEVICE_COLUMNS,
-    "numerics": NUMERICS_COLUMNS,
-    "diagnostics": DIAGNOSTIC_COLUMNS,
+    "steps": records.STEP_COLUMNS,
+    "memory": records.MEMORY_COLUMNS,
+    "device": records.DEVICE_COLUMNS,
+    "numerics": records.NUMERICS_COLUMNS,
+    "diagnostics": records.DIAGNOSTIC_COLUMNS,
 }
 
 
@@ -66,7 +59,7 @@ def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN
     try:
         table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
         for field in schema:
-            if field.name in LATER_COLUMNS.get(name, ()) and field.name not in table.column_names:
+            if field.name in records.LATER_COLUMNS.get(name, ()) and field.name not in table.column_names:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
         table = table.select(schema.names).cast(schema)
         table.validate(full=True)  # a page's header is in no checksum: its labels may be of words that are not there

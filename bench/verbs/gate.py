@@ -119,8 +119,7 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)], new)
     why = comparable.obstacles(old.digest, new.digest)
     known = {} if why else gate.measured(old.id, old.digest, only)
-    base = {name: (one,) for name, one in known.items() if one.why is None}
-    rows = gate.judge(tonight, base, rule)
+    rows = gate.judge(tonight, {name: (one,) for name, one in known.items() if one.why is None}, rule)
     silent = [row for row in rows if row.why in (gate.NO_BASE_FIGURE, gate.NO_BASE_VERDICT)]
     rows = [row for row in rows if row not in silent]
     return gate.Outcome(

@@ -54,10 +54,8 @@ def main(arguments: list[str]) -> int:
         print_json({**about, "scenarios": scenarios, "workloads": workloads})
         return 0
     width = max(len(str(row["name"])) for row in scenarios)
-    where = (
-        "GPU " + ", ".join(str(gpu.index) for gpu in gpus) if device == "cuda" else f"the CPU ({machine.cores()} cores)"
-    )
-    lines = [f"On {where}:", ""]
+    indexes = ", ".join(str(gpu.index) for gpu in gpus)
+    lines = [f"On GPU {indexes}:" if device == "cuda" else f"On the CPU ({machine.cores()} cores):", ""]
     for row in scenarios:
         lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
         if row["reason"]:
@@ -76,7 +74,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _workload(name: str, file: str, device: str) -> dict[str, Any]:
-    """What the list has of a workload; of one whose file is broken its reason."""
+    """A workload; if its file is broken, the reason."""
     row: dict[str, Any] = {"name": name, "summary": "", "reason": None, "file": file}
     try:
         found = discover.load_workload(name, file)

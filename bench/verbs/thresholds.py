@@ -18,7 +18,6 @@ FEWEST_NIGHTS = 3
 
 
 def nights(text: str) -> int:
-    """A whole number of nights from which a scatter can be known."""
     value = whole_number(text)
     if value < FEWEST_NIGHTS:
         raise argparse.ArgumentTypeError(f"{text!r} is fewer than the {FEWEST_NIGHTS} nights that a bound needs")
@@ -26,39 +25,27 @@ def nights(text: str) -> int:
 
 
 def level(text: str) -> float:
-    """A level such as ``99%``, as a fraction of at least a half."""
     value = percentage(text)
     if value < 0.5:
         raise argparse.ArgumentTypeError(f"{text!r} is the level of a bound, and below 50%; 99% is usual")
     return value
 
 
-KINDS: dict[str, Callable[[str], float]] = {
-    "nights": nights,
-    "level": level,
-    "threshold": percentage,
-    "memory-threshold": percentage,
-    "early-threshold": percentage,
+KINDS: dict[str, tuple[Callable[[str], float], str]] = {
+    "nights": (nights, "accepted nights that make a base (default: 10)"),
+    "level": (level, "of the prediction bound, over all scenarios of a metric (default: 99%%)"),
+    "threshold": (percentage, "a step time that is slower by less has not regressed (default: 1%%)"),
+    "memory-threshold": (percentage, "the same of peak memory (default: 1%%)"),
+    "early-threshold": (percentage, "of both while the base has fewer nights, and with --baseline (default: 3%%)"),
 }
-"""What there is to set, by its name as an option and in the file, and what reads it."""
-
-HELP = {
-    "nights": ("N", "accepted nights that make a base (default: 10)"),
-    "level": ("PERCENT", "of the prediction bound, over all scenarios of a metric (default: 99%%)"),
-    "threshold": ("PERCENT", "a step time that is slower by less has not regressed (default: 1%%)"),
-    "memory-threshold": ("PERCENT", "the same of peak memory (default: 1%%)"),
-    "early-threshold": ("PERCENT", "of both while the base has fewer nights, and with --baseline (default: 3%%)"),
-}
+"""By name as an option and in the file: what reads it, and its help."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """One option for each, and ``--config``."""
-    for name, kind in KINDS.items():
-        metavar, text = HELP[name]
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
-    parser.add_argument(
-        "--config", metavar="FILE", help=f"TOML file with {TABLE} (default: {DEFAULT_FILE} here, where it has one)"
-    )
+    for name, (kind, text) in KINDS.items():
+        parser.add_argument(f"--{name}", type=kind, metavar="N" if kind is nights else "PERCENT", help=text)
+    where = f"TOML file with {TABLE} (default: {DEFAULT_FILE} here, if it has that table)"
+    parser.add_argument("--config", metavar="FILE", help=where)
 
 
 def rule_from(options: argparse.Namespace) -> "Rule":
@@ -71,20 +58,19 @@ def rule_from(options: argparse.Namespace) -> "Rule":
         if value is not None:
             given[name] = value
     usual = Rule()
-    thresholds = {
-        STEP_TIME: given.get("threshold", usual.thresholds[STEP_TIME]),
-        MEMORY: given.get("memory-threshold", usual.thresholds[MEMORY]),
-    }
     return Rule(
         nights=int(given.get("nights", usual.nights)),
         level=given.get("level", usual.level),
-        thresholds=thresholds,
+        thresholds={
+            STEP_TIME: given.get("threshold", usual.thresholds[STEP_TIME]),
+            MEMORY: given.get("memory-threshold", usual.thresholds[MEMORY]),
+        },
         before=given.get("early-threshold", usual.before),
     )
 
 
 def _from_file(file: str | None) -> dict[str, float]:
-    """What the table of a file sets, by name; nothing where there is no default file or no table in it."""
+    """What the table of a file sets, by name; nothing if the default file or its table is missing."""
     import tomllib
 
     path = DEFAULT_FILE if file is None else file
@@ -97,7 +83,9 @@ def _from_file(file: str | None) -> dict[str, float]:
         raise RequestError("--config", f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
     except ValueError as error:  # no TOML, or no UTF-8
         raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
-    table = _inner(document, ("tool", "bench", "gate"))
+    table: Any = document
+    for name in ("tool", "bench", "gate"):
+        table = table.get(name) if isinstance(table, dict) else None
     if table is None:
         if file is None:
             return {}
@@ -105,12 +93,6 @@ def _from_file(file: str | None) -> dict[str, float]:
     if not isinstance(table, dict):
         raise RequestError("--config", f"{TABLE} of {path} is no table", f"make it one with {', '.join(KINDS)}")
     return {name: _value(name, value, path) for name, value in table.items()}
-
-
-def _inner(document: Any, names: tuple[str, ...]) -> Any:
-    for name in names:
-        document = document.get(name) if isinstance(document, dict) else None
-    return document
 
 
 def _value(name: str, value: Any, path: str) -> float:
@@ -121,13 +103,10 @@ def _value(name: str, value: Any, path: str) -> float:
         close = get_close_matches(name, KINDS, n=1)
         remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(KINDS)}"
         raise RequestError(where, f"there is no {name!r}", remedy)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RequestError(where, f"{name} is {value!r}", "write " + _example(name))
+    example = {"nights": "nights = 10", "level": 'level = "99%"'}.get(name, f'{name} = "1%"')
+    if type(value) not in (str, int, float):
+        raise RequestError(where, f"{name} is {value!r}", f"write {example}")
     try:
-        return KINDS[name](str(value))
+        return KINDS[name][0](str(value))
     except argparse.ArgumentTypeError as error:
-        raise RequestError(where, f"{name}: {error}", "write " + _example(name)) from error
-
-
-def _example(name: str) -> str:
-    return {"nights": "nights = 10", "level": 'level = "99%"'}.get(name, f'{name} = "1%"')
+        raise RequestError(where, f"{name}: {error}", f"write {example}") from error
