@@ -13,17 +13,7 @@ from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
 from bench.plan import Request, one_round
-from bench.plan.batch_search import (
-    KEPT_FREE,
-    TRY_ITERS,
-    TRY_WARMUP,
-    Try,
-    expected_batch,
-    expected_s,
-    next_batch,
-    outcome,
-    predicted_mib,
-)
+from bench.plan import batch_search as search
 from bench.runs.document import LaunchRecord, RankRecord, TryRecord
 from bench.seams.discover import Found
 
@@ -40,7 +30,7 @@ def find_batches(
 def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
     capacity_mib = _capacity_mib(lab)
-    lab.writer.begin_search(capacity_mib, KEPT_FREE)
+    lab.writer.begin_search(capacity_mib, search.KEPT_FREE)
     end_s = None if lab.request.budget_s is None else time.monotonic() + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
@@ -55,23 +45,23 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
     """
     on_gpu = lab.request.device == "cuda"
     unit, first = found.strategy.replicas(lab.request.replicas), lab.request.global_batch if on_gpu else None
-    tries: list[Try] = []
+    tries: list[search.Try] = []
     took_s: list[tuple[int, float]] = []
     stopped_by = None
     while True:
-        lab.writer.note_batch(found.name, outcome(tries, stopped_by))
+        lab.writer.note_batch(found.name, search.outcome(tries, stopped_by))
         known = {one.global_batch: one.why_not is None for one in tries}
-        expected = expected_batch(tries, capacity_mib) if on_gpu else None
-        batch = next_batch(known, unit, first=first, expected=expected)
+        expected = search.expected_batch(tries, capacity_mib) if on_gpu else None
+        batch = search.next_batch(known, unit, first=first, expected=expected)
         if stopped_by is not None or batch is None:
             return
-        if tries and end_s is not None and time.monotonic() + expected_s(took_s, batch) > end_s:
+        if tries and end_s is not None and time.monotonic() + search.expected_s(took_s, batch) > end_s:
             stopped_by = "budget"
             continue
-        need_mib = None if on_gpu else predicted_mib(tries, batch)
-        if need_mib is not None and need_mib > (1.0 - KEPT_FREE) * capacity_mib:
+        need_mib = None if on_gpu else search.predicted_mib(tries, batch)
+        if need_mib is not None and need_mib > (1.0 - search.KEPT_FREE) * capacity_mib:
             why = f"would need about {need_mib:,.0f} MiB of {capacity_mib:,.0f}; not tried"
-            tries.append(Try(global_batch=batch, why_not=why))  # the kernel would kill some process, perhaps another
+            tries.append(search.Try(global_batch=batch, why_not=why))  # the kernel might kill another process
             continue
         started_s = time.monotonic()
         record, one = _try_batch(found, batch, capacity_mib, lab)
@@ -81,41 +71,37 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
         tries.append(one)
 
 
-def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, Try]:
-    request = replace(lab.request, global_batch=batch, warmup=TRY_WARMUP, iters=TRY_ITERS)
+def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
+    request = replace(lab.request, global_batch=batch, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
     (planned,) = one_round(request, [found], 0, lab.next_launch(), lab.site.hosts)
     lab.progress.expect([found.name])
     lab.progress.global_batch, lab.progress.steps = batch, planned.job.steps
-    tries: list[Try] = []
+    tries: list[search.Try] = []
 
     def keep(done: Performed) -> str:
         one = _judged(done, batch, capacity_mib)
         tries.append(one)
         about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
-        tried = TryRecord.of(done.record, **about, warmup=TRY_WARMUP, iters=TRY_ITERS)
+        tried = TryRecord.of(done.record, **about, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
         lab.writer.add_try(tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
-        trains = (
-            f"trains, {one.throughput_per_s:.1f} {lab.request.task.unit_short}/s"
-            if one.why_not is None
-            else one.why_not
-        )
-        return f"global batch {batch}: {trains}"
+        unit = lab.request.task.unit_short
+        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:.1f} {unit}/s'}"
 
     done = perform(planned.job, lab, "trying", keep)
     return done.record, tries[0]
 
 
-def _judged(done: Performed, batch: int, capacity_mib: float) -> Try:
+def _judged(done: Performed, batch: int, capacity_mib: float) -> search.Try:
     """What a launch with this global batch says about it."""
     peak_mib = max(fullest_mib(done.tables["memory"]) or 0.0, reserved_mib(done.record.ranks) or 0.0) or None
     median_ms = median_step_ms(done)
     why_not = None if median_ms is not None else done.record.reason or done.record.status
     if why_not is None and peak_mib is None:
         why_not = "it trains, but neither the driver nor torch reports how much memory it leaves free"
-    elif why_not is None and peak_mib is not None and peak_mib > (1.0 - KEPT_FREE) * capacity_mib:
-        why_not = f"leaves less than {100 * KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
+    elif why_not is None and peak_mib is not None and peak_mib > (1.0 - search.KEPT_FREE) * capacity_mib:
+        why_not = f"leaves less than {100 * search.KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
     speed = None if median_ms is None else 1000 * batch / median_ms
-    return Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
+    return search.Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
 def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:

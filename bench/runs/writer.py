@@ -18,22 +18,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.core.records import SCHEMA_VERSION
+from bench.runs import document as parts
 from bench.runs.codec import encode
-from bench.runs.document import (
-    BatchSearch,
-    DiagnosticRecord,
-    Finding,
-    IntervalTargetRecord,
-    LargestBatch,
-    LaunchRecord,
-    ParityRecord,
-    Recommendation,
-    ReferenceRecord,
-    Resumed,
-    RunDocument,
-    State,
-    TryRecord,
-)
 from bench.runs.files import DIGEST, describe_files, seal_of, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.reader import Run, salvage, verified
@@ -48,7 +34,7 @@ Rows = Sequence[dict[str, Any]]
 class RunWriter:
     """A run folder that is being written. A launch's rows are on disk when :meth:`add` or its like returns."""
 
-    def __init__(self, out: str, about: RunDocument) -> None:
+    def __init__(self, out: str, about: parts.RunDocument) -> None:
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
         os.makedirs(os.path.join(self.path, "logs"))
@@ -78,7 +64,7 @@ class RunWriter:
         return writer
 
     @property
-    def document(self) -> RunDocument:
+    def document(self) -> parts.RunDocument:
         return self._document
 
     @property
@@ -92,42 +78,46 @@ class RunWriter:
         os.makedirs(path, exist_ok=True)
         return path
 
-    def add(self, *records: LaunchRecord, **tables: Rows) -> None:
+    def add(self, *records: parts.LaunchRecord, **tables: Rows) -> None:
         """Put measured launches and the rows of each table on disk."""
         self._change(launches=(*self._document.launches, *records))
         self.put(**tables)
 
-    def add_diagnostic(self, record: DiagnosticRecord, **tables: Rows) -> None:
+    def add_diagnostic(self, record: parts.DiagnosticRecord, **tables: Rows) -> None:
         self._change(diagnostics=(*self._document.diagnostics, record))
         self.put(**tables)
 
-    def add_reference(self, record: ReferenceRecord, **tables: Rows) -> None:
+    def add_reference(self, record: parts.ReferenceRecord, **tables: Rows) -> None:
         self._change(reference=record)
         self.put(**tables)
 
     def begin_search(self, capacity_mib: float, kept_free: float) -> None:
-        self._change(batch_search=BatchSearch(capacity_mib=capacity_mib, kept_free=kept_free))
+        self._change(batch_search=parts.BatchSearch(capacity_mib=capacity_mib, kept_free=kept_free))
 
-    def add_try(self, record: TryRecord, **tables: Rows) -> None:
+    def add_try(self, record: parts.TryRecord, **tables: Rows) -> None:
         self._change(batch_search=replace(self._search, launches=(*self._search.launches, record)))
         self.put(**tables)
 
-    def note_batch(self, scenario: str, found: LargestBatch) -> None:
+    def note_batch(self, scenario: str, found: parts.LargestBatch) -> None:
         self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
 
-    def note_interval_target(self, reached: IntervalTargetRecord) -> None:
+    def note_interval_target(self, reached: parts.IntervalTargetRecord) -> None:
         self._change(interval_target=reached)
 
-    def note_resumed(self, resumed: Resumed) -> None:
+    def note_resumed(self, resumed: parts.Resumed) -> None:
         self._change(resumed=(*self._document.resumed, resumed))
         self.seal(complete=False)
 
     def judge(
-        self, *, validity: tuple[Finding, ...], parity: tuple[ParityRecord, ...], recommendation: Recommendation
+        self,
+        *,
+        validity: tuple[parts.Finding, ...],
+        parity: tuple[parts.ParityRecord, ...],
+        recommendation: parts.Recommendation,
     ) -> None:
         self._change(validity=validity, parity=parity, recommendation=recommendation)
 
-    def supersede(self, record: LaunchRecord | DiagnosticRecord | ReferenceRecord) -> None:
+    def supersede(self, record: parts.LaunchRecord | parts.DiagnosticRecord | parts.ReferenceRecord) -> None:
         """Take a failed launch of any kind out of what tables show. Its record and its rows stay."""
         document = self._document
         self._change(
@@ -150,7 +140,7 @@ class RunWriter:
                 self._write_table(name)
         self.seal(complete=False)
 
-    def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: State | None = None) -> None:
+    def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
         for name, rows in salvage(self.path, self._document).items():
@@ -174,7 +164,7 @@ class RunWriter:
         self._document = replace(self._document, **fields)
 
     @property
-    def _search(self) -> BatchSearch:
+    def _search(self) -> parts.BatchSearch:
         assert self._document.batch_search is not None, "begin_search() comes first"
         return self._document.batch_search
 
