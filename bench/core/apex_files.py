@@ -44,21 +44,14 @@ def classify(apex_path: str | None = None, path: list[str] | None = None) -> Ape
     chosen = search_path(apex_path)
     spec = PathFinder.find_spec("apex", [chosen] if chosen else (sys.path if path is None else path))
     if spec is None:
-        return ApexFiles(
-            kind="absent", path=None, amp=False, parallel=False, explanation=f"apex is not installed; {REMEDY}"
-        )
+        why = f"apex is not installed; {REMEDY}"
+        return ApexFiles(kind="absent", path=None, amp=False, parallel=False, explanation=why)
     locations = list(spec.submodule_search_locations or [])
     folder = locations[0] if locations else os.path.dirname(spec.origin or "")
-    amp = _module(folder, "amp")
-    parallel = _module(folder, "parallel")
+    amp, parallel = _module(folder, "amp"), _module(folder, "parallel")
     if amp and parallel:
-        return ApexFiles(
-            kind="nvidia",
-            path=folder,
-            amp=True,
-            parallel=True,
-            explanation=f"NVIDIA apex with apex.amp and apex.parallel at {folder}",
-        )
+        explanation = f"NVIDIA apex with apex.amp and apex.parallel at {folder}"
+        return ApexFiles(kind="nvidia", path=folder, amp=True, parallel=True, explanation=explanation)
     if os.path.isfile(os.path.join(folder, "lib", "libapex.py")):
         kind, what = "pypi_unrelated", "is the unrelated PyPI project 'apex' (a web toolkit), not NVIDIA's"
     elif _module(folder, "normalization") and _module(folder, "optimizers"):
@@ -66,12 +59,9 @@ def classify(apex_path: str | None = None, path: list[str] | None = None) -> Ape
     else:
         missing = [name for name, there in (("apex.amp", amp), ("apex.parallel", parallel)) if not there]
         kind, what = "unknown", f"is not a NVIDIA apex up to 25.05: it has no {' and no '.join(missing)}"
-    return ApexFiles(
-        kind=kind, path=folder, amp=amp, parallel=parallel, explanation=f"the apex at {folder} {what}; {REMEDY}"
-    )
+    explanation = f"the apex at {folder} {what}; {REMEDY}"
+    return ApexFiles(kind=kind, path=folder, amp=amp, parallel=parallel, explanation=explanation)
 
 
 def _module(folder: str, name: str) -> bool:
-    return os.path.isfile(os.path.join(folder, name, "__init__.py")) or os.path.isfile(
-        os.path.join(folder, name + ".py")
-    )
+    return any(os.path.isfile(os.path.join(folder, file)) for file in (f"{name}/__init__.py", f"{name}.py"))

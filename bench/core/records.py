@@ -19,27 +19,22 @@ PHASES = ("data", "forward", "backward", "optimizer")
 PURPOSES = ("measure", "diagnose", "reference")
 """What a launch is for: figures; where its time goes; the numbers that every scenario is held against."""
 
+LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}
+"""What every table begins with."""
+
 STEP_COLUMNS = {
-    "launch": "int32",
-    "scenario": "string",
-    "repeat": "int32",
-    "rank": "int32",
-    "step": "int32",
+    **LAUNCH_COLUMNS,
+    **dict.fromkeys(("repeat", "rank", "step"), "int32"),
     "warmup": "bool",
     "start_ns": "int64",
-    "data_ms": "float64",
-    "forward_ms": "float64",
-    "backward_ms": "float64",
-    "optimizer_ms": "float64",
-    "step_ms": "float64",
+    **{f"{phase}_ms": "float64" for phase in (*PHASES, "step")},
     "loss": "float64",
     "host": "string",
 }
 """One row per rank and step, warm-up steps included. ``start_ns``: CLOCK_MONOTONIC of ``host``; other hosts' differ."""
 
 MEMORY_COLUMNS = {
-    "launch": "int32",
-    "scenario": "string",
+    **LAUNCH_COLUMNS,
     "host": "string",
     "t_ns": "int64",
     "pid": "int64",
@@ -56,25 +51,19 @@ MEMORY_COLUMNS = {
 (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size, seldom taken.
 """
 
+LINK_COLUMNS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
+
 DEVICE_COLUMNS = {
-    "launch": "int32",
-    "scenario": "string",
+    **LAUNCH_COLUMNS,
     "host": "string",
     "t_ns": "int64",
     "device": "string",
-    "utilisation_percent": "float64",
-    "power_w": "float64",
-    "energy_mj": "float64",
-    "sm_clock_mhz": "float64",
-    "memory_clock_mhz": "float64",
-    "temperature_c": "float64",
+    **dict.fromkeys(("utilisation_percent", "power_w", "energy_mj"), "float64"),
+    **dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "temperature_c"), "float64"),
     "throttle_reasons": "int64",
     "used_mib": "float64",
     "reason": "string",
-    "pcie_tx_kib": "float64",
-    "pcie_rx_kib": "float64",
-    "nvlink_tx_kib": "float64",
-    "nvlink_rx_kib": "float64",
+    **dict.fromkeys(LINK_COLUMNS, "float64"),
     "mig": "bool",
 }
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
@@ -83,19 +72,12 @@ DEVICE_COLUMNS = {
 sample and package with ``energy_mj`` alone (RAPL).
 """
 
-LATER_COLUMNS = {
-    "steps": ("host",),
-    "memory": ("pss_mib",),
-    "device": ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib", "mig"),
-}
+LATER_COLUMNS = {"steps": ("host",), "memory": ("pss_mib",), "device": (*LINK_COLUMNS, "mig")}
 """By table the columns that came after the first runs were written: the last ones, and null in a run without them."""
 
-
 NUMERICS_COLUMNS = {
-    "launch": "int32",
-    "scenario": "string",
-    "rank": "int32",
-    "replicas": "int32",
+    **LAUNCH_COLUMNS,
+    **dict.fromkeys(("rank", "replicas"), "int32"),
     "twin": "bool",
     "quantity": "string",
     "position": "int32",
@@ -109,16 +91,14 @@ the reference, ``replicas`` and ``twin`` for a launch.
 """
 
 DIAGNOSTIC_COLUMNS = {
-    "launch": "int32",
-    "scenario": "string",
+    **LAUNCH_COLUMNS,
     "rank": "int32",
     "look": "string",
-    "step": "int32",
-    "pair": "int32",
+    **dict.fromkeys(("step", "pair"), "int32"),
     "synchronised": "bool",
     **{f"{phase}_ms": "float64" for phase in PHASES},
-    **{f"{part}_ms": "float64" for part in ("compute", "comm", "overlap")},
-    **{f"{part}_ms": "float64" for part in ("scatter", "replicate", "parallel_apply", "gather")},
+    **dict.fromkeys(("compute_ms", "comm_ms", "overlap_ms"), "float64"),
+    **dict.fromkeys(("scatter_ms", "replicate_ms", "parallel_apply_ms", "gather_ms"), "float64"),
 }
 """One row per rank and step of a diagnostic launch. A column is null where the probe ``look`` does not have it."""
 

@@ -11,7 +11,9 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import glob
 from importlib.machinery import PathFinder
+from traceback import walk_tb
 from types import FunctionType, ModuleType
 
 from bench.core.errors import RequestError
@@ -138,11 +140,8 @@ def names(kind: Kind = SCENARIO) -> dict[str, str]:
     }
     for name, file in _entry_points(f"bench.{kind.plural}"):
         if name in files:
-            raise RequestError(
-                kind.plural,
-                f"{name!r} is defined twice, by {files[name]} and by {file}",
-                "rename one of them or uninstall the package that brings it",
-            )
+            what = f"{name!r} is defined twice, by {files[name]} and by {file}"
+            raise RequestError(kind.plural, what, "rename one of them or uninstall the package that brings it")
         files[name] = file
     if kind is SCENARIO and RESERVED in files:
         what = f"{files[RESERVED]} takes the name {RESERVED!r}, which bench needs itself"
@@ -174,9 +173,8 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
     if not file.endswith(".py"):
         raise RequestError(kind.option, f"{file} is not a Python file", "give the path of a file that ends in .py")
     if not name.isidentifier():
-        raise RequestError(
-            kind.option, f"the name of {request} is not a valid identifier", f"name it like my_{kind.word}.py"
-        )
+        what = f"the name of {request} is not a valid identifier"
+        raise RequestError(kind.option, what, f"name it like my_{kind.word}.py")
     if kind is SCENARIO and name == RESERVED:
         what = f"{request} takes the name {name!r}, which bench needs itself"
         raise RequestError(kind.option, what, "rename the file")
@@ -207,12 +205,11 @@ def load(name: str, file: str) -> Found:
     if "apex.amp" in scenario.needs and "apex" not in strategy.amp:
         why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
         raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
-    doc = (module.__doc__ or "").strip()
     return Found(
         name=name,
         file=file,
         scenario=scenario,
-        doc=doc,
+        doc=(module.__doc__ or "").strip(),
         strategy=strategy,
         strategy_name=strategy_name,
         strategy_file=strategy_file,
@@ -280,10 +277,8 @@ def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
         line = line_in(file, error)
-        at = f"{file}:{line}" if line else file
-        raise RequestError(
-            kind.option, f"{at} cannot be executed: {type(error).__name__}: {error}", "fix the file"
-        ) from error
+        what = f"{file}{f':{line}' if line else ''} cannot be executed: {type(error).__name__}: {error}"
+        raise RequestError(kind.option, what, "fix the file") from error
     return module
 
 
@@ -296,13 +291,8 @@ def line_in(file: str, error: BaseException) -> int | None:
     """The last line of ``file`` that took part in ``error``."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
-    line = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None
 
 
 def _entry_points(group: str) -> list[tuple[str, str]]:
@@ -329,11 +319,8 @@ def _origin(module: str) -> str | None:
 
 
 def _declares(group: str, folder: str) -> bool:
-    for entry in os.scandir(folder):
-        if entry.name.endswith((".dist-info", ".egg-info")):
-            file = os.path.join(entry.path, "entry_points.txt")
-            if os.path.isfile(file):
-                with open(file, encoding="utf-8", errors="replace") as text:
-                    if f"[{group}]" in text.read():
-                        return True
+    for file in glob("*.*-info/entry_points.txt", root_dir=folder):
+        with open(os.path.join(folder, file), encoding="utf-8", errors="replace") as text:
+            if f"[{group}]" in text.read():
+                return True
     return False

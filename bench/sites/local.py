@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from bench import machine
@@ -65,16 +65,7 @@ class WorkerHost:
 
     @classmethod
     def of(cls, options: Options, command: Command | None = None) -> "WorkerHost":
-        return cls(
-            python=options.python,
-            fresh=options.fresh,
-            apex_path=options.apex_path,
-            log=options.log,
-            device=options.device,
-            locks=options.locks,
-            command=command,
-            hosts=options.hosts,
-        )
+        return cls(**{one.name: getattr(options, one.name) for one in fields(options)}, command=command)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -94,9 +85,8 @@ class WorkerHost:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise RequestError(
-                    "--python", f"{self.python} cannot be started: {error.strerror}", "give an interpreter's path"
-                ) from error
+                what = f"{self.python} cannot be started: {error.strerror}"
+                raise RequestError("--python", what, "give an interpreter's path") from error
         theirs.close()
         self.channel = Channel(ours)
 
@@ -116,15 +106,11 @@ class WorkerHost:
                     self.description = message
                     return message
                 if message["event"] == "failed":
-                    raise RequestError(
-                        "--python",
-                        f"{self.python} cannot host the workers: {message['reason']}",
-                        "install torch>=2.6 there, or name another interpreter",
-                    )
+                    what = f"{self.python} cannot host the workers: {message['reason']}"
+                    raise RequestError("--python", what, "install torch>=2.6 there, or name another interpreter")
             if self.channel.closed:
-                raise RequestError(
-                    "--python", f"{self.python} cannot host the workers: {self._last_words()}", "name another one"
-                )
+                what = f"{self.python} cannot host the workers: {self._last_words()}"
+                raise RequestError("--python", what, "name another one")
         raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
 
     def prepare(self, workload: Workload) -> None:

@@ -40,7 +40,7 @@ class ConvolutionWatch:
 
 def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[str, Any]:
     """Describe the session that just trained. Dtypes map to the number of elements that have them."""
-    model = session.model
+    model, cuda = session.model, session.parts.device.type == "cuda"
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     found: dict[str, Any] = {
         "model": _class_name(model),
@@ -63,10 +63,10 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "device": _device(session.parts.device),
         "memory_format": _memory_format(model, watch),
         "tf32": {"cudnn": torch.backends.cudnn.allow_tf32, "matmul": torch.backends.cuda.matmul.allow_tf32}
-        if session.parts.device.type == "cuda"
+        if cuda
         else None,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark if session.parts.device.type == "cuda" else None,
-        "bf16_instructions": cpu.bf16_instructions() if session.parts.device.type == "cpu" else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
+        "bf16_instructions": None if cuda else cpu.bf16_instructions(),
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),
@@ -85,9 +85,8 @@ def contradictions(
     """
     found = []
     if effective["precision"] != precision:
-        found.append(
-            f"{precision} was asked for, but {effective['precision'] or 'no level'} ran: {_dtype_story(effective)}"
-        )
+        ran = effective["precision"] or "no level"
+        found.append(f"{precision} was asked for, but {ran} ran: {_dtype_story(effective)}")
     half_name = {"fp16": "float16", "bf16": "bfloat16"}[half]
     if precision != "O0" and effective["compute_dtypes"] != [half_name]:
         found.append(f"half means {half_name} here, but convolutions gave {' and '.join(effective['compute_dtypes'])}")
@@ -182,13 +181,10 @@ def _apex_kernels(found: dict[str, Any]) -> bool | None:
 def _scaler(session: Session) -> dict[str, Any] | None:
     if session.scaler is None:
         return None
+    scaler, name = session.scaler, _class_name(session.scaler)
     if isinstance(session.amp, ApexAmp):
-        return {
-            "class": _class_name(session.scaler),
-            "dynamic": bool(session.scaler.dynamic),
-            "scale": float(session.scaler.loss_scale()),
-        }
-    return {"class": _class_name(session.scaler), "dynamic": True, "scale": float(session.scaler.get_scale())}
+        return {"class": name, "dynamic": bool(scaler.dynamic), "scale": float(scaler.loss_scale())}
+    return {"class": name, "dynamic": True, "scale": float(scaler.get_scale())}
 
 
 def _memory_format(model: nn.Module, watch: ConvolutionWatch) -> str:

@@ -265,10 +265,8 @@ def start_launch(
                 _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
     except OSError as error:
         traceback.print_exc()
-        number = len(launch.ranks)
-        reason = (
-            f"rank {number} could not be started: {error.strerror}; raise the limit ('ulimit -a') or use fewer ranks"
-        )
+        number, remedy = len(launch.ranks), "raise the limit ('ulimit -a') or use fewer ranks"
+        reason = f"rank {number} could not be started: {error.strerror}; {remedy}"
         launch.fail(Failure(rank=number, kind="error", reason=reason))
         launch.kill()
     return launch
@@ -309,7 +307,7 @@ def _start_rank(
             inherited = (theirs.fileno(), listener.fileno(), *shared, *locks)
             pid = _start_fresh(log, environment, theirs, inherited, group)
         else:
-            pid = _fork(job, log, environment, theirs, [control, *(rank.channel for rank in ranks)], ours, group)
+            pid = _fork(job, log, environment, theirs, [ours, control, *(rank.channel for rank in ranks)], group)
     except OSError:
         ours.close()
         raise
@@ -346,15 +344,13 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
 
 def _environment(job: Job) -> dict[str, str]:
     """What all ranks of a launch find in their environment beside what was there."""
-    environment = {
+    return {
         "BENCH_BORN_NS": str(time.perf_counter_ns()),
         "OMP_NUM_THREADS": str(job.ranks[0].threads),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(job.devices_on(job.ranks[0].host)),
+        **{name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},
     }
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        environment[name] = os.environ.get(name, "lo")
-    return environment
 
 
 def _rendezvous(job: Job, listener: socket.socket, beats: Beats | None) -> dict[str, str]:
@@ -371,15 +367,8 @@ def _open_log(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
-def _fork(
-    job: Job,
-    log_path: str,
-    environment: dict[str, str],
-    theirs: socket.socket,
-    others: list[Channel],
-    ours: socket.socket,
-    group: int,
-) -> int:
+def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket, others: list[Any], group: int) -> int:
+    """``others``: what the rank inherits from the host and is none of its business."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -388,12 +377,11 @@ def _fork(
     status = 1
     try:
         die_with_parent(parent)
-        log = _open_log(log_path)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        ours.close()
-        for channel in others:
-            channel.close()
+        output = _open_log(log)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for other in others:
+            other.close()
         os.environ.update(environment)
         from bench.worker.rank import Identity, execute
 

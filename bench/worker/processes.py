@@ -38,31 +38,23 @@ class Line:
 
 def stopped(pid: int) -> bool:
     """Whether a signal or a debugger holds the process."""
-    return state(pid) in ("T", "t")
+    return _state_and_parent(pid)[0] in ("T", "t")
 
 
-def state(pid: int) -> str | None:
-    """The state as the kernel names it (``R``, ``S``, ``D``, ``T``, ``Z``); None where there is no such process."""
+def _state_and_parent(pid: int) -> tuple[str | None, int | None]:
+    """The state as the kernel names it, and the parent's PID; None where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
+            state, parent, *_ = file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return None
+        return None, None
+    return state, int(parent)
 
 
 def children(parent: int) -> list[int]:
     """The processes whose parent this is, those that have ended and were not waited for among them."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(fields[1]) == parent:
-                found.append(int(entry))
-    return found
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if _state_and_parent(pid)[1] == parent]
 
 
 def lines(logs: dict[int, str]) -> dict[int, Line | None]:

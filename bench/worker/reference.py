@@ -9,7 +9,6 @@ to move the weights are tried for a first step, and the twin is the one whose gr
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import cycle
 
 import torch
@@ -53,7 +52,7 @@ def run(job: Parts, on_step: Callable[[int], None]) -> list[dict[str, object]]:
     passes: list[Pass] = []
     for count, candidate in wanted:
         before = len(far) + 1 + len(passes) * job.job.steps
-        passes.append(_train(job, count, candidate, partial(_later, on_step, before)))
+        passes.append(_train(job, count, candidate, on_step, before))
     return [asdict(done) for done in passes]
 
 
@@ -90,11 +89,6 @@ def _norm(tensors: Sequence[Tensor]) -> Tensor:
     return norm
 
 
-def _later(on_step: Callable[[int], None], steps: int, step: int) -> None:
-    """Tell of ``step`` as one that comes ``steps`` later."""
-    on_step(steps + step)
-
-
 Chunks = list[tuple[data.Batch, float]]
 """Each chunk of a batch with what its loss is divided by in the mean of the batch."""
 
@@ -120,8 +114,8 @@ def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor
         yield loss.detach()
 
 
-def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[int], None]) -> Pass:
-    """``candidate``: of the twin, how its weights are moved."""
+def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[int], None], before: int) -> Pass:
+    """``candidate``: of the twin, how its weights are moved. ``before``: steps of earlier passes."""
     load = _loader(job, replicas)
     model = job.build_model()
     parameters = list(model.parameters())
@@ -142,7 +136,7 @@ def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[
             gradient = fingerprint.sketch([p.grad for p in parameters])
         optimizer.step()
         losses.append(torch.stack(shares).sum())
-        on_step(step + 1)
+        on_step(before + step + 1)
     loss_values = torch.stack(losses).double().cpu().tolist()
     return Pass(replicas=replicas, twin=candidate is not None, loss=loss_values, gradient=gradient, alone=alone)
 
