@@ -1,11 +1,12 @@
 """What several tests need: one worker host for all of them, and a way to execute a scenario on it."""
 
 import os
+import resource
 import subprocess
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -184,13 +185,23 @@ def launch(cuda_host: WorkerHost, gpus: tuple[str, ...], tmp_path: Path) -> Call
 
 @pytest.fixture
 def on_gpu(launch: Callable[..., Executed]) -> Callable[..., Executed]:
-
     def run(scenario: str, **changes: Any) -> Executed:
         done = launch(scenario, **changes)
         assert done.outcome.status == "ok", f"{done.outcome.reason}\n{done.log()[-3000:]}"
         return done
 
     return run
+
+
+@contextmanager
+def full_after(size: int) -> Iterator[None]:
+    """The kernel refuses to let a file of this process grow beyond ``size`` bytes, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def serve_runs(host: WorkerHost, patch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,6 @@ def bench(here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 @pytest.fixture
 def assert_refused(here: Path, bench: Bench) -> Refused:
-
     def check(case: Case, **environment: str) -> None:
         arguments, says = case
         code, out, shown = bench(arguments, **environment)

@@ -25,7 +25,6 @@ Say = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
-
     def run(*arguments: Any) -> tuple[int, str, str]:
         code = main(["history", *map(str, arguments), "--out", str(tmp_path / "out")])
         said = capsys.readouterr()

@@ -222,7 +222,6 @@ def test_sigkills_at_random_moments_tear_no_file_and_leave_nobody(repository: Pa
 
 @pytest.fixture
 def small_files() -> Iterator[Callable[[], None]]:
-
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))
 

@@ -103,7 +103,6 @@ def document_of(out: Path) -> dict[str, Any]:
 
 
 def ranks_of(running: "subprocess.Popen[str]", ranks: int) -> list[int]:
-
     def found() -> list[int]:
         mine = [pid for pid, role in family(running.pid).items() if role == "rank"]
         return mine if len(mine) == ranks else []

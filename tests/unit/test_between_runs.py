@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin import gated
 from standin.runs import DDP, write_run
 
 from bench.analyse import between_runs, comparison
@@ -20,53 +21,14 @@ Digest = dict[str, Any]
 
 
 def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
-    launches = [
-        {
-            "launch": number,
-            "repeat": number,
-            "step_ms": ms,
-            "throughput_per_s": 8000.0 / ms,
-            "peak_pid_mib": 600.0,
-            "peak_total_mib": 1200.0,
-            "energy_per_1000_j": None,
-            "sm_clock_mhz": None,
-        }
-        for number, ms in enumerate(step_ms)
-    ]
-    return {
-        "scenario": name,
-        "what_ran": f"torch {name}",
-        "world_size": 2,
-        "status": "ok",
-        "reason": None,
-        "validity": "valid",
-        "invalid": [],
-        "parity": "same",
-        "loss_error": 0.0,
-        "memory_source": "rss",
-        "energy_source": None,
-        "launches": launches,
-        **about,
-    }
+    made = gated.scenario(name, step_ms, memory=1200.0, what_ran=f"torch {name}", memory_source="rss", **about)
+    for launch in made["launches"]:
+        launch["peak_pid_mib"] = 600.0
+    return made
 
 
 def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
-    return {
-        "digest_version": 1,
-        "run": run,
-        "utc": "2026-01-02T03:04:05Z",
-        "label": None,
-        "profile": "standard",
-        "git": None,
-        "imported": None,
-        "workload": {"model": "resnet18", "global_batch": 8, "hash": "abc"},
-        "device": "cpu",
-        "hardware": ["A CPU"],
-        "replicas": 2,
-        "conditions": {"host": "host", "bench": "0.1.0"},
-        "scenarios": list(scenarios),
-        "findings": [],
-    }
+    return gated.digest(0, scenarios, run=run, conditions={"host": "host", "bench": "0.1.0"}, findings=[])
 
 
 def launches(centre: float, seed: int, count: int = 5, noise: float = 0.005) -> list[float]:

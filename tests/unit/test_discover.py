@@ -36,7 +36,6 @@ Install = Callable[..., Path]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-
     def put(entry_points: dict[str, str], files: dict[str, str], package: str = "theirs") -> Path:
         site = tmp_path / f"site-{package}"
         metadata = site / f"{package}-1.0.dist-info"

@@ -5,11 +5,9 @@ import json
 import math
 import os
 import re
-import resource
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import StringIO
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import full_after
 from standin.documents import ran_with
 from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
@@ -489,11 +488,8 @@ def test_several_runs_share_a_page(tmp_path: Path, call: Call) -> None:
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     rows = list(csv.DictReader(StringIO((tmp_path / "out" / "summary.csv").read_text())))
-    assert [(row["run"], row["scenario"]) for row in rows] == [
-        (first.name, "ddp"),
-        (second.name, "ddp"),
-        (second.name, "ddp_o2"),
-    ]
+    several = [(first.name, "ddp"), (second.name, "ddp"), (second.name, "ddp_o2")]
+    assert [(row["run"], row["scenario"]) for row in rows] == several
 
 
 def test_latest_run_by_default_and_what_to_look_at(tmp_path: Path, call: Call) -> None:
@@ -565,23 +561,13 @@ def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp
     assert os.listdir(tmp_path / "out") == ["summary.md"]
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Call) -> None:
     write_run(tmp_path / "results", [GONE])
     assert call()[0] == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     smallest = min(len(content) for content in before.values())
     write_run(tmp_path / "other", [GONE, BROKEN])
-    with files_of_at_most(smallest):
+    with full_after(smallest):
         code, _, err = call("--results", str(tmp_path / "other"), "latest")
     assert code == 2 and "cannot be written: File too large" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -603,10 +589,8 @@ def test_scenario_with_a_failed_launch_is_not_the_fastest_and_shows_one_that_is_
     assert said.startswith("The fastest is ddp with 200.0 images a second")
     (path,) = tmp_path.iterdir()
     run = analysed(str(path))
-    assert {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()} == {
-        "ddp": 0,
-        "ddp_o2": 2,
-    }
+    launches = {name: launch.launch for name, launch in shown(run.document, run.iterations.frame).items()}
+    assert launches == {"ddp": 0, "ddp_o2": 2}
     assert shown(run.document, run.iterations.of(1).frame)["ddp_o2"].status == "killed"
 
 

@@ -5,9 +5,7 @@ import hashlib
 import json
 import math
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import full_after
 from standin.documents import document, launch
 
 from bench.core.errors import RequestError
@@ -248,17 +247,6 @@ def test_a_run_json_whose_values_are_of_the_wrong_kind_is_named(run: Path, damag
 # A file is the old one or the new one
 
 
-@contextmanager
-def full_after(size: int) -> Iterator[None]:
-    """The kernel refuses to let a file of this process grow beyond ``size`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_file_is_replaced_whole_and_can_be_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
@@ -268,27 +256,19 @@ def test_a_file_is_replaced_whole_and_can_be_read_by_others(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_a_write_that_the_kernel_refuses_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    write_atomically(str(path), b"old")
-    with full_after(4096), pytest.raises(OSError) as caught:
-        write_atomically(str(path), b"x" * 100_000)
-    assert caught.value.errno == errno.EFBIG
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["run.json"]
-
-
-def test_a_disk_full_at_flush_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patched, pytest.raises(OSError) as caught:
+    with full_after(4096), pytest.raises(OSError) as at_write:
+        write_atomically(str(path), b"x" * 100_000)
+    with monkeypatch.context() as patched, pytest.raises(OSError) as at_flush:
         patched.setattr(os, "fsync", full)
         write_atomically(str(path), b"new")
-    assert caught.value.errno == errno.ENOSPC
+    assert (at_write.value.errno, at_flush.value.errno) == (errno.EFBIG, errno.ENOSPC)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["run.json"]
 
@@ -346,29 +326,31 @@ def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -
 # What a run may be called
 
 
+NAMES = ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a")
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("called", "found"),
     [("0ee71bdf", 0), ("20260101", 0), ("20260102T000000Z-b8a7af4f", 1), ("latest", 2), ("0a0a", 2)],
 )
-def test_letters_that_only_one_run_has_are_enough(called: str, found: int, tmp_path: Path) -> None:
-    names = ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a")
-    for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text("{}")
-    assert find(called, str(tmp_path)) == str(tmp_path / names[found])
+def test_letters_that_only_one_run_has_are_enough(called: str, found: int, three: Path) -> None:
+    assert find(called, str(three)) == str(three / NAMES[found])
 
 
 @pytest.mark.parametrize(
     ("called", "problem"),
     [("20260102", "2 runs in {0} are called '20260102'"), ("2026", "3 runs in"), ("bdf", "no run")],
 )
-def test_letters_of_several_runs_or_too_few_are_refused(called: str, problem: str, tmp_path: Path) -> None:
-    for name in ("20260101T000000Z-0ee71bdf", "20260102T000000Z-b8a7af4f", "20260102T010000Z-00000a0a"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text("{}")
-    with pytest.raises(RequestError) as refused:
-        find(called, str(tmp_path / "."))
-    assert problem.format(tmp_path / ".") in refused.value.problem
+def test_letters_of_several_runs_or_too_few_are_refused(called: str, problem: str, three: Path) -> None:
+    assert problem.format(three) in refusal(lambda: find(called, str(three))).problem
 
 
 def test_a_run_that_may_not_be_read_is_not_called_no_run(tmp_path: Path) -> None:

@@ -4,94 +4,19 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from conftest import Executed
-from scipy import stats
-from standin.documents import document
-from standin.frames import launch_figures
 
 from bench import machine
 from bench.analyse.labels import what_ran
-from bench.analyse.memory import peaks
-from bench.analyse.steps import summary
 from bench.core.errors import RequestError
-from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.runs.codec import decode
 from bench.runs.document import Effective
 from bench.sites.local import WorkerHost
 from bench.worker import loop
 from bench.worker.session import Session
-
-GLOBAL_BATCH = 32
-KEYS = ("launch", "scenario", "repeat", "rank", "step", "warmup", "step_ms")
-
-
-def summarised(launches: list[list[float]], warmup: list[float] | None = None, memory: Any = ()) -> Any:
-    """The row of the table for launches of one rank, given by their measured steps (ms), each after this warm-up."""
-    slow = warmup or []
-    rows = [
-        dict(zip(KEYS, (number, "ddp", number, 0, step, step < len(slow), step_ms), strict=True))
-        for number, steps in enumerate(launches)
-        for step, step_ms in enumerate([*slow, *steps])
-    ]
-    run = document(workload={"global_batch": GLOBAL_BATCH}, launches=[{"launch": at} for at in range(len(launches))])
-    used = pd.DataFrame(memory, columns=list(MEMORY_COLUMNS))
-    figures = launch_figures(pd.DataFrame(rows, columns=list(STEP_COLUMNS)))
-    (row,) = summary(run, figures, peaks(used)).to_dict("records")
-    return row
-
-
-@pytest.mark.parametrize("steps", [1, 10, 100])
-def test_throughput_is_not_multiplied_by_the_number_of_steps(steps: int) -> None:
-    assert summarised([[50.0] * steps])["throughput_per_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
-
-
-def test_throughput_is_not_that_of_one_rank_times_the_ranks_nor_of_the_launches_together() -> None:
-    assert summarised([[50.0] * 5] * 4)["throughput_per_s"] == pytest.approx(GLOBAL_BATCH / 0.050)
-
-
-def test_warm_up_is_in_no_figure() -> None:
-    steps = [[50.0, 51.0, 49.0, 50.0, 52.0]] * 3
-    cold, never = summarised(steps, warmup=[500.0, 400.0]), summarised(steps)
-    for name in ("throughput_per_s", "step_median_ms", "step_p95_ms", "step_high_ms"):
-        assert cold[name] == never[name], name
-
-
-@pytest.mark.parametrize("repeats", [1, 4])
-def test_what_stands_behind_a_figure_is_an_interval_that_shrinks_and_no_deviation(repeats: int) -> None:
-    """Student's t over launches on logarithms, written down again; 1.96 sigma would stay as wide as it is."""
-    medians = [48.0, 49.0, 50.0, 51.0, 52.0] * repeats
-    row = summarised([[median] * 3 for median in medians])
-    logs = torch.tensor(medians, dtype=torch.float64).log()
-    error = float(logs.std()) / len(medians) ** 0.5
-    half = float(stats.t.ppf(0.975, len(medians) - 1)) * error
-    middle = float(logs.mean())
-    expected = [float(torch.tensor(middle + sign * half).exp()) for sign in (-1, 1)]
-    assert [row["step_low_ms"], row["step_high_ms"]] == pytest.approx(expected, rel=1e-5)
-    sigma = 1.96 * float(logs.std())
-    assert half / sigma == pytest.approx({1: 0.633, 4: 0.239}[repeats], abs=0.002), "sigma is no interval"
-
-
-def test_steps_of_a_launch_do_not_pass_for_launches() -> None:
-    few, many = summarised([[49.0, 51.0]]), summarised([[49.0, 51.0] * 500])
-    for row in (few, many):
-        assert row["step_low_ms"] is None and row["half_width_percent"] is None
-
-
-def test_memory_is_the_peak_of_one_moment() -> None:
-    """Each of two processes has 1,000 MiB once, but never both: 1,100 MiB are what the machine must have."""
-    used = {(0, 0): 1000.0, (0, 1): 100.0, (1, 0): 100.0, (1, 1): 1000.0}
-    rows = [
-        {"launch": 0, "scenario": "ddp", "t_ns": t_ns, "pid": 7 + rank, "rank": rank, "used_mib": mib, "source": "rss"}
-        for (t_ns, rank), mib in used.items()
-    ]
-    row = summarised([[50.0] * 3], memory=rows)
-    assert (row["peak_pid_mib"], row["peak_total_mib"]) == (1000.0, 1100.0)
-
 
 # The clock is read when everything has happened
 
