@@ -22,6 +22,7 @@ HAS_DRIVER = Path("/dev/nvidiactl").exists()
 CPU = ("run", "--device", "cpu", "--out", "{here}/out")
 """So that these requests mean the same where there are GPUs. ``{here}`` is the folder of a test."""
 
+INTERVALS = ("0", "-1", "nan", "soon")
 COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--nproc", "--warmup", "--iters", "--launches")
 
 Case = tuple[tuple[str, ...], tuple[str, ...]]
@@ -47,19 +48,10 @@ CASES: dict[str, Case] = {
     "no scenario": ((*CPU, "--scenario", ","), ("--scenario", "no scenario is named")),
     "scenario named twice": ((*CPU, "--scenario", "ddp,ddp"), ("--scenario", "ddp", "twice", "--launches")),
     "scenario file missing": ((*CPU, "--scenario", "{here}/absent.py"), ("--scenario", "{here}/absent.py")),
-    "scenario file with a syntax error": (
-        (*CPU, "--scenario", "{here}/broken.py"),
-        ("--scenario", "{here}/broken.py:2"),
-    ),
-    "scenario file without declaration": (
-        (*CPU, "--scenario", "{here}/bare.py"),
-        ("--scenario", "{here}/bare.py", "SCENARIO"),
-    ),
-    "scenario file with a name in use": (
-        (*CPU, "--scenario", "{here}/taken/ddp.py"),
-        ("--scenario", "'ddp'", "rename"),
-    ),
-    "scenario file called reference": (
+    "syntax error": ((*CPU, "--scenario", "{here}/broken.py"), ("--scenario", "{here}/broken.py:2")),
+    "no declaration": ((*CPU, "--scenario", "{here}/bare.py"), ("--scenario", "{here}/bare.py", "SCENARIO")),
+    "name in use": ((*CPU, "--scenario", "{here}/taken/ddp.py"), ("--scenario", "'ddp'", "rename")),
+    "name of the reference": (
         (*CPU, "--scenario", "{here}/taken/reference.py"),
         ("--scenario: {here}/taken/reference.py takes the name 'reference'", "rename the file"),
     ),
@@ -83,6 +75,7 @@ CASES: dict[str, Case] = {
     "half a step": ((*CPU, "--iters", "1.5"), ("--iters: '1.5'",)),
     "empty number": ((*CPU, "--iters", ""), ("--iters: ''",)),
     "negative seed": ((*CPU, "--seed", "-1"), ("--seed: '-1'",)),
+    **{f"interval of {value}": ((*CPU, f"--sample-interval={value}"), ("--sample-interval",)) for value in INTERVALS},
     "no patience": ((*CPU, "--stall-timeout", "0"), ("--stall-timeout: '0'",)),
     "patience without end": ((*CPU, "--stall-timeout", "inf"), ("--stall-timeout: 'inf'",)),
     "absurd number of steps": ((*CPU, "--iters", "999999999"), ("error: --iters: ", "GiB", "use at most")),
@@ -90,8 +83,11 @@ CASES: dict[str, Case] = {
     "absurd number of launches": ((*CPU, "--launches", "999999999"), ("error: --launches: ", "GiB")),
     "absurd batch": ((*CPU, "--global-batch", "1000000000"), ("error: --global-batch: ", "GiB")),
     "absurd images": ((*CPU, "--image-size", "1000000"), ("error: --image-size: ", "GiB")),
+    "absurd ranks": ((*CPU, "--nproc", "999999999"), ("--nproc",)),
+    "absurd batch per rank": ((*CPU, "--batch-per-rank", "999999999"), ("--batch-per-rank",)),
+    "steps beyond all floats": ((*CPU, "--iters", "9" * 400), ("--iters",)),
     # until it is precise, and why it takes so long
-    "budget without unit": (
+    "no unit": (
         (*CPU, "--until-precision", "1%", "--budget", "5"),
         ("error: --budget: '5'", "such as 90s, 20m or 1h30m"),
     ),
@@ -138,27 +134,23 @@ CASES: dict[str, Case] = {
 }
 
 REPORT = ("report", "--results", "{here}/results", "--out", "{here}/out")
+COMPLETE = ("report", "--results", "{here}/complete", "--out")
 REPORTS: dict[str, Case] = {
     "no such run": ((*REPORT, "20200101T000000Z-00000000"), ("RUN", "20200101T000000Z-00000000", "latest")),
-    "no run at all": (
-        ("report", "--results", "{here}/empty", "--out", "{here}/out"),
-        ("RUN", "{here}/empty", "bench run"),
-    ),
+    "no run at all": ((*REPORT, "--results", "{here}/empty"), ("RUN", "{here}/empty", "bench run")),
     "results not there": (("report", "--results", "{here}/absent", "--out", "{here}/out"), ("RUN", "{here}/absent")),
     "folder that is no run": ((*REPORT, "{here}/empty"), ("RUN", "{here}/empty", "no run folder")),
     "incomplete run": ((*REPORT, "latest"), ("RUN", "{here}/results", "incomplete", "--allow-incomplete")),
-    "run named twice": (
-        ("report", "latest", "latest", "--results", "{here}/complete", "--out", "{here}/out"),
-        ("RUN", "twice"),
+    "run named twice": ((*COMPLETE, "{here}/out", "latest", "latest"), ("RUN", "twice")),
+    "report into a file": ((*COMPLETE, "{here}/file"), ("--out", "{here}/file", "not a folder")),
+    "report below a file": (
+        (*COMPLETE, "{here}/file/x"),
+        (
+            "--out",
+            "{here}/file is not a folder",
+        ),
     ),
-    "report into a file": (
-        ("report", "--results", "{here}/complete", "--out", "{here}/file"),
-        ("--out", "{here}/file", "not a folder"),
-    ),
-    "report into what cannot be written": (
-        ("report", "--results", "{here}/complete", "--out", "/proc/x"),
-        ("--out", "/proc", "another folder"),
-    ),
+    "report into what cannot be written": ((*COMPLETE, "/proc/x"), ("--out", "/proc", "another folder")),
     "unknown option of report": ((*REPORT, "--frobnicate"), ("--frobnicate", "report --help")),
 }
 
@@ -320,15 +312,6 @@ def test_kernels_that_wait_for_each_other_are_no_benchmark(here: Path, library: 
 
 
 # What bench does not do yet
-
-
-@pytest.mark.parametrize("option", ["--nproc", "--batch-per-rank"])
-def test_the_absurd_number_that_makes_the_batch_too_large_is_named(assert_refused: Refused, option: str) -> None:
-    assert_refused(((*CPU, option, "999999999"), (option,)))
-
-
-def test_a_number_of_steps_beyond_all_floats_is_refused(assert_refused: Refused) -> None:
-    assert_refused(((*CPU, "--iters", "9" * 400), ("--iters",)))
 
 
 def test_a_seed_beyond_64_bits_is_refused(assert_refused: Refused) -> None:

@@ -161,15 +161,6 @@ def test_the_first_night_is_inconclusive_and_says_how_it_goes_on(gate: Gate, tmp
         assert f"keep this run in {folder}" in second
 
 
-def test_before_ten_nights_launches_are_held_against_launches(gate: Gate, tmp_path: Path) -> None:
-    history = tmp_path / "young"
-    gated.nights(history, 2, NAMES)
-    assert gate(tonight(history, 1.0, 2), "--history", history).code == 0
-    said = gate(tonight(history, 1.07, 3), "--history", history, "--json")
-    assert said.code == 10 and said.rows("regressed") == {("ddp", "step_time")}
-    assert len(said.document["base"]) == 3
-
-
 def test_one_run_as_the_base(gate: Gate, history: Path) -> None:
     base, same, slow = tonight(history, 1.0, 20), tonight(history, 1.0, 21), tonight(history, 1.1, 22)
     assert gate(same, "--baseline", base).code == 0

@@ -22,6 +22,9 @@ A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 DEVICE_A = f"device {A} 0 65 0 Stand-in_A {81920 * MIB}"
 DEVICE_B = f"device {B} 0 1 0 Stand-in_B {40960 * MIB}"
+KEYS = ("utilisation", "power", "energy", "sm_clock", "memory_clock", "temperature", "throttle", "used")
+"""What the script calls the metrics of a device."""
+
 TWO_GPUS = (DEVICE_A, DEVICE_B)
 """NVML lists A first; in PCI order B is GPU 0."""
 

@@ -157,12 +157,7 @@ def test_a_scenario_that_failed_has_no_figures_and_says_why(status: str) -> None
     table = summarised(launch(0, "ddp"), launch(1, "dp", status, "it needs CUDA"), steps=steps_of(0, "ddp", [4.0]))
     failed = table.loc["dp"]
     figures = [
-        "throughput_per_s",
-        "step_median_ms",
-        "step_p95_ms",
-        "relative_to_ddp",
-        "peak_pid_mib",
-        "peak_total_mib",
+        *("throughput_per_s", "step_median_ms", "step_p95_ms", "relative_to_ddp", "peak_pid_mib", "peak_total_mib"),
         "memory_source",
     ]
     assert failed[figures].isna().all()

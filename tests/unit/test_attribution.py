@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,22 +56,21 @@ def test_host_pids_in_a_container_are_the_rank_where_it_is_alone() -> None:
     assert alone.foreign == []
 
 
-def test_host_pids_plus_100000_of_two_ranks_on_two_gpus_are_each_told_by_its_own_device() -> None:
-    ranks: dict[int, tuple[str, ...] | None] = {11: (GPU,), 12: ("GPU-b",)}
-    assert figures(told((100011, 900.0), known=container(ranks), level=1500.0)) == [(11, 900.0, "nvml_device_delta")]
-
-
-def test_an_empty_list_in_a_container_is_told_by_the_level() -> None:
-    assert figures(told(known=container({11: (GPU,)}), level=1100.0)) == [(11, 500.0, "nvml_device_delta")]
+@pytest.mark.parametrize(
+    ("rows", "devices", "level", "figure"),
+    [
+        (((100011, 900.0),), {11: (GPU,), 12: ("GPU-b",)}, 1500.0, 900.0),
+        ((), {11: (GPU,)}, 1100.0, 500.0),
+        (((11, None),), {11: (GPU,)}, 1100.0, 500.0),
+    ],
+    ids=["host PID plus 100000", "empty list", "no figure"],
+)
+def test_a_rank_in_a_container_is_told_by_its_device(rows: Any, devices: Any, level: float, figure: float) -> None:
+    assert figures(told(*rows, known=container(devices), level=level)) == [(11, figure, "nvml_device_delta")]
 
 
 def test_an_empty_list_on_the_host_means_that_nobody_is_there() -> None:
     assert told(known=Known(ranks={11: (GPU,)}), level=1100.0).readings == []
-
-
-def test_container_pids_without_figures_are_told_by_the_level() -> None:
-    attributed = told((11, None), known=container({11: (GPU,)}), level=1100.0, reason="not available")
-    assert figures(attributed) == [(11, 500.0, "nvml_device_delta")]
 
 
 @pytest.mark.parametrize(

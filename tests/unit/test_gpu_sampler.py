@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from standin import MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
+from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.frames import iterations
 
 from bench.analyse import devices
@@ -150,17 +150,6 @@ def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], 
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
 
 
-def test_a_foreign_name_that_is_not_utf_8(start: Callable[..., Sampling], driver: Driver) -> None:
-    nobody = 2**31 - 2
-    driver.write(*TWO_GPUS, f"process {A} {nobody} {MIB}", f"name jos\udce9 {nobody} 0")
-    run = start(nested=False)
-    run.sampler.watch(0, "single", 0, 11, (A,))
-    run.until_begun()
-    time.sleep(0.6)
-    run.sampler.finish(0)
-    assert [(one["pid"], one["name"]) for one in run.findings["foreign"]] == [(nobody, None)]
-
-
 def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[..., Sampling], driver: Driver) -> None:
     def listed(first: float, second: float) -> None:
         driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {A} 100012 {int(second * MIB)}")
@@ -240,17 +229,7 @@ def test_a_lost_gpu_leaves_a_gap(start: Callable[..., Sampling], driver: Driver)
     run.sampler.watch(0, "ddp", 0, 11, (A,))
     run.sampler.watch(0, "ddp", 1, 12, (B,))
     run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
-    keys = [
-        "processes",
-        "utilisation",
-        "power",
-        "energy",
-        "sm_clock",
-        "memory_clock",
-        "temperature",
-        "throttle",
-        "used",
-    ]
+    keys = ["processes", *KEYS]
     driver.write(*TWO_GPUS, *there, *(f"error {A} {key} 15" for key in keys))
     run.until_next("memory")
     run.until_next("memory")
@@ -275,15 +254,6 @@ def test_scrambled_lists_are_dropped_and_counted(start: Callable[..., Sampling],
     memory, _ = run.sampler.finish(0)
     assert [(row["used_mib"], row["reason"]) for row in memory] == [(None, SCRAMBLED)]
     assert run.findings["scrambled_lists"] >= 1
-
-
-def test_a_race_for_the_size_of_the_list_costs_no_sample(start: Callable[..., Sampling], driver: Driver) -> None:
-    run = start(nested=False)
-    driver.write(*TWO_GPUS, f"process {A} 11 {MIB}", "insufficient 2")
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.until(lambda: run.rows("memory"))
-    memory, _ = run.sampler.finish(0)
-    assert sources(memory) == {(11, A, 1.0, "nvml_pid")}
 
 
 def test_unavailable_values_are_null_with_the_reason(start: Callable[..., Sampling], driver: Driver) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import DEVICE_A, DEVICE_B, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
+from standin import DEVICE_A, DEVICE_B, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.machine.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
@@ -240,9 +240,6 @@ def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver
     assert (*METRICS, "reason", *LINKS, "mig") == tuple(sample)
 
 
-KEYS = ("utilisation", "power", "energy", "sm_clock", "memory_clock", "temperature", "throttle", "used")
-
-
 @pytest.mark.parametrize("first", [0, 1])
 def test_metrics_that_fail_are_none_and_named_and_the_others_stand(driver: Driver, first: int) -> None:
     failing = dict(list(zip(KEYS, METRICS, strict=True))[first::2])
@@ -422,15 +419,6 @@ def test_a_gpu_whose_processes_cannot_be_listed_is_named_and_the_other_is_sample
     ]
     assert {row["used_mib"] for row in memory if row["device"] == B} == {256.0}
     assert {row["reason"] for row in device if row["device"] == B} == {"energy_mj: Not Supported"}
-
-
-def test_a_process_that_comes_later_is_found(run: Run, driver: Driver) -> None:
-    run.sampler.watch(0, "ddp", 0, 21)
-    run.until("device", 2)
-    driver.write(*TWO_GPUS, f"process {B} 21 {64 * MIB}")
-    run.until("memory", 1)
-    memory, _ = run.sampler.finish(0)
-    assert {(row["device"], row["used_mib"], row["source"]) for row in memory} == {(B, 64.0, "nvml_pid")}
 
 
 def test_a_driver_that_refuses_costs_the_figures_and_not_the_sampler(run: Run, driver: Driver, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
-from conftest import one_host
+from conftest import one_host, request_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin.workloads import BUILT_IN, task
@@ -25,26 +25,9 @@ some_scenarios = st.lists(st.sampled_from(ALL), min_size=1, unique_by=lambda fou
 
 
 def request(**changes: Any) -> Request:
-    defaults: dict[str, Any] = {
-        "scenarios": tuple(BY_NAME),
-        "device": "cpu",
-        "devices": (),
-        "replicas": 2,
-        "global_batch": 8,
-        "warmup": 2,
-        "iters": 10,
-        "launches": 1,
-        "profile": "quick",
-        "impl": "auto",
-        "apex_path": None,
-        "python": None,
-        "seed": 0,
-        "fresh": False,
-        "stall_timeout_s": 30.0,
-        "label": None,
-    }
     settings = {name: changes.pop(name) for name in ("model", "image_size") if name in changes}
-    return Request(**({"task": task(changes.get("device", "cpu"), **settings)} | defaults | changes))
+    about = {"task": task(changes.get("device", "cpu"), **settings), "warmup": 2, "iters": 10}
+    return request_for(ALL, **(about | changes))
 
 
 def named(*names: str) -> list[Found]:

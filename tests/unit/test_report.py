@@ -307,21 +307,7 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
     # Iterations 0, 1, 2, 3, 4 of rank 0: 90, 130, 150, 180, 240 ms; of rank 1: 80, 100, 140, 170, 180 ms.
-    assert rows["ddp"] == [
-        "ddp",
-        "0.09",
-        "0.13",
-        "0.15",
-        "0.18",
-        "0.24",
-        "1.00",
-        "0.4",
-        "2.5",
-        "4.6",
-        "6.7",
-        "8.7",
-        "1.00",
-    ]
+    assert " ".join(rows["ddp"]) == "ddp 0.09 0.13 0.15 0.18 0.24 1.00 0.4 2.5 4.6 6.7 8.7 1.00"
     assert rows["ddp_o2"][6] == "0.46"  # 110 / 240 ms
     assert rows["dp"] == ["dp", *"––––––", "5.6", "9.2", "12.8", "16.3", "20.4", "2.34"]
     assert rows["ddp_o1"][1:7] == [*"––––––"]  # it failed, whatever steps one of its ranks has left
@@ -523,34 +509,6 @@ def test_incomplete_run_is_refused_or_salvaged(tmp_path: Path, call: Call) -> No
     assert "This run is incomplete" in text
     assert "ddp_o3: not run: the run ended before its first launch" in text
     assert "2026-01-02 03:04 UTC; no end was recorded" in text
-
-
-def test_changed_table_is_refused_by_name(tmp_path: Path, call: Call) -> None:
-    run = write_run(tmp_path / "results", [DDP])
-    whole = (run / "steps.parquet").read_bytes()
-    (run / "steps.parquet").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    code, _, err = call()
-    assert code == 2
-    assert err.startswith(f"bench: error: RUN: {run / 'steps.parquet'} was changed after it was sealed;")
-    assert err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_run_named_twice_is_refused(tmp_path: Path, call: Call) -> None:
-    run = write_run(tmp_path / "results", [GONE])
-    code, _, err = call("latest", str(run))
-    assert code == 2 and f"RUN: {run.name} is named twice" in err
-    assert not (tmp_path / "out").exists()
-
-
-def test_out_that_is_a_file_is_refused(tmp_path: Path, call: Call) -> None:
-    write_run(tmp_path / "results", [GONE])
-    (tmp_path / "file").write_text("mine")
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        code, _, err = call(out=out)
-        assert code == 2
-        assert err == f"bench: error: --out: {tmp_path / 'file'} is not a folder; give a folder\n"
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp_path: Path, call: Call) -> None:

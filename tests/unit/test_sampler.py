@@ -516,17 +516,6 @@ def test_a_killed_sampler_leaves_its_samples(sampler: Sampler, children: list[Ch
     assert {row["source"] for row in later} == {"rss"}
 
 
-def test_a_dead_sampler_is_restarted(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    sampler.watch(0, "ddp", 0, children[0].pid)
-    sampler.finish(0)
-    os.kill(sampler.pid, signal.SIGKILL)
-    until(lambda: psutil.Process(sampler.pid).status() == psutil.STATUS_ZOMBIE)
-    sampler.watch(1, "ddp", 0, children[0].pid)
-    until(lambda: moments(tmp_path, 1))
-    memory, _ = sampler.finish(1)
-    assert {row["source"] for row in memory} == {"rss"}
-
-
 def test_a_deaf_one(sampler: Sampler, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler.watch(0, "ddp", 0, children[0].pid)
     until(lambda: len(moments(tmp_path)) >= 2)

@@ -218,10 +218,7 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.5]) == [1.0, 1.0]
     assert holm([]) == []
-
-
-def test_what_was_not_tested_does_not_count_in_holm() -> None:
-    assert holm([None, 0.02, None, 0.04]) == [None, pytest.approx(0.04), None, pytest.approx(0.04)]
+    assert holm([None, 0.02, None, 0.04]) == [None, pytest.approx(0.04), None, pytest.approx(0.04)], "two were tested"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

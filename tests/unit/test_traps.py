@@ -10,10 +10,7 @@ import torch
 from conftest import Executed
 
 from bench import machine
-from bench.analyse.labels import what_ran
 from bench.core.errors import RequestError
-from bench.runs.codec import decode
-from bench.runs.document import Effective
 from bench.sites.local import WorkerHost
 from bench.worker import loop
 from bench.worker.session import Session
@@ -86,14 +83,6 @@ def test_garbage_is_collected_before_the_clock_takes_its_origin(monkeypatch: pyt
 
 
 # Names say what ran
-
-
-def test_autocast_is_not_called_apex(execute: Callable[..., Executed]) -> None:
-    done = execute("apex_ddp_o1", global_batch=4)
-    assert done.outcome.status == "ok", done.outcome.reason
-    ran = done.results[0]["effective"]
-    assert (ran["precision_impl"], ran["parallel_impl"]) == ("native", "native")
-    assert what_ran(decode(Effective, ran)) == "native flat-bucket · gloo ×2 · native O1 bf16"
 
 
 def test_where_apex_was_asked_for_nothing_else_runs(execute: Callable[..., Executed]) -> None:
