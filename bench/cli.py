@@ -95,7 +95,6 @@ def _answer(arguments: list[str]) -> int:
 
 
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
-    """The function that does a verb, imported only now."""
     if name not in VERBS:
         from bench.core.errors import RequestError
 
@@ -125,9 +124,9 @@ def _unforeseen(error: OSError, *, as_json: bool) -> int:
 
 
 def _mend_streams() -> None:
-    """Streams that take whatever is printed: an encoding without ± or – shows an escape, and a closed one nothing.
+    """Make streams take whatever is printed: an encoding without ± or – shows an escape, a closed one nothing.
 
-    A standard stream that was closed before the start has its number taken by /dev/null, before a pipe to a rank is.
+    A closed standard stream's number goes to /dev/null, before a pipe to a rank takes it.
     """
     for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -143,7 +142,7 @@ def _mend_streams() -> None:
 
 
 def _silence(stream: object) -> None:
-    """Nothing more comes of this stream, nor of what is left in its buffer when Python ends."""
+    """Drop what is written to this stream from now on, and what is left in its buffer."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())  # type: ignore[attr-defined]  # naming the type would import typing
     os.close(descriptor)

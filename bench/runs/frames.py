@@ -1,7 +1,4 @@
-"""The three tables of times, each a type: what is made of one is never taken for another.
-
-A frame is held and not wrapped: ``.frame`` is a DataFrame. Nobody may change it.
-"""
+"""The three tables of times, each a type, so that none is taken for another. Nobody may change a ``.frame``."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -19,7 +16,6 @@ class _Frame:
         return self if wanted.all() else type(self)(self.frame[wanted])
 
     def of(self, launch: int) -> Self:
-        """The rows of one launch."""
         return type(self)(self.frame[self.frame["launch"] == launch])
 
 

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def migrate(document: Json) -> Json:
-    """A run.json of any older version as one of today. Raises ``KeyError`` and its like where it is damaged."""
+    """A run.json of any older version as one of today. Raises ``KeyError`` and its like if it is damaged."""
     version: int = document["schema_version"]
     while version in STEPS:
         document = STEPS[version](document)

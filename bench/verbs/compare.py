@@ -72,7 +72,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(options: "argparse.Namespace") -> None:
-    """Refuse what makes no sense before anything is read."""
     given = len(options.runs)
     if given > 2:
         raise RequestError("RUN", f"{given} runs were given", "give BASE and NEW, or one RUN with --scenario")
@@ -120,7 +119,6 @@ def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compare
 
 
 def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
-    """Write the files that were asked for; returns their paths."""
     from bench.report import comparison
 
     targets: dict[str, bytes] = {}

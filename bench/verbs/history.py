@@ -39,7 +39,7 @@ Exit codes: 0 done, whatever was found; 2 the request is wrong, or the folder ha
 """
 
 LISTED = 10
-"""Runs that are left out, and are named one by one."""
+"""Left-out runs that are named one by one."""
 
 
 def main(arguments: list[str]) -> int:
@@ -90,7 +90,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _found(folder: str, option: str) -> "Nights":
-    """The nights of a folder; refused where it has none."""
     found = nights.read(folder, option)
     if not found.nights:
         problem = f"there is no finished run in {folder!r}"

@@ -60,7 +60,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
-    """The answer of each run with what limits it, what to train with, what was found, and where the page is."""
     from bench.analyse.advice import in_lines
     from bench.analyse.answer import answer, caveats
     from bench.report.tables import summary_of

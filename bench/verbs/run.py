@@ -224,7 +224,6 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
 
 
 def _site(asked: str) -> str:
-    """The name of a site, or the whole path of its file, once that has been loaded."""
     name, file = discover.resolve(asked, discover.SITE)
     discover.load_file(name, file, discover.SITE)
     return asked if asked == name else file
@@ -282,7 +281,6 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
 
 
 def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
-    """The workload's defaults, and what was asked for instead."""
     settings = trained.workload.settings_on(device)
     given = [("--model", "model", options.model), ("--image-size", "image_size", options.image_size)]
     for text in options.setting:
