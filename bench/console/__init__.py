@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -18,28 +18,24 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 10.0
 
-
 PHASE_WORDS = {"rendezvous": "starting", "build": "starting", "warmup": "warm-up", "record": "recording"}
-"""What the display calls a phase of a rank; the others are what the launch is for."""
+"""What the display calls a phase of a rank; any other phase is what the launch is for."""
 
 
 class _Unbreakable:
-    """A stream for people: one whose terminal is gone, or whose disk is full, is no reason to end a run."""
+    """A stream for people: a lost terminal or a full disk does not end a run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError:
-            return len(text)
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        try:
+        with suppress(OSError):
             self._stream.flush()
-        except OSError:
-            return
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -54,31 +50,26 @@ class Console:
         self.live = self.stream.isatty() and not quiet
 
     def line(self, text: str) -> None:
-        """One line for people."""
         if not self.quiet:
             tell(text, file=self.stream)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show on a terminal what is being waited for within this context; say nothing elsewhere."""
-        if self.live:
-            from rich.console import Console as RichConsole
+        """Show on a terminal what is being waited for within this context."""
+        if not self.live:
+            yield
+            return
+        from rich.console import Console as RichConsole
 
-            with RichConsole(file=self.stream).status(what):
-                yield
-        else:
+        with RichConsole(file=self.stream).status(what):
             yield
 
 
 class RunProgress:
-    """Where a run is: scenario, launch, step, throughput, time left. A context manager.
-
-    What is still to come is told by :meth:`expect`; time left is estimated from the launches that have run.
-    """
+    """Shows scenario, launch, step, throughput and time left (estimated from past launches). A context manager."""
 
     def __init__(self, console: Console, *, steps: int, global_batch: int, unit: str) -> None:
-        self.console = console
-        self.steps = steps
+        self.console, self.steps = console, steps
         self.global_batch, self.unit = global_batch, unit
         self.done = 0
         self._coming: list[str] = []
@@ -86,25 +77,21 @@ class RunProgress:
         self._began = time.monotonic()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._scenario = ""
-        self._doing = "measuring"
-        self._phase = ""
-        self._step = 0
-        self._of = steps
+        self._scenario, self._doing, self._phase = "", "measuring", ""
+        self._step, self._of = 0, steps
         self._recent: list[tuple[float, int]] = []
         self._last_line = 0.0
 
     @property
     def launches(self) -> int:
-        """Those that are done, in hand, or to come."""
+        """Those that are done, running, or to come."""
         return self.done + bool(self._phase) + len(self._coming)
 
     def expect(self, names: Sequence[str]) -> None:
-        """Launches of these are to come, beside those that were told of before."""
+        """Add launches of these to those that are to come."""
         self._coming += names
 
     def drop(self, name: str) -> None:
-        """One launch of this that was to come is not."""
         self._coming.remove(name)
 
     def __enter__(self) -> "RunProgress":
@@ -131,7 +118,7 @@ class RunProgress:
             self._bar.stop()
 
     def begin(self, name: str, doing: str = "measuring") -> None:
-        """A launch that was told of starts. ``doing``: what its ranks do after their warm-up."""
+        """An expected launch starts. ``doing``: what its ranks do after their warm-up."""
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         self._coming.remove(name)
         self._recent = []
@@ -139,7 +126,7 @@ class RunProgress:
         self._show()
 
     def hear(self, event: dict[str, Any]) -> None:
-        """A message of a rank; rank 0 speaks for all."""
+        """A message of a rank; only those of rank 0 count."""
         if event.get("rank") != 0 or event["event"] not in ("phase", "step"):
             return
         if event["event"] == "phase":
@@ -150,7 +137,7 @@ class RunProgress:
         self._show()
 
     def end(self, *, status: str, text: str) -> None:
-        """The launch is over; ``text`` says how it went."""
+        """The launch ended; ``text`` says how."""
         self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
         self._phase, self._step = "", 0
         self.done += 1
@@ -196,14 +183,14 @@ class RunProgress:
 
 
 COMMAND = "python -m bench "
-"""What begins a command that people copy: it stays on one line, however long."""
+"""Begins a command that people copy: it stays on one line, however long."""
 
 
 def columns(stream: TextIO) -> int | None:
-    """How wide the terminal is that ``stream`` writes to; None for a file or a pipe, whose lines are not folded."""
+    """The width of the terminal that ``stream`` writes to; None for a file or a pipe, whose lines are not folded."""
     try:
         return (os.get_terminal_size(stream.fileno()).columns or None) if stream.isatty() else None
-    except (OSError, ValueError):  # it was closed, or does not tell
+    except (OSError, ValueError):  # closed, or of unknown size
         return None
 
 
@@ -211,17 +198,14 @@ GRAVE = re.compile(
     r"^(?:bench: error:|Regressed:|Missing or not comparable:|[ -]*invalid:|✗)|(?<=  )(?:regressed|slower|worse)$",
     re.MULTILINE,
 )
-"""What stands out on a terminal: how a line begins that tells of harm, and such a verdict at the end of a row."""
+"""Red on a terminal: the beginning of a line that reports harm, and such a verdict at the end of a row."""
 
 NOTED = re.compile(r"^(?:[ -]*warning:|Inconclusive:|!)", re.MULTILINE)
-"""What stands out a little."""
+"""Bold on a terminal."""
 
 
 def tell(*lines: str, file: TextIO) -> None:
-    """Print text for people: on a terminal folded at words and with what is grave in red, elsewhere as it is.
-
-    There are no colours under ``NO_COLOR`` (no-color.org) and on a dumb terminal.
-    """
+    """Print text for people: on a terminal folded, in colours unless ``NO_COLOR`` (no-color.org) is set."""
     width = columns(file)
     text = "\n".join(lines)
     if width is not None:
@@ -233,10 +217,7 @@ def tell(*lines: str, file: TextIO) -> None:
 
 @contextmanager
 def passing(what: str) -> Iterator[None]:
-    """Show on a terminal what is being done within this context, and wipe it out after; no thread, so forks may follow.
-
-    Elsewhere nothing is said.
-    """
+    """Show on a terminal what is being done within this context, then erase it; no thread, so forks may follow."""
     if not sys.stderr.isatty():
         yield
         return
@@ -248,10 +229,9 @@ def passing(what: str) -> Iterator[None]:
 
 
 def fold(text: str, width: int) -> str:
-    """Lines of at most ``width`` columns, broken between words, and indented where a line goes on.
+    """Lines of at most ``width`` columns, broken between words, with a hanging indent.
 
-    Rows of a table stay as they are (more than two gaps of two blanks and more), and a command is on a line of its own
-    and whole, so that it can be copied.
+    Rows of a table (more than two gaps of two or more blanks) are not broken. A command gets a whole line.
     """
     return "\n".join(folded for line in text.splitlines() for folded in _folded(line, max(width, 20)))
 
@@ -264,7 +244,7 @@ def _folded(line: str, width: int) -> list[str]:
         return [line]
     mark = re.match(r" *(- |[✗!·±] |so: |do: )?", line)
     inner = gaps[-1] if gaps else (mark.end() if mark else 0)
-    hang = " " * (inner if inner else 2)
+    hang = " " * (inner or 2)
     said, colon, command = line.partition(f": {COMMAND}")
     if not colon and COMMAND in line:
         return [line]
@@ -310,16 +290,13 @@ SUMMARY_COLUMNS = (
 """Heading ({}: the unit), column of the overview, and format, of the table on a terminal."""
 
 SHORT = {"within half precision": "half"}
-"""What is too long for a table."""
+"""Of words too long for a table."""
 
 
 def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
-    """The summary as text, aligned, one row a scenario; where a scenario has no figures, its reason stands below.
+    """One row per scenario; below, why one failed and why figures have no interval. ``width``: see :func:`align`.
 
-    ``width``: see :func:`align`.
-
-    Behind a figure stands how far the farther end of its 95 % interval over launches is: ``26.6 ±1.3%``. Where there is
-    no interval the figure stands alone, and a line below says why.
+    After a figure, the distance to the farther end of its 95 % interval over launches: ``26.6 ±1.3%``.
     """
     import pandas as pd
 
@@ -340,14 +317,14 @@ def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
 
 
 LEAST = 24
-"""What the last column of a table is not folded below."""
+"""The least width to which the last column of a table is folded."""
 
 
 def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None = None) -> str:
-    """Rows of cells as lines of columns; the first row is the heading, columns named in ``left`` are left-aligned.
+    """Rows of cells as aligned lines; the first row is the heading, columns named in ``left`` are left-aligned.
 
-    ``width``: that of the terminal, None where there is none. The last column is folded where it has no room; columns
-    that have none even so follow in another table, which begins with those in ``left`` that stand before all others.
+    ``width``: of the terminal, if any. The last column is folded to fit; columns that still do not fit follow in
+    another table, which begins with the leading columns in ``left``.
     """
     from rich.console import Console as RichConsole
 
@@ -367,7 +344,6 @@ def align(rows: Sequence[Sequence[str]], left: Sequence[str], width: int | None 
 
 
 def _table(rows: Sequence[Sequence[str]], columns: Sequence[int], left: Sequence[str]) -> "Table":
-    """These columns: the heading, a rule below it, and the other rows."""
     from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text
