@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse.steps import per_iteration
 from bench.console import count, passing, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.codec import encode
@@ -38,6 +37,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     folders = [find(name, options.results) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
+    from bench.analyse.steps import per_iteration
 
     with passing(f"reading {count(len(folders), 'run')}"):
         how = {"allow_incomplete": options.allow_incomplete, "condense": per_iteration}
