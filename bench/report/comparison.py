@@ -232,21 +232,13 @@ def _p(value: float | None) -> str:
     return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
+@drawing.styled()
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
-    import matplotlib
-
     panels = [metric for metric in PANELS if any(_drawn(row, metric.name) for row in compared.rows)]
     if not panels:
         return None
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # as for the plots of a run: equal figures give equal files
-        matplotlib.rcParams.update(drawing.RC)
-        return _forest(compared, panels, names)
-
-
-def _forest(compared: Compared, panels: Sequence[Any], names: list[str]) -> Plot:
     by_key = {(row.scenario, row.metric): row for row in compared.rows}
     new, base = named(compared.new), named(compared.base)
     title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"

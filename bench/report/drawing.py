@@ -9,8 +9,9 @@ import io
 import logging
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from colorsys import hls_to_rgb
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,17 @@ class Entry:
     dash: str
 
 
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the style of bench whatever a matplotlibrc says: equal figures give equal files."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(RC)
+        yield
+
+
 def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
     """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
     return f"{document.strategy_of(launch).hue}-{(launch.precision or 'O0').lower()}"
@@ -199,7 +211,7 @@ def run_sheet(run: Run, title: str, *, height_in: float) -> Artist:
     request = run.document.request
     much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
     source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"
-    return titled(title, measured_on(run.document), source, height_in=height_in)
+    return titled(title, f"{model_and_batch(run.document)} · {device(run.document)}", source, height_in=height_in)
 
 
 def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
@@ -215,11 +227,6 @@ def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
     sheet.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
     sheet.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
     return sheet
-
-
-def measured_on(document: RunDocument) -> str:
-    """Model, batch and device in a line, for under a title."""
-    return f"{model_and_batch(document)} · {device(document)}"
 
 
 def model_and_batch(document: RunDocument) -> str:

@@ -70,11 +70,7 @@ def percent(ratio: float) -> str:
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
     """A plot for each figure that some night has; their names begin with ``prefix``."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
-        matplotlib.rcParams.update(drawing.RC)
+    with drawing.styled():
         return [_plot(track, metric, trends, prefix) for metric in WORDS if (trends := moving(track, metric))]
 
 

@@ -94,11 +94,7 @@ def _give_back() -> None:
 
 
 def _drawn(drawings: Sequence[Callable[[Analysed], Plot | None]], run: Analysed) -> list[Plot]:
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever a matplotlibrc says, equal figures give equal files
-        matplotlib.rcParams.update(drawing.RC)
+    with drawing.styled():
         return [plot for draw in drawings if (plot := draw(run)) is not None]
 
 
