@@ -37,10 +37,10 @@ def available_memory_bytes() -> int:
 
 
 def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
-    """``cpu`` or ``cuda``, the GPUs that are here in PCI order, and in one line which of them is left out.
+    """``cpu`` or ``cuda``, the GPUs in PCI order, and in one line which of them is left out.
 
-    ``auto`` takes the GPUs where there are some, and the CPU where there is no driver or the environment hides them.
-    Raises :class:`RequestError` for ``cuda`` without a GPU, and for ``auto`` where there is a driver and it is broken.
+    ``auto`` takes the CPU if there is no driver or the environment hides the GPUs. Raises :class:`RequestError` for
+    ``cuda`` without a GPU, and for ``auto`` with a broken driver.
     """
     if asked == "cpu":
         return "cpu", [], None
@@ -60,8 +60,8 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
 def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
     """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process; why there are none, or one less.
 
-    NVML does not know of the variable, and by it a scheduler says which GPUs are whose. As CUDA reads it: indices
-    (here in PCI order) or beginnings of UUIDs, up to the first that names no GPU.
+    NVML ignores the variable. As CUDA reads it: indices (in PCI order) or beginnings of UUIDs, up to the first that
+    names no GPU.
     """
     here, why_none = nvml.list_gpus()
     named = os.environ.get(VISIBLE)
@@ -69,9 +69,8 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
         return here, why_none
     left: list[nvml.Gpu] = []
     for name in (part.strip() for part in named.split(",")):
-        match = [
-            gpu for gpu in here if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
-        ]
+        by_uuid = name.startswith("GPU-")
+        match = [gpu for gpu in here if name == str(gpu.index) or (by_uuid and gpu.uuid.startswith(name))]
         if len(match) != 1:
             break
         left += match
@@ -82,16 +81,12 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
 def refuse_blocking_launches(device: str) -> None:
     """Raises :class:`RequestError` where the environment makes CUDA wait for every kernel; on the CPU nothing does."""
     if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
-        raise RequestError(
-            BLOCKING, "it makes every kernel wait for the one before, for debugging", f"unset {BLOCKING}"
-        )
+        problem = "it makes every kernel wait for the one before, for debugging"
+        raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
 
 
 def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
-    """UUIDs of the GPUs named by PCI index or UUID, separated by commas; all of them by default.
-
-    Raises :class:`RequestError` for one that does not exist or is named twice.
-    """
+    """UUIDs of GPUs named by PCI index or UUID, with commas between; all by default. Raises :class:`RequestError`."""
     if asked is None:
         return tuple(gpu.uuid for gpu in here)
     chosen: list[str] = []
@@ -133,10 +128,7 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
 
 
 def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any]:
-    """The machine as it stands in run.json: what must be equal, or at least known, when two runs are compared.
-
-    ``left_out``: which GPU cannot be used, and why.
-    """
+    """The machine as it stands in run.json. ``left_out``: which GPU cannot be used, and why."""
     import platform  # here and below: what 'bench list' has no use for would take a tenth of its time
 
     memory = _meminfo()
@@ -230,10 +222,7 @@ def _container() -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout that bench runs from; None outside of one.
-
-    What git does not track counts where it is run without being named: in bench itself, and among the scenarios.
-    """
+    """Commit and dirty flag of the checkout that bench runs from, or None; untracked scenarios and modules count."""
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if not os.path.exists(os.path.join(folder, ".git")):
         return None

@@ -1,7 +1,6 @@
 """The energy of CPU packages from Linux' powercap interface (RAPL): what a run on the CPU took out of the socket.
 
-Since 2020 the counters are readable by root alone (CVE-2020-8694), virtual machines have none, and they wrap; so there
-is a figure where the kernel gives one, and a reason everywhere else.
+The counters wrap, only root can read them since 2020 (CVE-2020-8694), and virtual machines have none.
 """
 
 import glob
@@ -11,10 +10,7 @@ ROOT = "/sys/class/powercap"
 
 
 class Rapl:
-    """The packages that can be read. ``reason``: why there is none, or None.
-
-    A reading is the energy in mJ since this object was made, with the wraps of the counter taken out.
-    """
+    """The packages that can be read, from now on. ``reason``: why there is none, or None."""
 
     def __init__(self, root: str = ROOT) -> None:
         self.reason: str | None = None
@@ -38,7 +34,7 @@ class Rapl:
             self.reason = f"this machine has no RAPL counter of a CPU package ({root}): a virtual machine has none"
 
     def read(self) -> dict[str, tuple[float | None, str | None]]:
-        """Per package (``package-0``): energy in mJ, or None and why."""
+        """Per package (``package-0``): energy in mJ since this object was made, wraps taken out; or None and why."""
         readings: dict[str, tuple[float | None, str | None]] = {}
         for name, folder in self._packages.items():
             try:

@@ -54,10 +54,9 @@ def measured_window(steps: Iterable[Mapping[str, Any]]) -> tuple[int, int] | Non
 
 
 def check(device: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What throttled a launch within its measured window, for its record; None where no device was sampled in it.
+    """What throttled a launch within its measured window, for its record; None if no device was sampled in it.
 
-    ``verdict``: the worst over the devices; ``unknown`` where a device's driver tells no reasons. ``devices``: by UUID
-    the names of the reasons, or None.
+    ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """
     window = measured_window(steps)
     if window is None:

@@ -2,11 +2,8 @@
 
     python -m bench report latest --out reports
 
-``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``; where there is
-something in them ``findings.csv``, ``parity.csv``, ``communication.csv``, ``time-spent.csv``, ``energy.csv`` and
-``memory-beside-torch.csv``; and each plot as SVG and PNG: ``trade-off``, ``losses``, ``time-spent``, ``step-times``,
-``phases``, ``memory-stack``, ``memory``, ``power``, ``elapsed``, prefixed with the run's id where there are several
-runs.
+``index.html`` opens from a disk, without network. Beside it lie ``summary.csv``, ``summary.md``, the other tables that
+have a row as CSV, and each plot as SVG and PNG, prefixed with the run's id if there are several runs.
 """
 
 import os
@@ -27,10 +24,13 @@ if TYPE_CHECKING:
 def write(runs: Sequence[Run], out: str) -> list[str]:
     """Write the report of ``runs`` into the folder ``out``; returns the paths of its files, the page first.
 
-    Everything is rendered before anything is written. Files of the same names are replaced and nothing is deleted.
-    Raises :class:`RequestError` for a run given twice and for a folder that cannot be written.
+    Files of the same names are replaced and nothing is deleted. Raises :class:`RequestError` for a run given twice and
+    for a folder that cannot be written.
     """
-    _refuse_twice([run.id for run in runs])
+    ids = [run.id for run in runs]
+    for run in ids:
+        if ids.count(run) > 1:
+            raise RequestError("RUN", f"{run} is named twice", "name each run once")
     check_writable(out)
     return put(render(runs), out)
 
@@ -61,12 +61,6 @@ def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
     by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run)} for run in runs]
     filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
     return {f"{name}.csv": utf8(tables.csv(found)) for name, found in filled.items() if found}
-
-
-def _refuse_twice(ids: list[str]) -> None:
-    for run in ids:
-        if ids.count(run) > 1:
-            raise RequestError("RUN", f"{run} is named twice", "name each run once")
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:

@@ -71,18 +71,10 @@ def in_words(compared: Compared) -> list[str]:
 
 
 def as_text(compared: Compared, width: int | None = None) -> str:
-    """For a terminal: what is compared, the table, what was found, and what to keep in mind.
-
-    ``width``: see :func:`align`.
-    """
+    """For a terminal: what is compared, the table, what was found, and what to keep in mind. ``width``: see `align`."""
     table = _table(compared)
-    lines = [
-        *_heading(compared),
-        "",
-        align(table.texts(repeats=False), left=("scenario", "metric", "verdict"), width=width),
-        "",
-    ]
-    lines += in_words(compared)
+    aligned = align(table.texts(repeats=False), left=("scenario", "metric", "verdict"), width=width)
+    lines = [*_heading(compared), "", aligned, "", *in_words(compared)]
     lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
     return "\n".join(lines)
@@ -92,10 +84,10 @@ def as_markdown(compared: Compared) -> str:
     """For a pull request or the summary page of a nightly job."""
     parts = [
         "# Comparison",
-        "\n".join(f"- {markdown.inert(line)}" for line in _heading(compared)),
-        "\n".join(f"- {markdown.inert(line)}" for line in in_words(compared)),
+        markdown.bullets(_heading(compared)),
+        markdown.bullets(in_words(compared)),
         markdown.table(_table(compared)),
-        "\n".join(f"- Warning: {markdown.inert(text)}" for text in compared.warnings),
+        markdown.bullets(f"Warning: {text}" for text in compared.warnings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -127,14 +119,11 @@ def _finite(value: Any) -> Any:
 def _shown(compared: Compared) -> list[Row]:
     """Without the metrics that are known in neither run, and with one row for a scenario that does not compare."""
     silent = _silent(compared)
-    rows = []
-    for row in compared.rows:
-        if row.figure is None:
-            if row.metric == STEP_TIME.name:
-                rows.append(row)
-        elif row.metric not in silent:
-            rows.append(row)
-    return rows
+    return [
+        row
+        for row in compared.rows
+        if (row.metric == STEP_TIME.name if row.figure is None else row.metric not in silent)
+    ]
 
 
 def _silent(compared: Compared) -> list[str]:
@@ -274,10 +263,8 @@ def forest(compared: Compared) -> Plot | None:
             pad=6,
         )
     seen = [by_key[name, metric.name] for name in names for metric in panels]
-    keys: list[tuple[str, str, str, str | None]] = [
-        ("point", "bad", "worse", WORSE),
-        ("point", "good", "better", BETTER),
-    ]
+    keys: list[tuple[str, str, str, str | None]]
+    keys = [("point", "bad", "worse", WORSE), ("point", "good", "better", BETTER)]
     keys += [("point", "muted", ALIKE, between_runs.NEITHER), ("hollow", "muted", TOO_FEW, None)]
     present = {row.change for row in seen if row.ratio is not None}
     drawing.legend_row(

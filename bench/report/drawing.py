@@ -1,7 +1,7 @@
 """What every plot is drawn with: colours, a sheet with title and source, axes, labels, legends, and the finished files.
 
-Drawn object by object on matplotlib's Agg and SVG canvases: nothing here needs a display, and equal figures give equal
-files. Colours come from :data:`THEME`, so that a page can give the inline SVG those of a dark one (:func:`inline`).
+Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come from :data:`THEME`, so that a page can give
+the inline SVG those of a dark one (:func:`inline`).
 """
 
 import html
@@ -157,10 +157,7 @@ def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
-    """An SVG to be put into a page: no prolog, ids that begin with ``prefix``, colours as the page's CSS variables.
-
-    ``title``: what a screen reader says of it; the caption and the tables say the rest.
-    """
+    """An SVG for a page: no prolog, ids that begin with ``prefix``, colours as CSS variables, ``title`` read aloud."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
     opening = f'role="img" aria-label="{html.escape(title)}">'
@@ -367,8 +364,7 @@ def row_label(axes: Artist, position: int, name: str, label: str) -> None:
 def line_points(x: Any, y: Any) -> tuple[Any, Any]:
     """The points of a line to draw: all of them, or of each of :data:`STRETCHES` stretches the lowest and the highest.
 
-    Arrays of one length, ``y`` without NaN. Nothing that could be seen is lost: a pixel shows the whole range of what
-    falls into it.
+    Arrays of one length, ``y`` without NaN. Nothing is lost that could be seen.
     """
     import numpy as np
 

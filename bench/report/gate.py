@@ -132,10 +132,10 @@ def as_markdown(outcome: Outcome) -> str:
     parts = [
         f"## Gate: {outcome.verdict}",
         markdown.inert(sentence(outcome)),
-        _bullets(remedies(outcome)),
+        markdown.bullets(remedies(outcome)),
         markdown.table(table_of(wrong, outcome)).partition("\n\n")[0] if wrong else "",
-        _bullets(_reasons(outcome)),
-        _bullets(f"Warning: {text}" for text in outcome.warnings),
+        markdown.bullets(_reasons(outcome)),
+        markdown.bullets(f"Warning: {text}" for text in outcome.warnings),
         f"<details><summary>All {len(outcome.rows)} figures</summary>\n\n{markdown.table(everything)}\n\n</details>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -282,10 +282,6 @@ def _change(ratio: float | None) -> str:
         return UNKNOWN
     text = f"{100 * (ratio - 1):+,.1f} %"
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
-
-
-def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {markdown.inert(line)}" for line in lines)
 
 
 def _flat(text: str) -> str:

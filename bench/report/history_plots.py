@@ -1,8 +1,7 @@
 """Trends as plots: one panel for each scenario below the other, over the same nights, with levels and shifts.
 
-Nights stand beside each other in their order, whatever time lies between them; what shifts on one night in many
-scenarios is seen by looking down. Where there are more nights than the panel has room for, each column of it shows a
-few of them: the middle one, and from the lowest to the highest.
+Nights stand beside each other in their order, whatever time lies between them. If there are more than a panel has room
+for, each column shows a few of them: the median, and from the lowest to the highest.
 """
 
 import math
@@ -131,7 +130,8 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) 
     known = np.array(trend.known)
     figures = np.array([trend.values[night] for night in known], dtype="float64")
     axes.set_ylim(low, high)
-    axes.set_xlim(*_ends(len(track.nights)))
+    room = max(0.6, 0.012 * len(track.nights))
+    axes.set_xlim(-room, len(track.nights) - 1 + room)
     axes.grid(True, color=light("grid"), linewidth=0.7)
     axes.yaxis.set_major_locator(locator(3))
     axes.yaxis.set_major_formatter(lambda at, _: f"{at:,.10g}")
@@ -161,12 +161,6 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool, last: bool) 
 def _has_levels(trend: Trend) -> bool:
     """There are nights enough to tell one level from another."""
     return len(trend.known) >= 2 * MIN_NIGHTS
-
-
-def _ends(nights: int) -> tuple[float, float]:
-    """The ends of the axis of nights: room at both sides, and as much for a single one."""
-    room = max(0.6, 0.012 * nights)
-    return -room, nights - 1 + room
 
 
 def _limits(trend: Trend) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The sections of a report as Markdown: what the page says, for issues and pull requests."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bench.report.page import NO_DIAGNOSIS, Section
 from bench.report.tables import Table
@@ -22,7 +22,7 @@ def _parts(section: Section) -> Iterator[str]:
         yield f"Label: {inert(section.run.document.request.label)}"
     yield inert(section.answer)
     yield "\n".join(f"- **{inert(about)}**: {inert(text)}" for about, text in section.advice)
-    yield _list(section.caveats)
+    yield bullets(section.caveats)
     yield _titled("", tables["summary"])
     yield _titled("What was found", tables["findings"])
     if section.questions:
@@ -35,9 +35,9 @@ def _parts(section: Section) -> Iterator[str]:
         yield inert(NO_DIAGNOSIS)
     else:
         yield _titled("", tables["communication"])
-        yield _list(section.communication)
+        yield bullets(section.communication)
         yield from (_titled("", tables[name]) for name in ("data_parallel", "spent"))
-        yield _list([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
+        yield bullets([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
     yield _titled(section.about_memory, tables["memory"])
     yield _titled("Energy and heat", tables["energy"]) or f"### Energy and heat\n\n{inert(section.no_energy)}"
     yield _titled("The published form", tables["published"])
@@ -51,7 +51,8 @@ def _titled(title: str, content: Table | None) -> str:
     return f"### {title}\n\n{table(content)}" if title else table(content)
 
 
-def _list(texts: Sequence[str]) -> str:
+def bullets(texts: Iterable[str]) -> str:
+    """A list, empty if there is nothing to list."""
     return "\n".join(f"- {inert(text)}" for text in texts)
 
 

@@ -1,7 +1,7 @@
 """The tables of a report as values, and as CSV.
 
-A table is made once, of cells that are text already, and then rendered: as HTML by the page's template, as Markdown
-by ``bench.report.markdown``. What is unknown is a dash, and a note below the table says why.
+A table is made once, of cells that are text already, and rendered by the page's template and by
+``bench.report.markdown``. What is unknown is a dash, and a note below the table says why.
 """
 
 import math
@@ -39,17 +39,15 @@ TONES = {
 }
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
 
-
 Record = dict[Any, Any]
 """A row of a table of pandas, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, what is smaller below it, how long a bar behind it is (0 to 1).
+    """A cell: its text, what is smaller below it, how long a bar behind it is (0 to 1), its colour in the theme.
 
-    ``tone``: the name in the theme of a colour that goes with the text, or empty. ``wrap``: on several lines, as a
-    sentence is.
+    ``wrap``: on several lines, as a sentence is.
     """
 
     text: str

@@ -1,6 +1,7 @@
 """The GPUs of this host as the driver describes them, how they reach each other, and which pynvml asks it."""
 
 import os
+from contextlib import closing
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
@@ -15,7 +16,7 @@ def facts() -> dict[str, Any]:
         session = nvml.Nvml()
     except nvml.NvmlUnavailable as error:
         return {**found, "gpus_reason": str(error), "driver": {"version": None, "nvml": None, "cuda": None}}
-    try:
+    with closing(session):
         listed, found["gpus_reason"] = session.gpus()
         versions = session.versions()
         found["driver"] = {"version": versions["driver"], "nvml": versions["nvml"], "cuda": session.cuda_version()}
@@ -26,8 +27,6 @@ def facts() -> dict[str, Any]:
             {"between": [one.index, other.index], **session.path(one.uuid, other.uuid)}
             for one, other in combinations(listed, 2)
         ]
-    finally:
-        session.close()
     return found
 
 
