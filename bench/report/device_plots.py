@@ -11,6 +11,7 @@ from bench.analyse.steps import scenarios
 from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, plain
+from bench.report.tables import TONES
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ NAME_LIMIT = 22
 MOST_SAMPLES = 1200
 """Points of a panel; with more samples neighbours are drawn as one."""
 RANK_COLOURS = 8
+ABOUT_LAUNCHES = (
+    "Seconds since the first sample of the run. A vertical line: a launch begins; the strip on top has the colour of "
+    "its scenario, and the number is that of the key (red: the launch failed). A gap: unknown, or no launch ran."
+)
 HEADROOM = 1.24
 """Of a panel, above its highest figure: for the name of its device."""
 
@@ -80,8 +85,6 @@ def memory_stack(run: Run) -> Plot | None:
                 _layers(stage, axes, launch, stacks[device, launch.launch])
         if device == "cpu" and len(proportional):
             _proportional(stage, axes, proportional)
-        axes.yaxis.set_major_locator(locator(4))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("MiB")
     ranks = sorted({int(rank) for rank in known["rank"].unique()})[:RANK_COLOURS]
     keys = [(handle("box-full", _of_rank(rank)), f"rank {rank}") for rank in ranks]
@@ -90,24 +93,23 @@ def memory_stack(run: Run) -> Plot | None:
     if "cpu" in stage.panels and len(proportional):
         keys.append((handle("line-full", "ink"), "sum of PSS"))
     legend_row(stage.sheet, keys)
-    caption = _about_stack(stage, known, len(proportional) > 0)
+    caption = _about_stack(stage, len(proportional) > 0)
     shown = set(known["scenario"].unique())
     named = [name for name in scenarios(run.document) if name in shown]
     return drawing.finished(run, stage.sheet, "memory-stack", title, caption, named)
 
 
-def _about_stack(stage: Stage, known: "pd.DataFrame", proportional: bool) -> str:
-    caption = _about_launches()
-    on_gpus = [device for device in stage.panels if device != "cpu"]
-    if on_gpus:
+def _about_stack(stage: Stage, proportional: bool) -> str:
+    caption = ABOUT_LAUNCHES
+    if set(stage.panels) - {"cpu"}:
         caption += (
             " A process has the colour of its rank in all panels: one that is on every GPU, as DataParallel's is, has "
             "the same colour and PID in each."
         )
     if "cpu" in stage.panels:
         caption += (
-            " Host memory is the resident set (RSS), in which pages that processes share, torch's libraries above all, "
-            "count in each of them: a stack of several ranks is higher than what the host gave. "
+            " Host memory is the resident set (RSS), in which shared pages, torch's libraries above all, count in each "
+            "process: a stack of several ranks is higher than what the host gave. "
         )
         caption += (
             "The line is the sum of proportional set sizes (PSS), in which shared pages count once."
@@ -134,22 +136,18 @@ def power(run: Analysed) -> Plot | None:
         for row in stretches[stretches["device"] == device].to_dict("records"):
             start, end = stage.seconds(row["start_ns"]), stage.seconds(row["end_ns"])
             wide = max(end - start, 0.003 * stage.range_s)
-            axes.axvspan(start, start + wide, 0, 0.07, color=light(_TONE[row["verdict"]]), linewidth=0, zorder=4)
-            axes.axvspan(start, start + wide, color=light(_TONE[row["verdict"]]), alpha=0.13, linewidth=0, zorder=0)
+            axes.axvspan(start, start + wide, 0, 0.07, color=light(TONES[row["verdict"]]), linewidth=0, zorder=4)
+            axes.axvspan(start, start + wide, color=light(TONES[row["verdict"]]), alpha=0.13, linewidth=0, zorder=0)
         for row in means[(means["device"] == device) & means["mean_power_w"].notna()].to_dict("records"):
             _mean(run, stage, axes, row)
-        axes.yaxis.set_major_locator(locator(4))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("W")
-    keys = [
-        (handle("line-full", "line-0"), "power"),
-        (handle("line-full", "ink"), "mean over the measured steps of a launch"),
-    ]
+    keys = [(handle("line-full", "line-0"), "power")]
+    keys.append((handle("line-full", "ink"), "mean over the measured steps of a launch"))
     seen = set(stretches["verdict"])
     told = {"invalid": "held back by heat or protection", "warning": "at its power cap"}
-    keys += [(handle("box-full", _TONE[name]), text) for name, text in told.items() if name in seen]
+    keys += [(handle("box-full", TONES[name]), text) for name, text in told.items() if name in seen]
     legend_row(stage.sheet, keys)
-    caption = _about_launches()
+    caption = ABOUT_LAUNCHES
     if any(device.startswith("package-") for device in stage.panels):
         caption += " Power of a CPU package: the rise of its energy counter from one sample to the next."
     shown = set(timeline["scenario"].unique())
@@ -157,27 +155,15 @@ def power(run: Analysed) -> Plot | None:
     return drawing.finished(run, stage.sheet, "power", title, caption, named)
 
 
-_TONE = {"invalid": "bad", "warning": "doubt"}
-
-
 def _of_rank(rank: int) -> str:
     return f"line-{rank % RANK_COLOURS}"
-
-
-def _about_launches() -> str:
-    caption = (
-        "Seconds since the first sample of the run. A vertical line is the beginning of a launch, the strip on top has "
-        "the colour of its scenario, and the number is that of the key (red: the launch failed)"
-    )
-    return f"{caption}. Where nothing is drawn, nothing is known, or no launch was running."
 
 
 def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stage:
     """A sheet with a panel for each device that has figures: GPUs in the order of their index, then the rest."""
     gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
     order = sorted(found, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
-    starts = [int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table)]
-    origin_ns = min(starts)
+    origin_ns = min(int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table))
     bounds = held.boundaries(rows)
     range_s = max((int(bounds["end_ns"].max()) - origin_ns) / 1e9, 1e-3)
     width_in = drawing.WIDTH_IN - LEFT_IN - RIGHT_IN
@@ -202,6 +188,8 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
         axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
         axes.xaxis.set_major_locator(locator(10))
         axes.xaxis.set_major_formatter("{x:,g}")
+        axes.yaxis.set_major_locator(locator(4))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.tick_params(labelbottom=number == len(order) - 1)
         _mark_launches(stage, axes)
         _device_name(axes, device, gpus, run)
@@ -279,7 +267,7 @@ def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -
     import numpy as np
 
     own = stack.loc[:, (stack != 0).any()]
-    if own.empty or not own.shape[1]:
+    if own.empty:
         return
     own = _thinned(stage, own)
     times = stage.seconds(own.index.to_numpy()).astype(float)
@@ -288,9 +276,10 @@ def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -
         times, values = np.array([times[0], times[0] + 0.004 * stage.range_s]), np.repeat(values, 2, axis=0)
     hidden = np.isnan(values).any(axis=1)
     if hidden.any():
-        axes.fill_between(
-            times, 0, 1, where=_widened(hidden), transform=axes.get_xaxis_transform(), color=light("shade")
-        )
+        shown = hidden.copy()  # and its neighbours, so that a single sample has an extent
+        shown[1:] |= hidden[:-1]
+        shown[:-1] |= hidden[1:]
+        axes.fill_between(times, 0, 1, where=shown, transform=axes.get_xaxis_transform(), color=light("shade"))
         axes.collections[-1].set(linewidth=0, zorder=0)
     below = np.zeros(len(times))
     processes: list[Any] = own.columns.to_list()
@@ -300,14 +289,6 @@ def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -
         axes.collections[-1].set(linewidth=0, zorder=2, gid=f"stack-{launch.launch}-{rank}-{pid}")
         _pid_label(stage, axes, times, below, above, f"PID {pid}")
         below = above
-
-
-def _widened(hidden: Any) -> Any:
-    """Also the neighbours of what is unknown, so that a single sample has an extent."""
-    wide = hidden.copy()
-    wide[1:] |= hidden[:-1]
-    wide[:-1] |= hidden[1:]
-    return wide
 
 
 def _pid_label(stage: Stage, axes: Artist, times: Any, below: Any, above: Any, text: str) -> None:
@@ -370,8 +351,6 @@ def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> Non
     text = f"{row['mean_power_w']:,.0f} W"
     if (end - start) / (stage.range_s * 1.005) * stage.width_in < drawing.text_width_in(stage.sheet, text, 7) + 0.04:
         return
-    label = axes.annotate(
-        text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points", ha="center", va="top"
-    )
-    label.set(fontsize=7, color=light("ink"), zorder=5)
+    label = axes.annotate(text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points")
+    label.set(fontsize=7, color=light("ink"), zorder=5, ha="center", va="top")
     label.set_bbox({"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.7, "pad": 0.6})

@@ -13,8 +13,6 @@ from bench.runs.reader import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-VERDICT_TONES = {"invalid": "bad", "warning": "doubt"}
-
 ENERGY_SOURCES = {
     "counter": "the driver's own counter of the whole board",
     "estimated": "sampled power, integrated (no counter, or less than 10 s of measured steps)",
@@ -83,7 +81,7 @@ def _throttle(row: Record) -> Cell:
     """Why the devices ran slower than they could, in the colour of what it makes of the launch."""
     if not isinstance(row["throttle"], str):
         return Cell(text=UNKNOWN)
-    return Cell(text=row["throttle"] or "nothing", tone=VERDICT_TONES.get(row["verdict"], ""), wrap=True)
+    return Cell(text=row["throttle"] or "nothing", tone=tables.TONES.get(row["verdict"], ""), wrap=True)
 
 
 def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
@@ -94,7 +92,7 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
     used = sorted({source for text in table["energy_source"].dropna() for source in text.split("+")})
     if used:
         notes.append(f"Sources of energy: {'; '.join(f'{name}: {ENERGY_SOURCES[name]}' for name in used)}.")
-    if table["verdict"].isin(list(VERDICT_TONES)).any():
+    if table["verdict"].isin(["invalid", "warning"]).any():
         notes.append(
             "A launch that heat or the hardware's protection held back is invalid: its figures are those of its "
             "cooling. A power cap is a warning: compare only under equal caps."
@@ -104,15 +102,10 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
         for row in table.to_dict("records")
         if isinstance(row["energy_reason"], str)
     ]
-    lacking = {
-        "power": table["peak_power_w"],
-        "clocks": table["sm_clock_mhz"],
-        "temperature": table["max_temperature_c"],
-        "what holds a device back": table["throttle"],
-        "PCIe traffic": table["pcie_tx_mib_s"],
-        "NVLink traffic": table["nvlink_tx_mib_s"],
-    }
-    absent = [name for name, values in lacking.items() if values.isna().all()]
+    lacking = {"power": "peak_power_w", "clocks": "sm_clock_mhz", "temperature": "max_temperature_c"}
+    lacking |= {"what holds a device back": "throttle", "PCIe traffic": "pcie_tx_mib_s"}
+    lacking |= {"NVLink traffic": "nvlink_tx_mib_s"}
+    absent = [name for name, column in lacking.items() if table[column].isna().all()]
     if absent:
         packages = all(str(name).startswith("package-") for name in run.device["device"].unique())
         why = "the kernel counts the energy of a CPU package alone" if packages else "the driver offers none of them"
@@ -175,13 +168,13 @@ def _driver_table(run: Run, chosen: dict[str, int]) -> Table | None:
         figure("difference: context and libraries MiB", "context_mib", ",.0f"),
     )
     found.sort(key=lambda row: (scenarios(run.document).index(row["scenario"]), row["rank"], _index(row, indices)))
-    used = list(dict.fromkeys(_memory_source(row) for row in found))
+    used = dict.fromkeys(_memory_source(row) for row in found)
+    sources = (f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
     notes = [
         WHICH,
-        "allocated: what tensors held at most; reserved: what torch took from the driver for them. The difference is "
-        "the driver's peak less what torch reserved: CUDA's context, the kernels of the libraries, and what NCCL and "
-        "cuDNN take past torch.",
-        f"Sources: {_sources(used)}.",
+        "allocated: what tensors held at most; reserved: what torch took from the driver for them. The difference to "
+        "the driver's peak: CUDA's context, the kernels of the libraries, and what NCCL and cuDNN take past torch.",
+        f"Sources: {'; '.join(sources)}.",
     ]
     if any(row["context_mib"] < 0 for row in found):
         notes.append("A difference below zero says that the driver was asked too seldom to see the peak.")
@@ -196,10 +189,6 @@ def _memory_source(row: Record) -> str:
 
 def _index(row: Record, indices: dict[str, int]) -> tuple[int, str]:
     return indices.get(row["device"], len(indices)), str(row["device"])
-
-
-def _sources(used: list[str]) -> str:
-    return "; ".join(f"{name}: {MEMORY_SOURCES[name]}" if name in MEMORY_SOURCES else name for name in used)
 
 
 def _peak(memory: "pd.DataFrame", row: Record) -> Cell:
@@ -232,10 +221,9 @@ def _resident_table(run: Run, chosen: dict[str, int]) -> Table | None:
     )
     notes = [
         WHICH,
-        "RSS: the resident set, in which pages that processes share count in each of them, so ranks do not add up; "
-        "the peak of its samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. "
-        "PSS: the proportional set size, in which a page of n processes counts 1/n, so they do; it is sampled far more "
-        "seldom, and its peak may have been missed. Torch has no allocator of its own on the CPU to stand beside.",
+        "RSS: the resident set, in which shared pages count in each process, so ranks do not add up; the peak of its "
+        "samples, and beside it the kernel's own (ru_maxrss), which misses nothing between samples. PSS: a page of n "
+        "processes counts 1/n, so ranks do add up; it is sampled less often, and its peak may have been missed.",
     ]
     if alike:
         notes.append(f"PSS is unknown: {reasons[0]}.")

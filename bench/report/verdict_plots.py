@@ -50,20 +50,10 @@ def trade_off(run: Analysed) -> Plot | None:
     }
     height_in = max(4.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
     sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
-    left_in = 0.78
-    axes = axes_at(
-        sheet,
-        left_in,
-        0.52 + drawing.SOURCE_IN,
-        drawing.WIDTH_IN - left_in - drawing.key_width_in(sheet, entries, texts),
-        height_in,
-    )
-    ends = ["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]
-    low, high = _around(known[ends].astype(float).to_numpy(), 0.16)
-    axes.set_xlim(max(0.0, low), high)
-    ends = ["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]
-    low, high = _around(known[ends].astype(float).to_numpy(), 0.12)
-    axes.set_ylim(max(0.0, low), high)
+    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, entries, texts)
+    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, width_in, height_in)
+    axes.set_xlim(*_around(known[["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]], 0.16))
+    axes.set_ylim(*_around(known[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
     axes.grid(True, color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(8))
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -82,16 +72,8 @@ def trade_off(run: Analysed) -> Plot | None:
         axes.lines[-1].set_gid(f"point-{entry.scenario}")
     for row in rows:
         if row["scenario"] in marks:
-            axes.plot(
-                [row["peak_total_mib"]],
-                [row["throughput_per_s"]],
-                linestyle="none",
-                color=light("ink"),
-                marker="o",
-                markersize=15.5,
-                zorder=4,
-            )
-            axes.lines[-1].set(markerfacecolor="none", markeredgecolor=light("ink"), markeredgewidth=1.3)
+            axes.plot([row["peak_total_mib"]], [row["throughput_per_s"]], marker="o", markersize=15.5, zorder=4)
+            axes.lines[-1].set(color=light("ink"), linestyle="none", markerfacecolor="none", markeredgewidth=1.3)
     drawing.key_beside(axes, entries, texts, mark)
     keys = [(handle("hollow", "blue-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
     if known["why_not"].notna().any():
@@ -118,13 +100,14 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     return caption + (f" Without a known peak: {', '.join(without)}." if len(without) else "")
 
 
-def _around(values: Any, part: float) -> tuple[float, float]:
-    """Limits of an axis that holds all ``values`` (NaN apart) with a margin of ``part`` of their range."""
+def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
+    """Limits of an axis that holds all ``ends`` (NaN apart) with a margin of ``part`` of their range; none below 0."""
     import numpy as np
 
+    values = ends.astype(float).to_numpy()
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margin = part * (high - low) or 0.1 * abs(high) or 1.0
-    return low - margin, high + margin
+    return max(0.0, low - margin), high + margin
 
 
 def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:

@@ -107,19 +107,16 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
         "the same chunks of the same data from the same weights; errors of gradients are ||g - r|| ÷ ||r||, of the "
         "worst rank.",
         "Bounds: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
-        f"{about.half}, shows how far one rounding a layer takes this model (of several such, the one whose first "
-        "gradient strays farthest). A step in half rounds some six times a layer, and "
-        f"independent errors add up like a random walk, so {numerics.ROUNDINGS:g} times that distance (a little more "
-        "than √6) is allowed; the loss, which is rounded itself, may be off by its own rounding besides. For another "
-        "precision the bound goes with its unit roundoff, or with the root of that where this is larger, because "
-        "activations switch on and off.",
+        f"{about.half}, shows how far one rounding a layer takes this model (of several, the one whose first gradient "
+        "strays farthest). A step in half rounds some six times a layer, and independent errors add up like a random "
+        f"walk, so {numerics.ROUNDINGS:g} times that distance (just over √6) is allowed, and the loss its own rounding "
+        "besides. For another precision the bound goes with its unit roundoff, or with the root of that if this is "
+        "larger, because activations switch on and off.",
         f"same: the gradient within {numerics.SAME_GRADIENT:g} and every measured loss within the bound for fp32. "
-        "within half precision: within the bounds shown: of a gradient that of the precision that ran, of a loss "
-        "that of half or of what is coarser. "
-        "diverged: beyond them, or ranks that hold different parameters. "
-        "One replica alone: how far its gradient is from the average, so what a strategy that "
-        "forgets to average would show. Parameters alike: SHA-256 of all parameters of every rank, before the first "
-        "step → after the last.",
+        "within half precision: within the bounds shown, that of the loss being of half or of what is coarser. "
+        "diverged: beyond them, or ranks that hold different parameters. One replica alone: how far its gradient is "
+        "from the average, as a strategy that forgets to average would be. Parameters alike: SHA-256 of all parameters "
+        "of every rank, before the first step → after the last.",
     )
 
 
@@ -180,29 +177,24 @@ def _explained(row: Record) -> str:
     """cost = exposed + computation that got slower + rest, in words."""
     rest = row["cost_ms"] - row["exposed_ms"] - row["slowed_ms"]
     wide = math.hypot(*((row[f"{name}_high_ms"] - row[f"{name}_low_ms"]) / 2 for name in ("cost", "exposed", "slowed")))
-    text = (
-        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, while {_span(row, 'exposed')} of the "
-        f"communication is exposed. "
-    )
-    overlapped = f"{row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms"
+    overlapped, slowed = f"{row['overlap_ms']:,.1f} of {row['comm_ms']:,.1f} ms", _span(row, "slowed")
     if row["slowed_low_ms"] > 0:
-        text += (
-            f"The backward computation takes {_span(row, 'slowed')} longer than without synchronisation: the "
-            f"communication that overlaps it ({overlapped}) shares the hardware with it. "
+        effect = (
+            f"The backward computation takes {slowed} longer than without synchronisation: the communication that "
+            f"overlaps it ({overlapped}) shares the hardware with it."
         )
     else:
-        text += (
+        effect = (
             f"That the communication which overlaps it ({overlapped}) slows the backward computation down is not shown "
-            f"({_span(row, 'slowed')}). "
+            f"({slowed})."
         )
-    text += (
-        f"In sum: {row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed "
-        f"{_term(row['slowed_ms'])} slower computation "
-        f"{_term(rest)} rest"
+    found = "no larger than" if abs(rest) <= wide else "larger than"
+    return (
+        f"{row['scenario']}: synchronising costs {_span(row, 'cost')} a step, while {_span(row, 'exposed')} of the "
+        f"communication is exposed. {effect} In sum: {row['cost_ms']:,.1f} = {row['exposed_ms']:,.1f} exposed "
+        f"{_term(row['slowed_ms'])} slower computation {_term(rest)} rest; the rest is {found} what the three are "
+        f"uncertain by (±{wide:,.1f} ms){'' if abs(rest) <= wide else ' and is not explained'}."
     )
-    if abs(rest) <= wide:
-        return f"{text}; the rest is no larger than what the three are uncertain by (±{wide:,.1f} ms)."
-    return f"{text}; the rest is larger than what the three are uncertain by (±{wide:,.1f} ms) and is not explained."
 
 
 def _term(value: float) -> str:
