@@ -60,9 +60,8 @@ class Finished:
         document = self.document
         if document.batch_search:
             return sum(found.failed for found in document.batch_search.scenarios.values())
-        reference = (document.reference,) if document.reference else ()
-        everything: list[Record] = [*document.launches, *document.diagnostics, *reference]
-        return sum(launch.status not in ("ok", "unsupported") for launch in everything)
+        everything: list[Record | None] = [*document.launches, *document.diagnostics, document.reference]
+        return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
 
 
 @contextmanager
@@ -100,7 +99,7 @@ def opened(
         slow_half = obstacles.slow_half(request, scenarios, site.description)
         if slow_half:
             console.line(slow_half)
-        about = _circumstances(request, scenarios, here, site)
+        about = _circumstances(request, scenarios, here, site.description)
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer) as sampler:
             yield Lab(
@@ -157,30 +156,21 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
 
 
 def _circumstances(
-    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], site: Connected
+    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], about: dict[str, Any]
 ) -> RunDocument:
-    """What a run records about itself before its first launch."""
     return RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
         request=decode(Asked, encode(request)),
-        workload=decode(
-            WorkloadRecord,
-            encode(request.workload) | {"hash": request.workload.hash()},
-        ),
+        workload=decode(WorkloadRecord, encode(request.workload) | {"hash": request.workload.hash()}),
         machine=decode(Machine, here),
-        versions={
-            **{name: site.description[name] for name in ("python", "executable", "torch")},
-            **site.description["imports"],
-        },
-        fresh=site.description["fresh"],
-        apex=decode(Apex, site.description["apex"]),
+        versions={name: about[name] for name in ("python", "executable", "torch")} | about["imports"],
+        fresh=about["fresh"],
+        apex=decode(Apex, about["apex"]),
         sources={found.name: Source(file=found.file, sha256=sha256(found.file)) for found in scenarios},
         strategies={
-            one.strategy_name: StrategyRecord(
-                hue=one.strategy.hue, dash=one.strategy.dash, not_comparable=one.strategy.not_comparable
-            )
-            for one in scenarios
+            name: StrategyRecord(hue=one.hue, dash=one.dash, not_comparable=one.not_comparable)
+            for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
         start=State(**machine.state()),
     )
@@ -203,7 +193,7 @@ def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
 
 @contextmanager
 def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
-    """Seal the run folder on leaving: complete, or incomplete after an interruption or the end of the host."""
+    """Seal the run folder on leaving: incomplete after an interruption or the end of the host."""
     try:
         yield
         _keep_log(site, writer)
@@ -226,7 +216,7 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
 
 
 def _keep_log(site: Connected, writer: RunWriter) -> None:
-    """Append what the worker host printed to its log in the run folder."""
+    """Append what the site printed to its log in the run folder."""
     with open(site.log, "rb") as log, open(os.path.join(writer.logs, "worker-site.log"), "ab") as kept:
         shutil.copyfileobj(log, kept)
 

@@ -9,7 +9,7 @@ Rows = list[dict[str, Any]]
 
 
 def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -> dict[str, Rows]:
-    """The rows for each table, by what the launch is for. Arguments as in :class:`bench.sites.local.Outcome`."""
+    """The rows for each table, by what the launch is for. Arguments as in :class:`bench.seams.site.Outcome`."""
     if job.purpose == "diagnose":
         return {"diagnostics": diagnostic_rows(job, results)}
     if job.purpose == "reference":

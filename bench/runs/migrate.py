@@ -23,12 +23,12 @@ def migrate(document: Json) -> Json:
 
 def _from_1(document: Json) -> Json:
     """Diagnostic launches, the reference, precision targets, validity and parity came with 2."""
-    return {**_empty("reference", "precision"), **_lists("diagnostics", "validity", "parity"), **document}
+    return {**_empty("reference precision"), **_lists("diagnostics validity parity"), **document}
 
 
 def _from_2(document: Json) -> Json:
     """Superseded launches, searches for a batch, and the checksum of run.json itself came with 3."""
-    return {**_lists("superseded", "resumed"), **_empty("batch_search"), **document}
+    return {**_lists("superseded resumed"), **_empty("batch_search"), **document}
 
 
 def _from_3(document: Json) -> Json:
@@ -36,7 +36,7 @@ def _from_3(document: Json) -> Json:
     if "interval_target" in document:
         raise ValueError("it has an interval_target, which came with 4")
     found = {
-        **_empty("fresh", "imported", "recommendation", "end", "seal"),
+        **_empty("fresh imported recommendation end seal"),
         **_lists("command"),
         "run": "",
         "sources": {},
@@ -44,29 +44,24 @@ def _from_3(document: Json) -> Json:
         **document,
     }
     found["interval_target"] = found.pop("precision", None)
-    found["request"] = _empty("warmup", "iters", "launches", "profile", "impl", "label") | document["request"]
-    found["request"].setdefault("devices", [])
+    found["request"] = _empty("warmup iters launches profile impl label") | {"devices": []} | document["request"]
     found["workload"] = workload_from_3(document["workload"])
-    found["machine"] = _empty(*_MACHINE) | {"gpus": [], "environment": {}} | document["machine"]
-    found["apex"] = _empty(*_APEX) | {"problems": {}} | document["apex"]
+    found["machine"] = _empty(_MACHINE) | {"gpus": [], "environment": {}} | document["machine"]
+    found["apex"] = _empty(_APEX) | {"problems": {}} | document["apex"]
     for name in ("start", "end"):
-        found[name] = found[name] and _empty("load_1min", "memory_available_gib") | found[name]
-    found["resumed"] = [
-        {"force": False} | _empty("load_1min", "memory_available_gib") | one for one in found["resumed"]
-    ]
+        found[name] = found[name] and _empty(_STATE) | found[name]
+    found["resumed"] = [{"force": False} | _empty(_STATE) | one for one in found["resumed"]]
     for name in ("launches", "diagnostics", "superseded"):
         found[name] = [_launch_from_3(record) for record in found[name]]
-    found["diagnostics"] = [
-        record | {"looks": [_look_from_3(look) for look in record.get("looks", ())]} for record in found["diagnostics"]
-    ]
+    for record in found["diagnostics"]:
+        record["looks"] = [_look_from_3(look) for look in record.get("looks", ())]
     if found["reference"] is not None:
         found["reference"] = _launch_from_3(found["reference"])
     if found["batch_search"] is not None:
         tries = [_launch_from_3(record) for record in found["batch_search"]["launches"]]
         batches = {name: _renamed(one) for name, one in found["batch_search"]["scenarios"].items()}
         found["batch_search"] = {**found["batch_search"], "launches": tries, "scenarios": batches}
-    if found["recommendation"] is not None:
-        found["recommendation"] = _advice_from_3(found["recommendation"])
+    found["recommendation"] = _advice_from_3(found["recommendation"])
     return found
 
 
@@ -85,30 +80,19 @@ _LABELS = {
     "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
     "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
 }
-_MACHINE = (
-    *("host", "os", "python", "cpu", "cores_usable", "cores_online", "memory_gib"),
-    *("governor", "turbo_disabled", "container", "gpus_reason", "git"),
-)
-_APEX = ("kind", "path", "amp", "parallel", "explanation", "version")
-_LAUNCH = (
-    *("strategy", "precision", "replicas", "reason", "first_failed_rank", "effective", "started_utc", "ended_utc"),
-    *("wall_s", "first_forward_s", "failure", "warmup", "iters"),
-)
-_EFFECTIVE = ("model", "weights", "optimizer_settings", "cudnn_benchmark", "bf16_instructions", "apex_kernels")
-_CHECKS = (
-    *("conservation_error", "conservation_ok", "ranks_differ", "skipped_steps", "skipped_warmup_steps", "finite_loss"),
-    *("initial_weights_alike", "final_weights_alike", "foreign_cores", "sampling", "scrambled_lists", "probes"),
-    *("cpu_energy", "throttle"),
-)
-_RANK = (
-    *("pid", "host", "threads", "ran_threads", "cores", "phase", "step"),
-    *("log", "device", "allocator", "initial_sha256", "final_sha256"),
-)
-
-
+_MACHINE = "host os python cpu cores_usable cores_online memory_gib governor turbo_disabled container gpus_reason git"
+_APEX = "kind path amp parallel explanation version"
+_STATE = "load_1min memory_available_gib"
+_LAUNCH = """strategy precision replicas reason first_failed_rank effective started_utc ended_utc wall_s first_forward_s
+    failure warmup iters"""
+_EFFECTIVE = "model weights optimizer_settings cudnn_benchmark bf16_instructions apex_kernels"
+_CHECKS = """conservation_error conservation_ok ranks_differ skipped_steps skipped_warmup_steps finite_loss
+    initial_weights_alike final_weights_alike foreign_cores sampling scrambled_lists probes cpu_energy throttle"""
+_RANK = "pid host threads ran_threads cores phase step log device allocator initial_sha256 final_sha256"
+_FAILURE = "rank phase step where memory steps_kept"
 _SETTINGS = ("model", "image_size", "classes", "learning_rate", "momentum", "weight_decay")
-_WORK = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
 _RESIDUAL = ("resnet", "resnext", "wide_resnet")
+_WORK = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
 
 
 def workload_from_3(stored: Json) -> Json:
@@ -149,16 +133,15 @@ def _renamed(figures: Json) -> Json:
 
 def _launch_from_3(record: Json) -> Json:
     if "replica_counts" in record:  # the reference
-        return _empty("reason", "wall_s", "unit_roundoff") | record
-    found = _empty(*_LAUNCH) | {"repeat": 0, **_lists("ranks"), "checks": {}} | record
-    found["checks"] = _empty(*_CHECKS) | _lists("foreign") | found["checks"]
-    found["ranks"] = [_empty(*_RANK) | rank for rank in found["ranks"]]
+        return _empty("reason wall_s unit_roundoff") | record
+    found = _empty(_LAUNCH) | {"repeat": 0, "ranks": [], "checks": {}} | record
+    found["checks"] = _empty(_CHECKS) | {"foreign": []} | found["checks"]
+    found["ranks"] = [_empty(_RANK) | rank for rank in found["ranks"]]
     if found["effective"] is not None:
         ran = {name: value for name, value in found["effective"].items() if name != "session"}
-        found["effective"] = _empty(*_EFFECTIVE) | {"label": _label_from_3(ran)} | ran
+        found["effective"] = _empty(_EFFECTIVE) | {"label": _label_from_3(ran)} | ran
     if found["failure"] is not None:
-        known = _empty("rank", "phase", "step", "where", "memory", "steps_kept") | _lists("log_end", "others")
-        found["failure"] = known | found["failure"]
+        found["failure"] = _empty(_FAILURE) | _lists("log_end others") | found["failure"]
     return found
 
 
@@ -173,17 +156,16 @@ def _look_from_3(look: Json) -> Json:
     return {"reasons": reasons, "profile": {"trace": None} | look["profile"]}
 
 
-def _advice_from_3(found: Json) -> Json:
-    parallel = found.get("parallel")
-    return {**found, "parallel": parallel and _advice_from_3(parallel)}
+def _advice_from_3(found: Json | None) -> Json | None:
+    return found and {**found, "parallel": _advice_from_3(found.get("parallel"))}
 
 
-def _empty(*names: str) -> Json:
-    return dict.fromkeys(names)
+def _empty(names: str) -> Json:
+    return dict.fromkeys(names.split())
 
 
-def _lists(*names: str) -> Json:
-    return {name: [] for name in names}
+def _lists(names: str) -> Json:
+    return {name: [] for name in names.split()}
 
 
 STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3}
