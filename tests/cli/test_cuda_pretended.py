@@ -85,7 +85,7 @@ def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waite
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
 def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:
-    chosen = "synchronis or world_size_of_one or levels_run or subset or killed or every_scenario or unscaled"
+    chosen = "synchronis or nccl_alone or levels_run or subset or killed or every_scenario or unscaled"
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-k", chosen]
     command += ["-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers", "-o", "timeout=1200"]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)

@@ -26,8 +26,8 @@ some_scenarios = st.lists(st.sampled_from(ALL), min_size=1, unique_by=lambda fou
 
 def request(**changes: Any) -> Request:
     settings = {name: changes.pop(name) for name in ("model", "image_size") if name in changes}
-    about = {"task": task(changes.get("device", "cpu"), **settings), "warmup": 2, "iters": 10}
-    return request_for(ALL, **(about | changes))
+    asked = task(changes.get("device", "cpu"), **settings)
+    return replace(request_for(ALL, task=asked, warmup=2, iters=10), **changes)
 
 
 def named(*names: str) -> list[Found]:
