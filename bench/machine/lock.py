@@ -22,7 +22,7 @@ FOLDER_VARIABLE = "BENCH_LOCK_DIR"
 SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
 ENDING_S = 5.0
-"""How long what is left of a run whose command line is gone may take to end before it counts as a holder."""
+"""What is left of a run without its command line counts as a holder after this time."""
 
 
 class Locks:
@@ -69,7 +69,7 @@ def _take_now(folder: str, wanted: list[str]) -> Locks:
             raise RequestError(
                 "--gpus" if taken != "cpu" else "--device",
                 f"{_called(taken)} is in use by {_describe(holder)}",
-                "stand in line with --wait, or end that run",
+                "queue with --wait, or stop that run",
             )
         time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
 
@@ -92,7 +92,7 @@ def _stand_in_line(folder: str, wanted: list[str], say: Callable[[str], None]) -
 
 
 class _Ticket:
-    """A place in the line: a file that its owner holds locked, so that a dead one's place is seen to be empty."""
+    """A place in the queue: a file that its owner locks, so that a dead one's place is known to be empty."""
 
     def __init__(self, folder: str, wanted: list[str]) -> None:
         self.folder = os.path.join(folder, "line")
@@ -154,7 +154,7 @@ def _try(folder: str, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:
 
 
 def _open(path: str) -> int:
-    """Open a file that users share, making it where it is not there. A link is not followed."""
+    """Open a file that users share, or make it. Links are not followed."""
     flags = os.O_RDWR | os.O_NOFOLLOW
     while True:
         with suppress(FileNotFoundError):
@@ -191,7 +191,7 @@ def _user() -> str:
 
 
 def _born(pid: int) -> int | None:
-    """When a process started (ticks since the machine did), which tells it from a later one of the same PID."""
+    """When a process started, in ticks: a later process of the same PID has another."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
@@ -200,7 +200,7 @@ def _born(pid: int) -> int | None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Who signed a lock last; empty where nobody has, or is just doing so."""
+    """Who signed a lock last; empty if nobody has, or is just doing so."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

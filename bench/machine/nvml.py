@@ -2,9 +2,8 @@
 
     python -c "from bench.machine.nvml import list_gpus; print(list_gpus())"
 
-NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers devices in its own order, so a device is named by its UUID everywhere,
-and an index is a position in PCI order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``). A figure that the driver does not give is
-None with a reason: an error of one metric on one device leaves all others as they are.
+NVML ignores ``CUDA_VISIBLE_DEVICES`` and numbers devices in its own order, so devices are named by UUID, and an index
+is a position in PCI order (``CUDA_DEVICE_ORDER=PCI_BUS_ID``). A missing value is None with a reason.
 """
 
 import os
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -81,7 +81,7 @@ class Gpu:
 
 
 def driver_present() -> bool:
-    """Whether there is a driver to ask, seen from its files alone (a stand-in on ``LD_LIBRARY_PATH`` is one, too)."""
+    """Whether the files of a driver are here (or of a stand-in on ``LD_LIBRARY_PATH``)."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     libraries = [os.path.join(folder, LIBRARY) for folder in folders if folder]
     return any(os.path.exists(path) for path in (*_SIGNS_OF_A_DRIVER, *libraries))
@@ -115,7 +115,7 @@ class Nvml:
             pynvml.nvmlInit()
         except self._errors as error:
             raise NvmlUnavailable(
-                f"NVML does not start: {_line(error)}; mend the driver until nvidia-smi works, or use --device cpu"
+                f"NVML does not start: {_line(error)}; fix the driver until nvidia-smi works, or use --device cpu"
             ) from error
         self.scrambled = 0
         self._handles: dict[str, Any] = {}
@@ -135,16 +135,16 @@ class Nvml:
         }
 
     def gpus(self) -> tuple[list[Gpu], str | None]:
-        """The devices in PCI order, and why there are none or which one is left out (its driver's error)."""
+        """The devices in PCI order, and why there are none or which one is left out."""
         pynvml = self._pynvml
         count, reason = self._try(pynvml.nvmlDeviceGetCount)
         if reason is not None:
-            return [], f"NVML does not count the GPUs: {reason}; mend the driver until nvidia-smi works"
+            return [], f"NVML does not count the GPUs: {reason}; fix the driver until nvidia-smi works"
         driver = self.versions()["driver"]
         found = []
         problems = []
         for number in range(count):
-            entry, reason = self._try(partial(self._describe, number))
+            entry, reason = self._try(self._describe, number)
             if reason is None:
                 found.append(entry)
             else:
@@ -180,34 +180,30 @@ class Nvml:
         return [], reason
 
     def used_mib(self, uuid: str) -> tuple[float | None, str | None]:
-        """The whole device's memory in use, the driver's reserve included, as in :meth:`device_sample`; or why not."""
-        read, unit = self._reads["used_mib"]
-        value, reason = self._try(lambda: read(self._handle(uuid)))
-        return _scaled(value, unit), reason
+        """The device's memory in use, as in :meth:`device_sample`, or why it is unknown."""
+        memory, reason = self._try(lambda: self._pynvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).used)
+        return _scaled(memory, 1 / _MIB), reason
 
     def occupied_mib(self, uuid: str) -> tuple[float | None, str | None]:
-        """The device's memory that processes occupy: without the driver's reserve where the driver tells it (R510)."""
+        """The memory that processes occupy, without the driver's reserve if that is known (since R510)."""
         pynvml = self._pynvml
         memory = self._ask(uuid, pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         return self.used_mib(uuid) if memory is None or memory.used in _NOT_AVAILABLE else (memory.used / _MIB, None)
 
     def mig(self, uuid: str) -> bool:
-        """Whether the device is cut into MIG instances. Asked once: it cannot change while the device is used."""
+        """Whether the device is cut into MIG instances. Asked once: it cannot change while in use."""
         if uuid not in self._mig:
-            mode, reason = self._try(lambda: self._pynvml.nvmlDeviceGetMigMode(self._handle(uuid)))
-            self._mig[uuid] = reason is None and mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE
+            mode = self._ask(uuid, self._pynvml.nvmlDeviceGetMigMode)
+            self._mig[uuid] = mode is not None and mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE
         return self._mig[uuid]
 
     def process_name(self, pid: int) -> str | None:
         """The name of a process that the driver lists, from the driver or ``/proc``; None where neither knows."""
-        name, _ = self._try(lambda: self._pynvml.nvmlSystemGetProcessName(pid))
+        name, _ = self._try(self._pynvml.nvmlSystemGetProcessName, pid)
         if name:
             return str(name)
-        path = f"/proc/{pid}/comm"
-        if not os.path.isfile(path):
-            return None
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
+        path = Path(f"/proc/{pid}/comm")
+        return path.read_text("utf-8", errors="replace").strip() if path.is_file() else None
 
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
@@ -217,13 +213,13 @@ class Nvml:
         ``used_mib``: the driver's reserve included; ``throttle_reasons``: NVML's bits (``nvmlClocksEventReasons``).
         Without ``links`` those counters are None and not asked for.
         """
-        handle, reason = self._try(partial(self._handle, uuid))
+        handle, reason = self._try(self._handle, uuid)
         if reason is not None:
             return unknown_sample(reason)
         sample: dict[str, Any] = {}
         reasons: dict[str, str] = {}
         for metric, (read, unit) in self._reads.items():
-            value, reason = self._try(partial(read, handle))
+            value, reason = self._try(read, handle)
             sample[metric] = _scaled(value, unit)
             if reason is not None:
                 reasons[metric] = reason
@@ -281,10 +277,7 @@ class Nvml:
         whether one can read the other's memory, at all and over NVLink. None: unknown.
         """
         pynvml = self._pynvml
-
-        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-            return self._try(lambda: function(self._handle(one), self._handle(other), *arguments))[0]
-
+        ask = partial(self._ask, (one, other))
         levels = {
             pynvml.NVML_TOPOLOGY_INTERNAL: "the same board",
             pynvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
@@ -315,10 +308,10 @@ class Nvml:
         pynvml = self._pynvml
         handle = pynvml.nvmlDeviceGetHandleByIndex(number)
         pci = pynvml.nvmlDeviceGetPciInfo(handle)
-        name, reason = self._try(partial(pynvml.nvmlDeviceGetName, handle))
-        memory = self._try(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)[0]
-        capability = self._try(partial(pynvml.nvmlDeviceGetCudaComputeCapability, handle))[0]
-        power_limit = self._try(partial(pynvml.nvmlDeviceGetPowerManagementLimit, handle))[0]
+        name, reason = self._try(pynvml.nvmlDeviceGetName, handle)
+        memory, _ = self._try(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        capability, _ = self._try(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+        power_limit, _ = self._try(pynvml.nvmlDeviceGetPowerManagementLimit, handle)
         fields = {
             "uuid": pynvml.nvmlDeviceGetUUID(handle),
             "name": name or f"name unknown ({reason})",
@@ -329,9 +322,10 @@ class Nvml:
         }
         return (pci.domain, pci.bus, pci.device), fields
 
-    def _ask(self, uuid: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``function`` gives for a device, or None."""
-        return self._try(lambda: function(self._handle(uuid), *arguments))[0]
+    def _ask(self, uuids: str | tuple[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``function`` gives for one or two devices, or None."""
+        of = (uuids,) if isinstance(uuids, str) else uuids
+        return self._try(lambda: function(*map(self._handle, of), *arguments))[0]
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
@@ -339,9 +333,8 @@ class Nvml:
         return self._handles[uuid]
 
     def _is_scrambled(self, uuid: str, pids: list[int]) -> bool:
-        if any(pid in _NO_PID for pid in pids):
-            return True
-        return len(set(pids)) < len(pids) and not self.mig(uuid)  # with MIG a process may be in two instances
+        twice = len(set(pids)) < len(pids)
+        return any(pid in _NO_PID for pid in pids) or (twice and not self.mig(uuid))  # under MIG it may be in two
 
     def _no_figure(self, uuid: str) -> str:
         if self.mig(uuid):
@@ -386,14 +379,14 @@ class Nvml:
     def _read_throttle_reasons(self, handle: Any) -> Any:
         try:
             return self._throttle_reasons(handle)
-        except self._pynvml.NVMLError_FunctionNotFound:  # drivers before R535 have the older name alone
+        except self._pynvml.NVMLError_FunctionNotFound:  # drivers before R535 only know the older name
             self._throttle_reasons = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons
             return self._throttle_reasons(handle)
 
-    def _try(self, call: Callable[[], Any]) -> tuple[Any, str | None]:
-        """What ``call`` gives, or None and the reason."""
+    def _try(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, str | None]:
+        """What ``function`` gives, or None and the reason."""
         try:
-            value = call()
+            value = function(*arguments)
         except self._errors as error:
             return None, _line(error)
         return (None, NO_FIGURE) if value in _NOT_AVAILABLE else (value, None)

@@ -15,6 +15,9 @@ from typing import Any
 
 from bench.core.records import MEMORY_COLUMNS, PROBE_MIB
 
+Level = Callable[[], tuple[float | None, str | None]]
+Rows = Sequence[tuple[int, float | None]]
+"""PID and MiB of each process in the driver's list."""
 PROBE_TOLERANCE_MIB = 32.0
 """By how much a rise may differ from the probe: the driver allocates pages of 2 MiB, and kernels load lazily."""
 
@@ -49,7 +52,7 @@ class Listing:
     """What the driver said of one device. ``reason``: why the list, or a figure in it, is missing."""
 
     device: str
-    rows: Sequence[tuple[int, float | None]]
+    rows: Rows
     reason: str | None
     mig: bool = False
 
@@ -82,9 +85,7 @@ class Attributed:
     foreign: list[tuple[int, float | None, bool]]
 
 
-def attribute(
-    listing: Listing, known: Known, before: Before | None, level: Callable[[], tuple[float | None, str | None]]
-) -> Attributed:
+def attribute(listing: Listing, known: Known, before: Before | None, level: Level) -> Attributed:
     """Figures of the ranks on one device. ``level`` asks for the device's used MiB; called only if needed."""
     readings: list[Reading] = []
     bare: list[int] = []
@@ -118,13 +119,7 @@ def attribute(
 
 
 def _no_delta(
-    pid: int,
-    listing: Listing,
-    known: Known,
-    before: Before | None,
-    belonging: list[int],
-    bare: list[int],
-    strangers: list[tuple[int, float | None]],
+    pid: int, listing: Listing, known: Known, before: Before | None, belonging: list[int], bare: list[int], others: Rows
 ) -> str | None:
     """Why the device's level does not tell the memory of this rank; None if it does, empty if a device is unknown."""
     if any(devices is None for devices in known.ranks.values()):
@@ -139,22 +134,20 @@ def _no_delta(
         return f"a process was on the device before the launch ({_pids(before.pids)})"
     if belonging != [pid]:
         return f"{len(belonging)} ranks are on the device, and its level does not tell them apart"
-    if len(strangers) > (pid not in bare):
-        return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in strangers])})"
+    if len(others) > (pid not in bare):
+        return f"PIDs that cannot be told apart are on the device ({_pids([one for one, _ in others])})"
     return None
 
 
-def _delta(
-    pid: int, device: str, before_mib: float, level: Callable[[], tuple[float | None, str | None]]
-) -> tuple[Reading | None, str | None]:
+def _delta(pid: int, device: str, before_mib: float, level: Level) -> tuple[Reading | None, str | None]:
     used_mib, reason = level()
     if used_mib is None:
         return None, f"the device's level is unknown ({reason})"
-    if used_mib <= before_mib:  # it has no context yet, or none any more: as if it were not in a list
-        return None, "the device's level did not rise above that before the launch"
-    told = "not named by the driver: the rise of the device's level since before the launch"
     rise = used_mib - before_mib
-    return Reading(pid=pid, device=device, used_mib=rise, source="nvml_device_delta", reason=told), None
+    if rise <= 0:  # it has no context yet, or none any more: as if it were not in a list
+        return None, "the device's level did not rise above that before the launch"
+    reason = "not named by the driver: the rise of the device's level since before the launch"
+    return Reading(pid=pid, device=device, used_mib=rise, source="nvml_device_delta", reason=reason), None
 
 
 def unavailable(pid: int, device: str | None, reason: str) -> Reading:
@@ -162,11 +155,11 @@ def unavailable(pid: int, device: str | None, reason: str) -> Reading:
 
 
 def _foreign(
-    strangers: list[tuple[int, float | None]], known: Known, before: Before | None, belonging: list[int], told: set[int]
+    strangers: Rows, known: Known, before: Before | None, belonging: list[int], told: set[int]
 ) -> list[tuple[int, float | None, bool]]:
     if not known.nested:
         return [(pid, used_mib, True) for pid, used_mib in strangers]
-    there = frozenset() if before is None or before.pids is None else before.pids
+    there = (before and before.pids) or frozenset()
     certain = [(pid, used_mib, True) for pid, used_mib in strangers if pid in there]
     unsure = [(pid, used_mib, False) for pid, used_mib in strangers if pid not in there]
     somewhere = any(devices is None for devices in known.ranks.values())

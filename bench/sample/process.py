@@ -103,9 +103,7 @@ class Watched:
     probing: set[int] = field(default_factory=set)
     gaps: set[str] = field(default_factory=set)
     scrambled: int = 0
-    memory_cost: Cost = field(default_factory=Cost)
-    device_cost: Cost = field(default_factory=Cost)
-    pss_cost: Cost = field(default_factory=Cost)
+    costs: dict[str, Cost] = field(default_factory=lambda: {kind: Cost() for kind in ("memory", "device", "pss")})
 
 
 class Loop:
@@ -234,7 +232,7 @@ class Loop:
             watched.probing.add(pid)
             start_ns = time.perf_counter_ns()
             self.memory.probe(pid, stage, watched.devices)
-            watched.memory_cost.add(time.perf_counter_ns() - start_ns)
+            watched.costs["memory"].add(time.perf_counter_ns() - start_ns)
 
     def _finish(self, launch: int) -> None:
         watched = self.launches.pop(launch)
@@ -255,11 +253,7 @@ class Loop:
             event="finished",
             launch=launch,
             missing=missing,
-            cost={
-                "memory": asdict(watched.memory_cost),
-                "device": asdict(watched.device_cost),
-                "pss": asdict(watched.pss_cost),
-            },
+            cost={kind: asdict(cost) for kind, cost in watched.costs.items()},
             findings=self._findings(watched),
         )
 
@@ -299,12 +293,14 @@ class Loop:
         waking_ns = time.process_time_ns() - self.counted_ns
         if devices_due:
             start_ns = time.perf_counter_ns()
-            self._sample_devices(t_ns)
+            for launch, watched in self.launches.items():
+                self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+            self.device_ticks += 1
             end_ns = time.perf_counter_ns()
             self.device_clock.done(start_ns - waking_ns, end_ns)
             waking_ns = 0
             for watched in self.launches.values():
-                watched.device_cost.add(end_ns - start_ns)
+                watched.costs["device"].add(end_ns - start_ns)
         if memory_due:
             start_ns = time.perf_counter_ns()
             pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
@@ -313,11 +309,6 @@ class Loop:
             if pss_ns:
                 self.pss_clock.done(start_ns, start_ns + pss_ns)
         self.counted_ns = time.process_time_ns()
-
-    def _sample_devices(self, t_ns: int) -> None:
-        for launch, watched in self.launches.items():
-            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
-        self.device_ticks += 1
 
     def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, Any]]:
         if self.nvml is not None:
@@ -340,7 +331,7 @@ class Loop:
             before_ns = time.perf_counter_ns()
             readings = self.memory.with_pss(readings)
             pss_ns = time.perf_counter_ns() - before_ns
-            watched.pss_cost.add(pss_ns)
+            watched.costs["pss"].add(pss_ns)
         for uuid, reason in answers.items():
             readings += self._gap(watched, uuid, reason)
             if reason is None or uuid not in watched.answers:
@@ -348,7 +339,7 @@ class Loop:
         head = {"launch": launch, "scenario": watched.scenario, "host": self.host, "t_ns": t_ns}
         watched.seen.update((reading.pid, reading.device) for reading in readings)
         watched.spool.append("memory", [reading.row(watched.ranks[reading.pid], **head) for reading in readings])
-        watched.memory_cost.add(time.perf_counter_ns() - start_ns - pss_ns)
+        watched.costs["memory"].add(time.perf_counter_ns() - start_ns - pss_ns)
         return pss_ns
 
     def _gap(self, watched: Watched, uuid: str, reason: str | None) -> list[Reading]:

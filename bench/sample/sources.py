@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bench.machine.nvml import Nvml
 from bench.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
@@ -11,11 +10,11 @@ from bench.sample.namespaces import rank_of
 from bench.sample.rss import proportional_mib, resident_mib
 
 Ranks = Mapping[int, tuple[str, ...] | None]
-"""PID of each watched rank -> the devices that it was given; None where nobody said."""
+"""PID of each watched rank -> its devices; None if unknown."""
 
 
 def given(gpus: Collection[str], ranks: Ranks) -> list[str]:
-    """The GPUs that these ranks were given: all of them where nobody said, or there is no rank."""
+    """The GPUs of these ranks; all of them if that is unknown, or there is no rank."""
     if not ranks or None in ranks.values():
         return list(gpus)
     return [uuid for uuid in gpus if any(uuid in devices for devices in ranks.values() if devices)]
@@ -35,18 +34,21 @@ class Rss:
         return [Reading(pid=pid, device="cpu", used_mib=mib, source="rss") for pid, mib in sizes if mib is not None], {}
 
     def with_pss(self, readings: list[Reading]) -> list[Reading]:
-        """The same with the proportional set sizes, which take some hundred times as long."""
-        return [replace(reading, **_pss(reading.pid)) for reading in readings]
+        """The same with the proportional set sizes, which take about a hundred times as long."""
+        found = []
+        for reading in readings:
+            pss_mib, reason = proportional_mib(reading.pid)
+            found.append(replace(reading, pss_mib=pss_mib, reason=reason and f"pss_mib: {reason}"))
+        return found
 
 
 class Nothing:
-    """In the place of a driver that cannot be asked."""
+    """For a driver that cannot be asked: no reading."""
 
     def __init__(self, missing: str) -> None:
         self.missing = missing
 
     def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
-        """No reading."""
         return [], {}
 
 
@@ -63,6 +65,12 @@ class GpuMemory:
         self.nvml = nvml
         self.gpus = gpus
         self.nested = nested
+        self._ours: set[int] = set()
+        self._earlier: frozenset[int] = frozenset()
+        self.begin(survey=False)
+
+    def begin(self, *, survey: bool = True) -> None:
+        """A launch begins: what is on the devices now was there before it. Without ``survey`` that is unknown."""
         self.why: dict[int, str] = {}
         self.foreign: dict[tuple[str, int], tuple[float | None, bool]] = {}
         self.probed: dict[int, int | None] = {}
@@ -70,15 +78,7 @@ class GpuMemory:
         self._aliases: dict[int, tuple[int, str]] = {}
         self._seen: set[int] = set()
         self._probes: dict[int, dict[str, dict[int, float | None]]] = {}
-        self._ours: set[int] = set()
-        self._earlier: frozenset[int] = frozenset()
-
-    def begin(self, *, survey: bool = True) -> None:
-        """A launch begins: what is on the devices now was there before it. Without ``survey`` that is unknown."""
-        self.why, self.foreign, self.probed = {}, {}, {}
-        self._aliases, self._seen, self._probes = {}, set(), {}
         self._earlier, self._ours = self._earlier | self._ours, set()
-        self._before = {}
         if not (survey and self.nested):
             return  # on the host the lists have our own PIDs in them
         for uuid in self.gpus:
@@ -88,7 +88,7 @@ class GpuMemory:
             self._before[uuid] = Before(used_mib=self.nvml.used_mib(uuid)[0], pids=pids)
 
     def read(self, ranks: Ranks) -> tuple[list[Reading], dict[str, str | None]]:
-        """A reading for each process on each GPU that a rank was given, and per GPU why there is no list, or None."""
+        """A reading for each process on each GPU of the ranks, and by GPU why there is no list, or None."""
         self._ours.update(ranks)
         readings: list[Reading] = []
         answers: dict[str, str | None] = {}
@@ -96,13 +96,9 @@ class GpuMemory:
             rows, reason = self.nvml.processes(uuid)
             answers[uuid] = None if rows else reason
             self._recognise([pid for pid, _ in rows], ranks)
+            mig = any(mib is None for _, mib in rows) and self.nvml.mig(uuid)
             told = attribute(
-                Listing(
-                    device=uuid,
-                    rows=rows,
-                    reason=reason,
-                    mig=any(mib is None for _, mib in rows) and self.nvml.mig(uuid),
-                ),
+                Listing(device=uuid, rows=rows, reason=reason, mig=mig),
                 Known(ranks=ranks, aliases=self._aliases, earlier=self._earlier, nested=self.nested),
                 self._before.get(uuid),
                 partial(self.nvml.used_mib, uuid),
@@ -133,10 +129,8 @@ class GpuMemory:
             self._alias(listed, rank, "nvml_probe")
 
     def _recognise(self, listed: Collection[int], ranks: Ranks) -> None:
-        """Look once at each PID that is not a rank's: ``/proc`` may know that it is one under another number."""
-        for pid in listed:
-            if pid in ranks or pid in self._seen or pid in self._aliases:
-                continue
+        """Look once at each other PID: ``/proc`` may know it as a rank's under another number."""
+        for pid in {*listed} - {*ranks} - self._seen - {*self._aliases}:
             self._seen.add(pid)
             rank = rank_of(pid, frozenset(ranks))
             if rank is not None:
@@ -146,8 +140,3 @@ class GpuMemory:
         self._aliases[listed] = rank, source
         for uuid in self.gpus:
             self.foreign.pop((uuid, listed), None)  # so it was one of ours
-
-
-def _pss(pid: int) -> dict[str, Any]:
-    pss_mib, reason = proportional_mib(pid)
-    return {"pss_mib": pss_mib, "reason": None if reason is None else f"pss_mib: {reason}"}

@@ -92,7 +92,7 @@ def test_a_gpu_of_another_run_is_refused_with_the_name_of_that_run(driver: Drive
     with lock.acquire((B,), wait=False, say=print):
         done = run(driver, tmp_path, "--gpus", "0")
     assert done.returncode == 2
-    assert f"GPU {B} is in use by PID {os.getpid()} (" in done.stderr and "stand in line with --wait" in done.stderr
+    assert f"GPU {B} is in use by PID {os.getpid()} (" in done.stderr and "queue with --wait" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

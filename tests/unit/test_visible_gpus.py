@@ -53,7 +53,7 @@ def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], mon
             machine.choose_device("cuda")
 
 
-BROKEN = "NVML does not start: Driver/library version mismatch; mend the driver until nvidia-smi works"
+BROKEN = "NVML does not start: Driver/library version mismatch; fix the driver until nvidia-smi works"
 LOST = "the GPU that nvidia-smi numbers 1 is left out: GPU is lost; reset or replace it"
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-import socket
+from pathlib import Path
 from typing import Any
 
 from bench import machine
@@ -14,9 +14,8 @@ def facts() -> dict[str, Any]:
     """As JSON values; None is what this system does not tell."""
     described = machine.describe([])
     return {
-        "host": socket.gethostname(),
-        **{name: described[name] for name in ("os", "python", "cpu", "cores_usable", "cores_online", "memory_gib")},
-        **{name: described[name] for name in ("governor", "turbo_disabled", "container")},
+        **{name: described[name] for name in ("host", "os", "python", "cpu", "cores_usable", "cores_online")},
+        **{name: described[name] for name in ("memory_gib", "governor", "turbo_disabled", "container")},
         "cpu_quota": cpu_quota(),
         "load_1min": machine.load(),
         "memory_available_gib": round(machine.available_memory_bytes() / 2**30, 1),
@@ -29,14 +28,12 @@ def facts() -> dict[str, Any]:
 
 def cpu_quota(root: str = "/sys/fs/cgroup") -> float | None:
     """How many cores' worth of time the control group may use (cgroup v2 or v1); None where it is not limited."""
-    v2, v1 = os.path.join(root, "cpu.max"), os.path.join(root, "cpu", "cpu.cfs_quota_us")
-    if os.path.isfile(v2):
-        quota, period = _text(v2).split()
+    v2, v1 = Path(root, "cpu.max"), Path(root, "cpu", "cpu.cfs_quota_us")
+    if v2.is_file():
+        quota, period = v2.read_text().split()
         return None if quota == "max" else int(quota) / int(period)
-    if os.path.isfile(v1):
-        quota_us = int(_text(v1))
-        return None if quota_us < 0 else quota_us / int(_text(os.path.join(root, "cpu", "cpu.cfs_period_us")))
-    return None
+    quota_us = int(v1.read_text()) if v1.is_file() else -1
+    return None if quota_us < 0 else quota_us / int(v1.with_name("cpu.cfs_period_us").read_text())
 
 
 def numa_nodes(root: str = "/sys/devices/system/node") -> int | None:
@@ -44,8 +41,3 @@ def numa_nodes(root: str = "/sys/devices/system/node") -> int | None:
     if not os.path.isdir(root):
         return None
     return sum(name.removeprefix("node").isdigit() for name in os.listdir(root))
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
