@@ -6,7 +6,6 @@ container the list may be empty). It is checked again for a moment: the driver s
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
 
 from bench.core.errors import RequestError
 from bench.machine.nvml import Gpu, Nvml, NvmlUnavailable
@@ -16,38 +15,25 @@ BUSY_PERCENT = 5.0
 PATIENCE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupied:
-    """A GPU that is in use. ``processes``: (PID, name or None, MiB or None); figures are None where unknown."""
+def occupant(nvml: Nvml, gpu: Gpu) -> str | None:
+    """What is on a GPU, or None if it is free as far as the driver knows.
 
-    gpu: Gpu
-    processes: tuple[tuple[int, str | None, float | None], ...]
-    occupied_mib: float | None
-    busy_percent: float | None
-
-    def __str__(self) -> str:
-        """Such as ``GPU 0 (NVIDIA H100): PID 4711 (python, 2,048 MiB), 2,100 MiB occupied, 97 % busy``."""
-        told = []
-        for pid, name, used_mib in self.processes:
-            size = "memory unknown" if used_mib is None else f"{used_mib:,.0f} MiB"
-            told.append(f"PID {pid} ({name or 'name unknown'}, {size})")
-        if self.occupied_mib is not None:
-            told.append(f"{self.occupied_mib:,.0f} MiB occupied")
-        if self.busy_percent is not None:
-            told.append(f"{self.busy_percent:.0f} % busy")
-        return f"GPU {self.gpu.index} ({self.gpu.name}): {', '.join(told)}"
-
-
-def occupant(nvml: Nvml, gpu: Gpu) -> Occupied | None:
-    """What is on a GPU, or None where it is free as far as the driver tells."""
+    Such as ``GPU 0 (NVIDIA H100): PID 4711 (python, 2,048 MiB), 2,100 MiB occupied, 97 % busy``.
+    """
     rows, _ = nvml.processes(gpu.uuid)
     occupied_mib, _ = nvml.occupied_mib(gpu.uuid)
     busy = nvml.device_sample(gpu.uuid)["utilisation_percent"]
-    much = occupied_mib is not None and occupied_mib > OCCUPIED_MIB
-    if not rows and not much and not (busy is not None and busy > BUSY_PERCENT):
+    if not rows and (occupied_mib or 0.0) <= OCCUPIED_MIB and (busy or 0.0) <= BUSY_PERCENT:
         return None
-    processes = tuple((pid, nvml.process_name(pid), used_mib) for pid, used_mib in rows)
-    return Occupied(gpu=gpu, processes=processes, occupied_mib=occupied_mib, busy_percent=busy)
+    found = []
+    for pid, used_mib in rows:
+        size = "memory unknown" if used_mib is None else f"{used_mib:,.0f} MiB"
+        found.append(f"PID {pid} ({nvml.process_name(pid) or 'name unknown'}, {size})")
+    if occupied_mib is not None:
+        found.append(f"{occupied_mib:,.0f} MiB occupied")
+    if busy is not None:
+        found.append(f"{busy:.0f} % busy")
+    return f"GPU {gpu.index} ({gpu.name}): {', '.join(found)}"
 
 
 def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
@@ -67,6 +53,6 @@ def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
     if found:
         raise RequestError(
             "--gpus",
-            f"in use by others: {'; '.join(map(str, found))}",
+            f"in use by others: {'; '.join(found)}",
             "wait until they are free, choose others, or measure beside them with --force",
         )

@@ -64,7 +64,7 @@ def _take_now(folder: str, wanted: list[str]) -> Locks:
         descriptors, taken = _try(folder, wanted)
         if taken is None:
             return Locks(descriptors)
-        holder = _read(os.path.join(folder, f"{taken}.lock"))
+        holder = _read(folder, taken)
         if _runs(holder) or time.monotonic() > deadline_s:
             raise RequestError(
                 "--gpus" if taken != "cpu" else "--device",
@@ -82,8 +82,8 @@ def _stand_in_line(folder: str, wanted: list[str], say: Callable[[str], None]) -
             descriptors, taken = ((), None) if ahead else _try(folder, wanted)
             if descriptors:
                 return Locks(descriptors)
-            path = os.path.join(folder, f"{taken or wanted[0]}.lock")
-            text = f"waiting until {_called(taken or wanted[0])} is free of {_describe(_read(path))}"
+            name = taken or wanted[0]
+            text = f"waiting until {_called(name)} is free of {_describe(_read(folder, name))}"
             text += f"; {ahead} before this run" if ahead else ""
             if text != said:
                 say(text)
@@ -199,10 +199,10 @@ def _born(pid: int) -> int | None:
         return None
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(folder: str, name: str) -> dict[str, Any]:
     """Who signed a lock last; empty if nobody has, or is just doing so."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(os.path.join(folder, f"{name}.lock"), encoding="utf-8") as file:
             found = json.load(file)
     except (ValueError, FileNotFoundError):
         return {}

@@ -93,14 +93,16 @@ class Sampler:
     def finish(self, launch: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Stop watching a launch. Returns its memory rows and its device rows (as in ``bench.core.records``).
 
-        A rank that was never seen, a GPU that was never listed, and every rank if the process died have a row with
-        ``used_mib`` None and a ``reason``. A dead process is restarted.
+        If a rank or GPU was never seen, or the process died (it is restarted), a row has the ``reason``.
         """
         ranks = self._watched.pop(launch, [])
         self._done.pop(launch, None)
         if not ranks:
             return [], []
-        answer = self._ask(launch)
+        answer = None
+        if self._is_ready():
+            self._channel.send(event="finish", launch=launch)
+            answer = self._receive("finished", ANSWER_LIMIT_S)
         if answer is None:
             death = self._bury()
             missing = [(rank["pid"], None, death) for rank in ranks]
@@ -134,11 +136,9 @@ class Sampler:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs, open(self._log, "ab") as log:
+            arguments = (str(theirs.fileno()), str(os.getpid()), json.dumps(self._config))
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", program("bench.sample.process")),
-                    *(str(theirs.fileno()), str(os.getpid()), json.dumps(self._config)),
-                ],
+                [sys.executable, "-c", program("bench.sample.process"), *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -149,13 +149,6 @@ class Sampler:
         self._start_deadline_s = time.monotonic() + START_LIMIT_S
         self._ready = False
         self._begun = None
-
-    def _ask(self, launch: int) -> dict[str, Any] | None:
-        """The process's answer, or None if it is dead or silent."""
-        if not self._is_ready():
-            return None
-        self._channel.send(event="finish", launch=launch)
-        return self._receive("finished", ANSWER_LIMIT_S)
 
     def _is_ready(self) -> bool:
         self._ready = self._ready or self._receive("ready", self._start_deadline_s - time.monotonic()) is not None

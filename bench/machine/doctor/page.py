@@ -7,11 +7,10 @@ MARKS = {"problem": "✗", "warning": "!", "note": "·"}
 
 def page(report: dict[str, Any]) -> str:
     """Facts, a line for each GPU, then the findings."""
-    lines = [*_host(report["host"]), *_driver(report), *_gpus(report), *_torch(report["torch"]), ""]
-    found = report["findings"]
-    if not found:
+    lines = [*_host(report["host"]), _driver(report["driver"]), *_gpus(report), *_torch(report["torch"]), ""]
+    if not report["findings"]:
         lines.append("Nothing here speaks against a measurement.")
-    for finding in found:
+    for finding in report["findings"]:
         lines += [
             f"{MARKS[finding['level']]} {finding['about']}: {finding['finding']}",
             f"    so: {finding['consequence']}",
@@ -36,11 +35,10 @@ def _host(host: dict[str, Any]) -> list[str]:
     ]
 
 
-def _driver(report: dict[str, Any]) -> list[str]:
-    driver = report["driver"]
+def _driver(driver: dict[str, Any]) -> str:
     if driver["version"] is None:
-        return ["Driver   none"]
-    return [f"Driver   {driver['version']}, NVML {_told(driver['nvml'])}, CUDA up to {_told(driver['cuda'])}"]
+        return "Driver   none"
+    return f"Driver   {driver['version']}, NVML {_told(driver['nvml'])}, CUDA up to {_told(driver['cuda'])}"
 
 
 def _gpus(report: dict[str, Any]) -> list[str]:
