@@ -5,9 +5,9 @@
 Every finding is one line that names the file or the launch.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
@@ -31,7 +31,9 @@ def findings(path: str) -> list[str]:
         run = _of_known_launches(read(path, allow_incomplete=True))
     except RequestError as error:
         return [error.problem]
-    return [*_files(run), *_document(run), *_steps(run), *_memory(run), *_other_rows(run)]
+    known = {record.launch for record in run.document.records}
+    others = [_unrecorded(name, getattr(run, name), known) for name in ("device", "numerics", "diagnostics")]
+    return list(chain(_files(run), _document(run), _steps(run), _memory(run), *others))
 
 
 def _of_known_launches(run: Run) -> Run:
@@ -62,10 +64,9 @@ def _document(run: Run) -> Iterator[str]:
     for record in document.records:
         if record.status not in STATUSES:
             yield f"launch {record.launch}: unknown status {record.status!r}"
-    names = set(Workload.__dataclass_fields__)
-    stored = {key: value for key, value in encode(document.workload).items() if key in names}
-    known = document.workload.hash is not None or not document.imported
-    if known and set(stored) == names and Workload(**stored).hash() != document.workload.hash:
+    work = encode(document.workload)
+    sealed = work.pop("hash")
+    if (sealed is not None or not document.imported) and Workload(**work).hash() != sealed:
         yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
 
 
@@ -144,12 +145,6 @@ def _memory(run: Run) -> Iterator[str]:
         yield f"memory.parquet: {int((rows['used_mib'] <= 0).sum())} figures are 0 or less"
 
 
-def _other_rows(run: Run) -> Iterator[str]:
-    known = {record.launch for record in run.document.records}
-    for name in ("device", "numerics", "diagnostics"):
-        yield from _unrecorded(name, getattr(run, name), known)
-
-
 def _unrecorded(name: str, rows: "pd.DataFrame", known: set[int]) -> Iterator[str]:
     for launch in sorted(set(rows["launch"]) - known):
         yield f"{name}.parquet has rows of launch {launch}, which has no record"
@@ -158,7 +153,3 @@ def _unrecorded(name: str, rows: "pd.DataFrame", known: set[int]) -> Iterator[st
 def _short(numbers: list[Any]) -> str:
     text = ", ".join(map(str, numbers[:6])) or "none"
     return f"{text}, ... ({len(numbers)} in all)" if len(numbers) > 6 else text
-
-
-def folder_name(path: str) -> str:
-    return os.path.basename(os.path.abspath(path))

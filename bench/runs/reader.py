@@ -5,7 +5,7 @@ python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,8 @@ def read(
     Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of a newer schema, or
     has a file that is missing or was changed after it was sealed.
     """
+    import pandas as pd
+
     document = verified(path, allow_incomplete=allow_incomplete)
     salvaged = {} if document.complete else salvage(path, document)
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
@@ -72,18 +74,30 @@ def read(
     del steps
     others = [name for name in COLUMNS if name != "steps"]
     tables = {name: to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED)) for name in others}
-    tables |= _with_salvaged(tables, salvaged)
+    for name, rows in salvaged.items():
+        if rows:
+            found = to_table(rows, COLUMNS[name]).to_pandas()
+            tables[name] = pd.concat([tables[name], found], ignore_index=True) if len(tables[name]) else found
     return Run(path=os.path.abspath(path), document=document, timed=timed, **tables)
 
 
 def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, option: str = "RUN") -> RunDocument:
     """The document of a run whose files are as it says. Raises :class:`RequestError` in the name of ``option``."""
     try:
-        return _verified(path, allow_incomplete, remedy)
+        document = _read_document(path)
+        if not document.complete and not allow_incomplete:
+            raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
+        for name, seal in document.files.items():
+            file = os.path.join(path, name)
+            if not is_file(file):
+                raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
+            if sha256(file) != seal.sha256 and document.complete:
+                raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     except OSError as error:
         raise unreadable(option, path, error) from error
     except RequestError as error:
         raise RequestError(option, error.problem, error.remedy) from error
+    return document
 
 
 def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]:
@@ -96,19 +110,6 @@ def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]
             for name, rows in read_spool(spool_path(folder, launch)).items():
                 found[name] += rows
     return found
-
-
-def _verified(path: str, allow_incomplete: bool, remedy: str) -> RunDocument:
-    document = _read_document(path)
-    if not document.complete and not allow_incomplete:
-        raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
-    for name, seal in document.files.items():
-        file = os.path.join(path, name)
-        if not is_file(file):
-            raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
-        if sha256(file) != seal.sha256 and document.complete:
-            raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
-    return document
 
 
 def _read_document(path: str) -> RunDocument:
@@ -160,17 +161,3 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     if name not in SAMPLED:
         return recorded(table, document)
     return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
-
-
-def _with_salvaged(
-    tables: "Mapping[str, pd.DataFrame]", salvaged: Mapping[str, list[dict[str, Any]]]
-) -> "dict[str, pd.DataFrame]":
-    import pandas as pd
-
-    return {
-        name: pd.concat([tables[name], to_table(rows, COLUMNS[name]).to_pandas()], ignore_index=True)
-        if len(tables[name])
-        else to_table(rows, COLUMNS[name]).to_pandas()
-        for name, rows in salvaged.items()
-        if rows
-    }

@@ -5,7 +5,7 @@ from glob import escape, glob
 
 from bench.core.errors import FAILED, OK, RequestError
 from bench.history.nights import may_be_run
-from bench.runs.check import findings, folder_name
+from bench.runs.check import findings
 from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> int:
         print_json({"runs": [{"path": path, "sound": not lines, "findings": lines} for path, lines in found.items()]})
     else:
         for path, lines in found.items():
-            print("\n".join(f"{folder_name(path)}: {line}" for line in lines or ["sound"]))
+            name = os.path.basename(os.path.abspath(path))
+            print("\n".join(f"{name}: {line}" for line in lines or ["sound"]))
     return FAILED if any(found.values()) else OK
 
 
