@@ -96,15 +96,12 @@ def _answer(arguments: list[str]) -> int:
 
 def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would import typing
     if name not in VERBS:
-        from bench.core.errors import RequestError
+        from bench.core.errors import RequestError, closest
 
         if name.startswith("-"):
             raise RequestError(name, "the verb comes first", "write 'bench VERB [OPTIONS]' ('bench --help')")
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, VERBS, n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(VERBS)}"
-        raise RequestError(name or "''", "there is no such verb", f"{remedy} ('bench --help')")
+        remedy = f"{closest(name, list(VERBS))} ('bench --help')"
+        raise RequestError(name or "''", "there is no such verb", remedy)
     from importlib import import_module
 
     return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module

@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from traceback import walk_tb
 from types import FunctionType, ModuleType
 
-from bench.core.errors import RequestError
+from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
 from bench.seams.site import Site
@@ -158,11 +158,8 @@ def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     if request in known:
         _check_there(request, known[request], kind)
         return request, known[request]
-    from difflib import get_close_matches
-
-    close = get_close_matches(request.lower(), known, n=3, cutoff=0.4)
-    remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
-    raise RequestError(kind.option, f"there is no {kind.word} {request!r}", f"{remedy} ('bench list' shows all)")
+    remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('bench list' shows all)"
+    raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
 
 
 def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str, str]:

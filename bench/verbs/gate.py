@@ -2,11 +2,10 @@
 
 import os
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from bench.console import columns, count, passing, tell
-from bench.core.errors import NotComparable, RequestError
+from bench.core.errors import NotComparable, RequestError, closest
 from bench.history import nights
 from bench.runs.files import check_file, utf8, write_atomically
 from bench.runs.names import find
@@ -116,10 +115,11 @@ def _against_one(new: nights.Night, old: nights.Night, rule: "Rule", only: list[
     if os.path.realpath(new.path) == os.path.realpath(old.path):
         raise RequestError("--baseline", f"{old.path} is NEW itself", "give another run")
     tonight = gate.measured(new.id, new.digest, only)
-    _check_names(only, [*tonight, *gate.measured(old.id, old.digest, only)], new)
+    known = gate.measured(old.id, old.digest, only)
+    _check_names(only, [*tonight, *known], new)
     why = comparable.obstacles(old.digest, new.digest)
-    known = {} if why else gate.measured(old.id, old.digest, only)
-    rows = gate.judge(tonight, {name: (one,) for name, one in known.items() if one.why is None}, rule)
+    base = {name: (one,) for name, one in known.items() if one.why is None and not why}
+    rows = gate.judge(tonight, base, rule)
     silent = [row for row in rows if row.why in (gate.NO_BASE_FIGURE, gate.NO_BASE_VERDICT)]
     rows = [row for row in rows if row not in silent]
     return gate.Outcome(
@@ -163,6 +163,8 @@ def _against_history(
         why = [*(why or ["another series"]), f"as of {before[-1].id}, the last of {len(before)}"]
     accepted = history.accepted.get(new.id)
     later = len(others) - len(before)
+    used = {one.night for measured in base.values() for one in measured}
+    last = next((night for night in reversed(alike) if night.id in used), None)
     return gate.Outcome(
         run=new.id,
         called=called(new.path),
@@ -176,7 +178,7 @@ def _against_history(
         warnings=(
             *([f"{count(later, 'later run')} in {folder} not looked at"] if later else []),
             *_left_out([*history.left_out, *unsound]),
-            *_since(alike, base, new),
+            *(_differences(last, new) if last else ()),
         ),
     )
 
@@ -211,8 +213,7 @@ def _check_names(only: list[str] | None, known: list[str], new: nights.Night) ->
     here = [str(one["scenario"]) for one in new.digest["scenarios"]]
     for name in only or ():
         if name not in known:
-            close = get_close_matches(name, here, n=1, cutoff=0.4)
-            remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(here)}"
+            remedy = closest(name, here, cutoff=0.4)
             raise NotComparable(f"--scenario: there is no scenario {name!r} in NEW or in its base; {remedy}")
 
 
@@ -228,13 +229,6 @@ def _in_words(base: "Base", folder: str) -> str:
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:
     more = [f"and {len(runs) - LISTED} more are left out: see 'bench check'"] if len(runs) > LISTED else []
     return [*(f"left out: {run.why}" for run in runs[:LISTED]), *more]
-
-
-def _since(alike: list[nights.Night], base: "Base", new: nights.Night) -> list[str]:
-    """What else is different since the last night of the base."""
-    used = {one.night for measured in base.values() for one in measured}
-    last = next((night for night in reversed(alike) if night.id in used), None)
-    return [] if last is None else _differences(last, new)
 
 
 def _differences(old: nights.Night, new: nights.Night) -> list[str]:

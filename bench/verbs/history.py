@@ -2,11 +2,10 @@
 
 import os
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from bench.console import columns, count, passing, tell
-from bench.core.errors import OK, RequestError
+from bench.core.errors import OK, RequestError, closest
 from bench.history import nights
 from bench.runs.files import check_writable
 from bench.verbs import thresholds
@@ -64,8 +63,7 @@ def main(arguments: list[str]) -> int:
     known = history.scenarios_of(digests)
     for name in wanted:
         if name not in known:
-            close = get_close_matches(name, known, n=3, cutoff=0.4)
-            remedy = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
+            remedy = closest(name, known, n=3, cutoff=0.4)
             raise RequestError("--scenario", f"no run in there has a scenario {name!r}", remedy)
     accepted = {run: one.reason for run, one in found.accepted.items()}
     with passing(f"looking for shifts in {count(len(digests), 'night')}"):

@@ -63,6 +63,9 @@ Exit codes: 0 all launches were done; 1 a launch failed, and the others are in t
 nothing was run; 130 interrupted, and what was done is in the run.
 """
 
+SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
+"""Options that stand in a request under the same name and as they are given."""
+
 
 def main(arguments: list[str]) -> int:
     parser = _parser()
@@ -257,24 +260,15 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         replicas=replicas,
         task=trained.task(device, _settings(options, trained, device)),
         global_batch=global_batch(*batch, trained.workload, device, scenarios, replicas),
+        **{name: getattr(options, name) for name in SAME},
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
         launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
-        profile=options.profile,
-        impl=options.impl,
         apex_path=options.apex,
-        python=options.python,
-        seed=options.seed,
-        fresh=options.fresh,
         stall_timeout_s=options.stall_timeout,
-        label=options.label,
-        until_precision=options.until_precision,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
-        trace=options.trace,
-        parity=options.parity,
         sample_interval_s=options.sample_interval,
-        force=options.force,
         per_rank=options.batch_per_rank is not None,
         site=_site(options.site),
     )

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.core.errors import RequestError
+from bench.core.errors import RequestError, closest
 from bench.verbs.options import percentage, whole_number
 
 if TYPE_CHECKING:
@@ -98,11 +98,7 @@ def _from_file(file: str | None) -> dict[str, float]:
 def _value(name: str, value: Any, path: str) -> float:
     where = f"{path}, {TABLE}"
     if name not in KINDS:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, KINDS, n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"choose from {', '.join(KINDS)}"
-        raise RequestError(where, f"there is no {name!r}", remedy)
+        raise RequestError(where, f"there is no {name!r}", closest(name, list(KINDS)))
     example = {"nights": "nights = 10", "level": 'level = "99%"'}.get(name, f'{name} = "1%"')
     if type(value) not in (str, int, float):
         raise RequestError(where, f"{name} is {value!r}", f"write {example}")
