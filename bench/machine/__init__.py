@@ -228,16 +228,13 @@ def _git() -> dict[str, Any] | None:
         return None
     import subprocess
 
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    untracked = ("--untracked-files=all", "--", "bench/*.py", "scenarios/*.py")
     try:
-        commit = subprocess.run(
-            ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        dirty = any(
-            subprocess.run(
-                ["git", "-C", folder, "status", "--porcelain", *what], capture_output=True, text=True, check=True
-            ).stdout
-            for what in (["--untracked-files=no"], ["--untracked-files=all", "--", "bench/*.py", "scenarios/*.py"])
-        )
+        commit = git("rev-parse", "HEAD")
+        dirty = git("status", "--porcelain", "--untracked-files=no") or git("status", "--porcelain", *untracked)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "dirty": dirty}
+    return {"commit": commit, "dirty": bool(dirty)}

@@ -140,7 +140,7 @@ class Nvml:
         count, reason = self._try(pynvml.nvmlDeviceGetCount)
         if reason is not None:
             return [], f"NVML does not count the GPUs: {reason}; fix the driver until nvidia-smi works"
-        driver = self.versions()["driver"]
+        driver = self.versions()["version"]
         found = []
         problems = []
         for number in range(count):
@@ -233,10 +233,13 @@ class Nvml:
         return {**sample, "reason": told or None, **counters, "mig": mig}
 
     def versions(self) -> dict[str, str | None]:
-        """``driver`` and ``nvml``; None: unknown."""
+        """The driver's ``version``, that of ``nvml``, and the newest ``cuda`` that it supports; None: unknown."""
+        pynvml = self._pynvml
+        cuda, _ = self._try(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return {
-            "driver": self._try(self._pynvml.nvmlSystemGetDriverVersion)[0],
-            "nvml": self._try(self._pynvml.nvmlSystemGetNVMLVersion)[0],
+            "version": self._try(pynvml.nvmlSystemGetDriverVersion)[0],
+            "nvml": self._try(pynvml.nvmlSystemGetNVMLVersion)[0],
+            "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
 
     def details(self, uuid: str) -> dict[str, Any]:
@@ -292,11 +295,6 @@ class Nvml:
             "level": levels.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor)),
             **{name: None if found is None else found == pynvml.NVML_P2P_STATUS_OK for name, found in able.items()},
         }
-
-    def cuda_version(self) -> str | None:
-        """The newest CUDA that the driver supports, such as ``"12.4"``."""
-        number, reason = self._try(self._pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        return None if reason is not None else f"{number // 1000}.{number % 1000 // 10}"
 
     def close(self) -> None:
         """End the session."""

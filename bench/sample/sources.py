@@ -1,5 +1,6 @@
 """Where figures of memory come from: the resident set of CPU ranks, or the driver's lists of the chosen GPUs."""
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,8 @@ from functools import partial
 from bench.machine.nvml import Nvml
 from bench.sample.attribution import Before, Known, Listing, Reading, attribute, match_probe
 from bench.sample.namespaces import rank_of
-from bench.sample.rss import proportional_mib, resident_mib
+
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 Ranks = Mapping[int, tuple[str, ...] | None]
 """PID of each watched rank -> its devices; None if unknown."""
@@ -20,8 +22,34 @@ def given(gpus: Collection[str], ranks: Ranks) -> list[str]:
     return [uuid for uuid in gpus if any(uuid in devices for devices in ranks.values() if devices)]
 
 
+def resident_mib(pid: int) -> float | None:
+    """RSS in MiB (second field of ``/proc/PID/statm``); None when the process has ended, as a zombie too."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            pages = int(file.read().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return pages * _PAGE_MIB if pages else None
+
+
+def proportional_mib(pid: int) -> tuple[float | None, str | None]:
+    """PSS in MiB, in which a page that n processes share counts 1/n, so these add up. Or None and why. The kernel walks
+    the whole page table for it: 10 ms and more for 1 GiB, during which the process cannot map memory.
+    """
+    import psutil
+
+    try:
+        return psutil.Process(pid).memory_full_info().pss / 2**20, None
+    except psutil.NoSuchProcess:
+        return None, "the process had ended"
+    except psutil.AccessDenied:
+        return None, f"the kernel does not let us read /proc/{pid}/smaps_rollup"
+    except AttributeError:
+        return None, "this system has no proportional set size"
+
+
 class Rss:
-    """Host memory, for CPU ranks."""
+    """Host memory of CPU ranks. They share the worker host's pages, so resident sizes do not add up to the host's."""
 
     missing = "the process had ended before its first sample"
 

@@ -340,7 +340,7 @@ def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, 
 
 def test_versions(driver: Driver) -> None:
     driver.write(DEVICE_A, "error * nvml_version 3")
-    assert asked(driver, "nvml.versions()") == {"driver": "999.01", "nvml": None}
+    assert asked(driver, "nvml.versions()") == {"version": "999.01", "nvml": None, "cuda": "13.2"}
 
 
 # The sampler process on GPUs

@@ -35,7 +35,7 @@ from bench.sample.process import (
     share,
     spool_path,
 )
-from bench.sample.rss import proportional_mib, resident_mib
+from bench.sample.sources import proportional_mib, resident_mib
 
 ROOT = Path(__file__).resolve().parents[2]
 

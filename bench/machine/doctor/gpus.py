@@ -15,11 +15,10 @@ def facts() -> dict[str, Any]:
     try:
         session = nvml.Nvml()
     except nvml.NvmlUnavailable as error:
-        return {**found, "gpus_reason": str(error), "driver": {"version": None, "nvml": None, "cuda": None}}
+        return {**found, "gpus_reason": str(error), "driver": dict.fromkeys(("version", "nvml", "cuda"))}
     with closing(session):
         listed, found["gpus_reason"] = session.gpus()
-        versions = session.versions()
-        found["driver"] = {"version": versions["driver"], "nvml": versions["nvml"], "cuda": session.cuda_version()}
+        found["driver"] = session.versions()
         found["gpus"] = [
             {**asdict(gpu), "numa_node": numa_node(gpu.pci_bus_id), **session.details(gpu.uuid)} for gpu in listed
         ]
