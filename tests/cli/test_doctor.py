@@ -57,7 +57,6 @@ def quick(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("told", "slow"), [("False", True), ("True", False)])
 def test_a_cpu_without_bf16_is_reported(quick: dict[str, str], driver: Driver, told: str, slow: bool) -> None:
-    """By the question that torch asks itself; which GPUs there are is more to the point."""
     answer = f"class mkldnn: _is_mkldnn_bf16_supported = staticmethod(lambda: {told})"
     (Path(quick["PYTHONPATH"]) / "torch.py").write_text(
         FAKE_TORCH.replace("class ops:\n", f"class ops:\n    {answer}\n")

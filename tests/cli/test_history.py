@@ -332,7 +332,6 @@ def test_commits_between_two_nights(before: Night, after: Night, said: str) -> N
 
 
 def test_thousands_of_nights_are_drawn_in_columns() -> None:
-    """As many elements as columns, and not as nights, whatever their number."""
     sizes = []
     for count in (DOTS_AT_MOST + 1, 10 * DOTS_AT_MOST):
         values = tuple(100.0 + place % 7 for place in range(count))

@@ -77,7 +77,6 @@ def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> 
 
 
 def test_a_scenario_on_fewer_devices_than_the_others_is_no_contradiction(bench: Bench, tmp_path: Path) -> None:
-    """In a run on two devices ``single`` has one replica; of a file with one column of times that is not known."""
     single = write_run(tmp_path / "ours", [FAST_SINGLE] * 3)
     run = imported(bench, "t.csv", "launch,step_ms\n0,40\n1,41\n2,42\n", "--scenario", "single", "--world-size", "2")
     code, out, _ = bench("compare", run.path, single)

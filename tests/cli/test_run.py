@@ -38,7 +38,6 @@ def bench(repository: Path, *arguments: str, **options: Any) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def comparison(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
-    """All ten scenarios, once: the JSON document, what people saw, and the run folder."""
     out = tmp_path_factory.mktemp("results")
     steps = ["--warmup", str(WARMUP), "--iters", str(ITERS), "--global-batch", "4"]
     done = bench(repository, "run", *SMALL, *steps, "--out", str(out), "--json")
@@ -105,7 +104,6 @@ def test_the_run_folder_is_as_designed(comparison: tuple[dict[str, Any], str, Pa
 
 
 def test_steps_add_up(comparison: tuple[dict[str, Any], str, Path], run_here: CommandLine, tmp_path: Path) -> None:
-    """A launch that others held up between its last mark and the wall clock is done again, once."""
     document, _, path = comparison
     steps = pd.read_parquet(path / "steps.parquet")
     for launch, mine in steps.groupby("launch"):

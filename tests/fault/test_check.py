@@ -180,7 +180,6 @@ def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_run_of_an_older_schema_is_read_as_one_of_this(run: Path, version: int) -> None:
-    """As bench wrote it then: without what came later, and without the checksum of run.json."""
     document = json.loads((run / "run.json").read_text()) | {"schema_version": version}
     document["workload"] = of_schema_3(WORKLOAD)
     for added, names in LATER.items():
@@ -209,7 +208,6 @@ def test_a_run_of_an_older_schema_is_read_as_one_of_this(run: Path, version: int
 
 
 def test_rows_of_a_launch_that_was_cut_off_are_not_shown(tmp_path: Path) -> None:
-    """As a SIGKILL between the tables and run.json leaves it: of that launch samples are left, and no steps."""
     path = sound(tmp_path, complete=False)
     document = json.loads((path / "run.json").read_text())
     document["launches"].pop()
@@ -348,7 +346,6 @@ TOML = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=6).
     head=st.sampled_from(["[tool.bench.gate]\n", "[tool]\nbench = 3\n", "[[tool.bench.gate]]\n", ""]),
 )
 def test_any_toml_gives_at_most_one_line(tmp_path_factory: pytest.TempPathFactory, lines: list[str], head: str) -> None:
-    """As thresholds, which are read before anything else: what is taken is a rule, and then there is no such run."""
     file = tmp_path_factory.getbasetemp() / "gate.toml"
     file.write_bytes((head + "\n".join(lines)).encode(errors="surrogatepass"))
     shown = io.StringIO()

@@ -42,7 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hold(*arguments: str) -> "subprocess.Popen[str]":
-    """A stand-in for a run: a process that takes the lock of the CPU for a time and does nothing with it."""
     command = [sys.executable, "-c", HOLD, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -107,7 +107,6 @@ def test_beats_tell_position_and_steps_of_each_rank() -> None:
 
 
 def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Durations come from the monotonic clock; a run's name does not, so one of the same second has its own."""
     first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
     real = time.gmtime
     monkeypatch.setattr(time, "gmtime", lambda *_: real(time.time() - 86400))
@@ -150,7 +149,6 @@ def test_a_rank_that_may_not_have_more_memory_is_oom(execute: Callable[..., Exec
 
 @pytest.mark.slow
 def test_supervising_takes_less_than_two_percent_of_a_core(host: WorkerHost, tmp_path: Path) -> None:
-    """Of the worker host and of this process, which do for a launch what they do in a run, over 30 s of steps."""
     found = discover.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,), iters=1_000_000), (found,), one_host(2))
     job = replace(planned.job, logs=str(tmp_path))

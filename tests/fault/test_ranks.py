@@ -244,7 +244,6 @@ def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callabl
 
 
 def test_ranks_die_with_the_host(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
-    """SIGKILL of the host leaves no rank (the tie of the host to the command line is in tests/cli/test_run.py)."""
     host, _ = planted  # which comes up again for whoever needs it after this
     found = discover.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.fault
 
 @pytest.fixture(scope="module")
 def killed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with a run whose every process was killed in its second launch, which had made some steps."""
     out = tmp_path_factory.mktemp("killed")
     with start(
         repository, out, "--scenario", "single,ddp", "--iters", "16", "--global-batch", "4", "--stall-timeout", "60"
@@ -73,7 +72,6 @@ def test_a_resumed_run_takes_no_other_options(killed: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 def test_a_failed_launch_is_done_again_and_its_record_kept(repository: Path, tmp_path: Path) -> None:
-    """The scenario fails where a file is; with the file gone the same request is served."""
     (tmp_path / "broken").write_text("")
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -145,7 +143,6 @@ def test_nobody_is_left(repository: Path, tmp_path: Path, victim: str, number: s
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, ending: signal.Signals) -> None:
-    """With a terminal that is really gone: every write to it fails."""
     ours, theirs = pty.openpty()
     running = subprocess.Popen(
         command(tmp_path, "--scenario", "ddp", "--iters", "2000", "--no-parity"),

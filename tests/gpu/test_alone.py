@@ -25,7 +25,6 @@ CONTEXT_MIB = 200.0
 
 
 def test_steps_by_events_add_up_to_the_wall(on_gpu: Callable[..., Executed]) -> None:
-    """``timings.wall_ms`` is host time from before the first mark to after a synchronisation."""
     measured = on_gpu("single", global_batch=128, image_size=224).results[0]["measured"]
     assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.005)
 
@@ -142,7 +141,6 @@ def test_a_killed_rank_under_nccl(launch: Callable[..., Executed], gpus: tuple[s
 
 
 def test_two_runs_on_one_gpu_refuse_each_other(tmp_path: Path, gpus: tuple[str, ...], repository: Path) -> None:
-    """By their locks, which come before the look at who is on the GPU: ``--force`` is no way around them."""
     run = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--gpus", gpus[0], "--scenario", "single"]
     run += ["--model", "resnet18", "--image-size", "64", "--global-batch", "32", "--iters", "20000", "--no-parity"]
     first = subprocess.Popen(

@@ -64,7 +64,6 @@ def times(factor: float = 1.0, launches: Sequence[float] = STEADY) -> list[float
 
 
 def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> dict[str, Any]:
-    """Of a night so many days after :data:`FIRST`."""
     when = FIRST + timedelta(days=day)
     usual = {
         "digest_version": VERSION,

@@ -241,5 +241,4 @@ BROKEN = Launch(
 
 
 def analysed(path: str, *, allow_incomplete: bool = False) -> Analysed:
-    """A run as a report has it: its steps condensed while they are read."""
     return Analysed.of(read(path, allow_incomplete=allow_incomplete, condense=per_iteration))

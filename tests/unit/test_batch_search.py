@@ -49,7 +49,6 @@ def test_a_wrong_expectation_does_no_harm(largest: int, unit: int, first: int, w
 
 
 def test_a_good_expectation_is_there_in_few_tries() -> None:
-    """A device of 80 GB, 120 MiB an image and 1,500 MiB besides; what is held is known but for a few MiB."""
     tries: list[Try] = []
     while True:
         known = {one.global_batch: one.why_not is None for one in tries}

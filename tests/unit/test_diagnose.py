@@ -226,8 +226,6 @@ def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_
 
 
 class Replicating(nn.Module):
-    """What DataParallel calls in its forward pass, in its order."""
-
     def scatter(self, x: torch.Tensor) -> torch.Tensor:
         return x + 1
 

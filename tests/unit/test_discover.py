@@ -135,7 +135,6 @@ def test_an_entry_point_to_a_missing_module_is_named_when_it_is_asked_for(instal
 
 @pytest.mark.parametrize("module", ["their_module", "their_package.deep"])
 def test_an_editable_package(install: Install, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``pip install -e`` makes it: the metadata is on the path, and the source is not."""
     source = tmp_path / "source"
     file = source / f"{module.replace('.', '/')}.py"
     file.parent.mkdir(parents=True)

@@ -76,10 +76,6 @@ def test_a_share_that_is_only_the_echo_of_what_ended_is_waited_for(driver: Drive
     assert refused(driver) == ""
 
 
-def run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return bench_run(driver, here, "--scenario", "ddp", *options)
-
-
 def bench_run(driver: Driver, here: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | driver.environment() | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -90,7 +86,7 @@ def bench_run(driver: Driver, here: Path, *options: str) -> subprocess.Completed
 def test_a_gpu_of_another_run_is_refused_with_the_name_of_that_run(driver: Driver, tmp_path: Path) -> None:
     driver.write(*TWO_GPUS, f"process {B} {os.getpid()} {2048 * MIB}")
     with lock.acquire((B,), wait=False, say=print):
-        done = run(driver, tmp_path, "--gpus", "0")
+        done = bench_run(driver, tmp_path, "--scenario", "ddp", "--gpus", "0")
     assert done.returncode == 2
     assert f"GPU {B} is in use by PID {os.getpid()} (" in done.stderr and "queue with --wait" in done.stderr
     assert done.stderr.count("\n") == 1

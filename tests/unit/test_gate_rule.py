@@ -22,7 +22,6 @@ NAMES = ("ddp", "dp", "ddp_o2")
 
 
 def night(day: int, factor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """A night of the same code, in which ddp is slower by a factor."""
     rows = [
         gated.usual(name, day, place, factor if name == "ddp" else 1.0, **(changes if name == "ddp" else {}))
         for place, name in enumerate(NAMES)
@@ -368,7 +367,6 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_verdicts_about_simulated_nights(simulation: Any, shared: bool) -> None:
-    """A small one with wide bounds; the benchmark draws thousands of nights."""
     late, early = simulation.simulate(shared, 2, 7)
     assert (late.nights, early.nights) == (2 * 50, 2 * 9)
     assert late.false <= 6 and late.caught[0.03] >= 70 and late.caught[0.05] >= 97

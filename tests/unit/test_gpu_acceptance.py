@@ -21,7 +21,10 @@ from hypothesis import strategies as st
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.core.errors import RequestError
+from bench.core.records import Workload
 from bench.machine import nvml
+from bench.runs.codec import encode
+from bench.runs.reader import read
 
 
 @pytest.fixture(scope="module")
@@ -752,7 +755,9 @@ def test_an_acceptance_on_a_gpu_is_kept_with_its_run_and_another_is_not(
     pack: Any, acceptance: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, root = tmp_path / "accepted", tmp_path / "repository"
-    run = write_run(folder / "run", [DDP])
+    stored = encode(read(str(write_run(tmp_path / "any", [DDP]))).document.workload)
+    known = Workload(**{name: stored[name] for name in Workload.__dataclass_fields__})
+    run = write_run(folder / "run", [DDP], about={"workload": {"hash": known.hash()}})
     monkeypatch.setattr(pack.paired, "ROOT", str(root))
 
     def written(**more: Any) -> list[str]:

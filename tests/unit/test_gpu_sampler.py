@@ -257,7 +257,6 @@ def test_scrambled_lists_are_dropped_and_counted(start: Callable[..., Sampling],
 
 
 def test_unavailable_values_are_null_with_the_reason(start: Callable[..., Sampling], driver: Driver) -> None:
-    """As under Windows' WDDM and WSL2: the processes are there, and two of them share the device."""
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {NOT_AVAILABLE}" for pid in (11, 12)))
     run = start(nested=False)
     run.sampler.watch(0, "two", 0, 11, (A,))

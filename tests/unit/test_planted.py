@@ -125,7 +125,6 @@ def more_on_odd_steps(steps: pd.DataFrame) -> pd.Series:
 
 
 def more_headline_ms(run: Run, scenario: str) -> float:
-    """The same difference in the headline: of every step the slowest rank, and their median."""
     steps = measured_steps(run, scenario)
     halves = (launch_figures(steps[steps["step"] % 2 == rest]).frame["median_ms"] for rest in (1, 0))
     odd, even = (float(half.iloc[0]) for half in halves)

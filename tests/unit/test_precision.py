@@ -29,7 +29,6 @@ def add(to: IntervalTarget, clock: Clock, scenario: str, *medians_ms: float | No
 
 
 def half_width(*medians_ms: float) -> float:
-    """Written down again: Student's t on the logarithms, upper side."""
     logs = [math.log(value) for value in medians_ms]
     mean = sum(logs) / len(logs)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1))

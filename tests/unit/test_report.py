@@ -315,14 +315,6 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
     assert "GPUs 0, 1 and 3" in " ".join(table.notes) and "three GPUs" in " ".join(table.notes)
 
 
-def test_published_form_of_a_run_without_published_scenarios(tmp_path: Path) -> None:
-    run = analysed(str(write_run(tmp_path, [Launch("single", [[30, 10]], strategy="single")])))
-    table = tables.published_table(run)
-    assert table is not None
-    (row,) = table.rows
-    assert [cell.text for cell in row] == ["single", "0.03", "0.04", *"–––––––"]
-
-
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
     table = tables.details_table(mixed.run)
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}

@@ -45,7 +45,6 @@ def written(folder: Path, launches: list[Launch], gpus: Any = GPUS, **options: A
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysed:
-    """dp with one process on both GPUs, ddp with two at a power cap, one too hot, one half hidden, one that died."""
     return written(tmp_path_factory.mktemp("whole"), [DP, DDP2, HOT, HIDDEN, OUT])
 
 
@@ -137,8 +136,6 @@ def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown()
 
 @dataclass
 class WithPss(Launch):
-    """Every other sample has a proportional set size, three quarters of the resident one."""
-
     def memory_rows(self, launch: int) -> list[dict[str, Any]]:
         rows = super().memory_rows(launch)
         return [row | {"pss_mib": 0.75 * row["used_mib"] if number % 2 else None} for number, row in enumerate(rows)]

@@ -59,7 +59,6 @@ def with_reference(*gradients: tuple[int, str, float]) -> Callable[[RunWriter], 
 
 
 def diagnosed(writer: RunWriter) -> None:
-    """Diagnostic launches: ddp, whose two figures do not agree; apex_ddp by pairs alone; and one that failed."""
     cost = (30.0, 31.0, 30.0, 29.0)
     for launch, scenario, strategy in ((90, "ddp", "ddp"), (91, "apex_ddp", "apex_ddp")):
         rows = []

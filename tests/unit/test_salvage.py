@@ -114,7 +114,6 @@ def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_pat
     ],
 )
 def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:
-    """As after the crash of a machine: a block of zeros, and behind it anything."""
     run = writer(tmp_path)
     run.add(launch(), memory=[row(0)])
     spooled(run, 1)

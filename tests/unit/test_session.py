@@ -177,7 +177,6 @@ def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_gradients_are_unscaled_when_they_are_looked_at_after_the_step(level: str) -> None:
-    """Those of fp32, but for rounding, and not as many times as the loss was scaled."""
     plain, session = (parts_for(*asked, global_batch=8).session() for asked in (("O0",), (level, "fp16")))
     session.scaler._init_scale = 1024.0  # at its usual start the first step may be skipped
     train(plain)
@@ -221,7 +220,6 @@ def test_o3_trains_and_its_loss_is_fp32() -> None:
 
 @pytest.fixture
 def no_apex() -> Iterator[None]:
-    """What was imported of apex is gone afterwards."""
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "apex"]:
         del sys.modules[name]

@@ -190,7 +190,6 @@ def test_one_against_one_has_a_ratio_and_nothing_else() -> None:
 
 
 def test_unequal_numbers_of_equal_launches_are_no_difference() -> None:
-    """The same values, once more often: a comparison that goes by counts would see one."""
     found = compare(SIX, SIX * 5)
     assert (found.ratio, found.verdict) == (pytest.approx(1.0), "no difference found")
 
@@ -246,7 +245,6 @@ def test_scenarios_against_a_base() -> None:
 
 
 def test_verdicts_go_by_the_adjusted_p() -> None:
-    """A single p below 0.05 among ten comparisons is what chance brings."""
     near = launches_of("near", [value * 1.0125 for value in SIX[:5]])
     alone = between_scenarios(launch_figures(steps_of(*scattered("ddp", 1.0), *near)), "ddp")
     assert alone["verdict"].tolist() == ["slower"] and 0.025 < alone["p"].iloc[0] < 0.05
@@ -470,7 +468,6 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_verdicts_about_simulated_runs(simulation: Any) -> None:
-    """A small one with wide bounds; the benchmark does a thousand with narrow ones."""
     rates = simulation.simulate(300, np.random.default_rng(1))
     assert rates.false <= 0.10
     assert rates.found >= 0.95
@@ -489,7 +486,6 @@ def test_the_simulated_steps_are_what_they_are_said_to_be(simulation: Any) -> No
 
 
 def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
-    """A launch without samples has no peak, and its scenario a peak from the others."""
     row = summarised({"ddp": [4.0, 4.1, 4.2]}, {"ddp": [100.0, 110.0]}).loc["ddp"]
     assert (row["peak_pid_mib"], row["launches_ok"]) == (110.0, 3)
     assert row["peak_pid_low_mib"] == estimate([100.0, 110.0]).low

@@ -19,8 +19,6 @@ from bench.worker.session import Session
 
 
 class Queue:
-    """A clock like a GPU's: marks are queued, and happen 10 ms apart while somebody waits for them."""
-
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.queued = self.happened = 0
@@ -46,8 +44,6 @@ class Queue:
 
 
 class Instant(Session):
-    """A session whose every call returns at once, as on a GPU, where the work has only been queued."""
-
     def __init__(self) -> None:
         pass
 
@@ -134,7 +130,6 @@ def cpu_s(pid: int) -> float:
 
 
 def test_nobody_spins_while_ranks_run(execute: Callable[..., Executed], host: WorkerHost) -> None:
-    """CPU time, which other work on the machine does not add to, of the supervising process and of the worker host."""
     began, own, hosts = time.monotonic(), time.process_time(), cpu_s(host.process.pid)
     done = execute(RESTING, iters=20, global_batch=4)
     wall_s = time.monotonic() - began

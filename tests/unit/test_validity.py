@@ -90,7 +90,6 @@ def test_what_many_launches_show_is_one_row_with_what_to_do(tmp_path: Path) -> N
 
 
 def test_of_many_launches_the_worst_is_the_example() -> None:
-    """By its size and not by its text, whose first percentage may be of anything."""
     about = {"scenario": "ddp", "code": "unsteady", "severity": "warning", "remedy": "raise --warmup"}
     told = [
         about | {"launch": at, "size": size, "text": f"{text} (of 50 %)"}
