@@ -157,19 +157,18 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_one_night_is_a_page_and_no_trend(tmp_path: Path, say: Say) -> None:
-    write_nights(tmp_path / "h", 1, scenarios=("ddp",), launches=1)
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "1 night, 2021-01-04: a trend needs two or more"),
+        (3, "no shift was found (it takes 6 nights to tell one)"),
+    ],
+)
+def test_few_nights_are_a_page_and_no_shift(tmp_path: Path, say: Say, count: int, said: str) -> None:
+    write_nights(tmp_path / "h", count, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))
     code, out, _ = say(tmp_path / "h")
-    assert code == 0
-    assert "1 night, 2021-01-04: a trend needs two or more" in out
+    assert code == 0 and said in out
     assert (tmp_path / "out" / "history-step-ms.svg").is_file()
-
-
-def test_three_nights_have_a_trend_and_no_shift(tmp_path: Path, say: Say) -> None:
-    write_nights(tmp_path / "h", 3, scenarios=("ddp",), launches=2, slower=only("ddp", 1, 1.5))
-    code, out, _ = say(tmp_path / "h")
-    assert code == 0
-    assert "no shift was found (it takes 6 nights to tell one)" in out
 
 
 def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: Say) -> None:

@@ -34,9 +34,7 @@ def tree(root: Path, *files: str) -> Path:
 def test_where_there_is_none_it_says_how_to_get_one(tmp_path: Path) -> None:
     found = classify(path=[str(tmp_path)])
     assert (found.kind, found.path, found.amp, found.parallel) == ("absent", None, False, False)
-    assert "not installed" in found.explanation
-    assert "25.05" in found.explanation
-    assert "--apex" in found.explanation
+    assert all(words in found.explanation for words in ("not installed", "25.05", "--apex"))
 
 
 def test_both_modules_make_it_nvidias_up_to_25_05(tmp_path: Path) -> None:
@@ -54,9 +52,7 @@ def test_any_other_is_named_for_what_it_is_with_the_remedy(tmp_path: Path, kind:
     assert SAID[kind] in found.explanation
     assert str(root / "apex") in found.explanation
     remedy = found.explanation.split("; ", 1)[1]
-    assert "25.05" in remedy
-    assert "--apex" in remedy
-    assert "--impl native" in remedy
+    assert all(words in remedy for words in ("25.05", "--apex", "--impl native"))
 
 
 def test_half_of_an_apex_says_which_half_is_missing(tmp_path: Path) -> None:

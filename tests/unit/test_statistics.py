@@ -184,11 +184,6 @@ def test_verdicts_of_unequal_and_of_tiny_samples(base: list[float], new: list[fl
     assert (found.low is None) == (min(len(base), len(new)) < 2)
 
 
-def test_one_against_one_has_a_ratio_and_nothing_else() -> None:
-    found = compare([10.0], [12.0])
-    assert (found.ratio, found.low, found.high, found.p) == (pytest.approx(1.2), None, None, None)
-
-
 def test_unequal_numbers_of_equal_launches_are_no_difference() -> None:
     found = compare(SIX, SIX * 5)
     assert (found.ratio, found.verdict) == (pytest.approx(1.0), "no difference found")
@@ -331,15 +326,6 @@ def test_the_share_of_data_is_of_the_slowest_rank() -> None:
     steps = steps_of(("ddp", [[10.0] * 4, [20.0] * 4]))
     steps["data_ms"] = np.where(steps["rank"] == 0, 9.0, 5.0)
     assert launch_figures(steps).frame["data_share"].tolist() == [0.25]
-
-
-def test_ranks_are_never_pooled() -> None:
-    """Eight ranks say no more than their slowest: neither median nor interval changes with the number of ranks."""
-    one = steps_of(*[("ddp", [[value, value, value + 1]]) for value in SIX])
-    eight = steps_of(*[("ddp", [[value, value, value + 1], *[[1.0, 1.0, 1.0]] * 7]) for value in SIX])
-    assert launch_figures(one).frame["median_ms"].tolist() == launch_figures(eight).frame["median_ms"].tolist()
-    assert launch_figures(eight).frame["measured"].tolist() == [3] * 6
-    assert estimate(launch_figures(one).frame["median_ms"]) == estimate(launch_figures(eight).frame["median_ms"])
 
 
 def test_more_steps_in_a_launch_are_no_more_launches() -> None:
