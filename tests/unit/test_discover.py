@@ -75,8 +75,7 @@ def test_the_built_in_names_are_the_ten_of_the_comparison_in_their_order() -> No
 def test_each_built_in_scenario_is_what_its_name_says(name: str) -> None:
     found = discover.load(*discover.resolve(name))
     assert (found.name, found.strategy_name, found.scenario.precision) == (name, *PUBLISHED[name])
-    assert found.doc
-    assert found.scenario.summary
+    assert found.doc and found.scenario.summary
 
 
 def test_a_close_name_is_suggested() -> None:

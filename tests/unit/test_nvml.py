@@ -67,10 +67,8 @@ def test_a_lost_gpu_is_left_out_by_name_and_what_a_gpu_does_not_tell_is_none(dri
     driver.write(*TWO_GPUS, f"error {A} handle 15", f"error {B} used 3", f"error {B} capability 3")
     gpus, reason = json.loads(driver.python(LIST))
     assert [(gpu["index"], gpu["uuid"]) for gpu in gpus] == [(0, B)]
-    assert gpus[0]["memory_total_mib"] is None
-    assert gpus[0]["compute_capability"] is None
-    assert "0 is left out" in reason
-    assert "GPU is lost" in reason
+    assert (gpus[0]["memory_total_mib"], gpus[0]["compute_capability"]) == (None, None)
+    assert "0 is left out" in reason and "GPU is lost" in reason
 
 
 @pytest.mark.parametrize(
@@ -118,8 +116,7 @@ def test_the_deprecated_project_that_shadows_the_module_is_named(driver: Driver,
     (shadow / "nvml.py").write_text("def _nvmlGetFunctionPointer(name): ...\ndef nvmlInit(): ...\n")
     told = driver.python("from bench.machine.nvml import list_gpus\nprint(*list_gpus())", path=(shadow.parent,))
     assert told.startswith("[] the deprecated project 'pynvml' shadows nvidia-ml-py")
-    assert str(shadow) in told
-    assert "pip uninstall pynvml" in told
+    assert str(shadow) in told and "pip uninstall pynvml" in told
 
 
 def test_an_old_module_is_named_with_the_remedy(driver: Driver, tmp_path: Path, repository: Path) -> None:
