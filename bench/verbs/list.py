@@ -1,4 +1,4 @@
-"""``python -m bench list``: every scenario and every workload in a line, and whether a scenario can run here."""
+"""``python -m bench list``: every scenario, and whether it can run here; workloads, strategies and sites."""
 
 import sys
 from typing import Any
@@ -8,7 +8,9 @@ from bench.core.errors import RequestError
 from bench.seams import discover
 from bench.verbs.options import Parser, check_apex, print_json
 
-DESCRIPTION = "Every scenario, what it is, and whether it can run on this machine and if not why; then every workload."
+DESCRIPTION = """\
+Every scenario, what it is, and whether it can run on this machine and if not why; then workloads, strategies and sites.
+"""
 EPILOG = """\
 Scenarios are small files: scenarios/*.py here, those of installed packages (entry point group bench.scenarios), and any
 file of your own: python -m bench run --scenario ./mine.py. So are workloads: workloads/*.py, the group bench.workloads,
@@ -49,9 +51,10 @@ def main(arguments: list[str]) -> int:
             }
         )
     workloads = [_workload(name, file, device) for name, file in discover.names(discover.WORKLOAD).items()]
+    others = {kind.plural: list(discover.names(kind)) for kind in (discover.STRATEGY, discover.SITE)}
     if options.json:
         about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
-        print_json({**about, "scenarios": scenarios, "workloads": workloads})
+        print_json({**about, "scenarios": scenarios, "workloads": workloads, **others})
         return 0
     width = max(len(str(row["name"])) for row in scenarios)
     indexes = ", ".join(str(gpu.index) for gpu in gpus)
@@ -63,6 +66,8 @@ def main(arguments: list[str]) -> int:
     lines += ["", "Workloads, which --workload chooses from:", ""]
     for row in workloads:
         lines.append(f"  {row['name']}  {row['summary'] or row['reason']}")
+    lines += ["", f"Strategies, which a scenario names: {', '.join(others['strategies'])}"]
+    lines += [f"Sites, which --site chooses from: {', '.join(others['sites'])}"]
     lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
     if sys.stdout.isatty():
         from bench.console import tell
