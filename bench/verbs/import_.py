@@ -7,7 +7,7 @@ import sys
 from bench.console import tell
 from bench.core.errors import OK, RequestError
 from bench.runs.codec import encode
-from bench.verbs.options import Parser, print_json, whole_number
+from bench.verbs.options import Parser, device_count, print_json, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -34,9 +34,6 @@ Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood,
 MAY_BE_KNOWN = ("global_batch", "replicas", "device", "half", "warmup")
 """Of the workload of an imported run."""
 
-MOST_DEVICES = 100_000
-"""More than any job has: the hardware is listed device by device."""
-
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -47,7 +44,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
-    parser.add_argument("--world-size", type=_devices, metavar="N", help="devices that shared the global batch")
+    parser.add_argument("--world-size", type=device_count, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
     parser.add_argument("--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says")
@@ -82,13 +79,6 @@ def main(arguments: list[str]) -> int:
         about = {"run": run.id, "path": run.path, "imported": encode(run.document.imported)}
         print_json({**about, "workload": encode(run.document.workload), "launches": launches, "measured_steps": steps})
     return OK
-
-
-def _devices(text: str) -> int:
-    value = whole_number(text)
-    if value > MOST_DEVICES:
-        raise argparse.ArgumentTypeError(f"{value} devices are too many: give at most {MOST_DEVICES:,}")
-    return value
 
 
 def _name(text: str) -> str:

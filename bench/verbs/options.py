@@ -19,6 +19,10 @@ MOST = 10**9
 """Of anything that is counted: more is a slip."""
 
 
+MOST_DEVICES = 100_000
+"""More than any job has: devices are listed one by one."""
+
+
 class WrongOption(BenchError):
     exit_code = 2
 
@@ -79,6 +83,13 @@ def whole_number(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 1")
     if value > MOST:
         raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {MOST:,}")
+    return value
+
+
+def device_count(text: str) -> int:
+    value = whole_number(text)
+    if value > MOST_DEVICES:
+        raise argparse.ArgumentTypeError(f"{value} devices are too many: give at most {MOST_DEVICES:,}")
     return value
 
 

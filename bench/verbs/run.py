@@ -28,6 +28,7 @@ from bench.verbs.options import (
     called,
     check_apex,
     check_python,
+    device_count,
     percentage,
     place,
     print_json,
@@ -164,7 +165,7 @@ def _parser() -> Parser:
     devices = ("auto", "cpu", "cuda")
     where.add_argument("--device", choices=devices, default="auto", help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
-    where.add_argument("--nproc", type=whole_number, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
+    where.add_argument("--nproc", type=device_count, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
     where.add_argument("--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
