@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import Executed, one_host, request_for
 from standin.processes import alive, nobody_left
+from standin.workloads import workload
 
 from bench.plan import launches
 from bench.seams import discover
@@ -36,6 +37,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerHo
         patch.setenv("BENCH_TEST_FAULT", str(folder / "fault.json"))
         with WorkerHost(python=None, fresh=False, apex_path=None, log=str(folder / "log"), device="cpu") as host:
             host.wait_until_ready()
+            host.prepare(workload())
             yield host, folder / "fault.json"
 
 
@@ -175,6 +177,7 @@ def test_a_child_that_comes_back_from_a_fork_is_no_second_rank(execute: Callable
 def test_a_killed_host_fails_its_launch_and_is_replaced(execute: Callable[..., Executed], tmp_path: Path) -> None:
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
         host.wait_until_ready()
+        host.prepare(workload())
         pids: list[int] = []
         hear = host._wait_for_end
 
@@ -204,6 +207,7 @@ def test_a_stopped_host(execute: Callable[..., Executed], tmp_path: Path, monkey
     monkeypatch.setattr(local, "HOST_SILENCE_S", 6.0)
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
         host.wait_until_ready()
+        host.prepare(workload())
         os.kill(host.process.pid, signal.SIGSTOP)
         done = execute("ddp", on=host, stall_timeout_s=1.0)
         assert done.outcome.status == "timeout"
@@ -216,6 +220,7 @@ def test_a_stopped_host(execute: Callable[..., Executed], tmp_path: Path, monkey
 def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[..., Executed], tmp_path: Path) -> None:
     with WorkerHost(python=None, fresh=False, apex_path=None, log=str(tmp_path / "log"), device="cpu") as host:
         host.wait_until_ready()
+        host.prepare(workload())
         before = resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE)
         open_now = len(os.listdir(f"/proc/{host.process.pid}/fd"))
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (open_now + 3, before[1]))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ON_GPU, Executed, executor, one_host, request_for
+from standin.workloads import workload
 
 from bench.core.channel import Channel
 from bench.core.records import job_to_json
@@ -115,6 +116,7 @@ def test_real_apex(gpus: tuple[str, ...], tmp_path: Path) -> None:
         python=None, fresh=False, apex_path=path, log=str(tmp_path / "host.log"), device="cuda"
     ) as with_apex:
         with_apex.wait_until_ready()
+        with_apex.prepare(workload(device="cuda"))
         run = executor(with_apex, tmp_path)
         for scenario in ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3"):
             done = run(scenario, **options)
