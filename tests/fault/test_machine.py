@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Executed, one_host, request_for
+from standin.documents import document
 
 from bench.experiments import launch
 from bench.plan import launches
@@ -107,10 +108,10 @@ def test_beats_tell_position_and_steps_of_each_rank() -> None:
 
 
 def test_a_clock_that_jumps_back_overwrites_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    first = RunWriter(str(tmp_path), document())
     real = time.gmtime
     monkeypatch.setattr(time, "gmtime", lambda *_: real(time.time() - 86400))
-    second = RunWriter(str(tmp_path), {"request": {}, "workload": {}})
+    second = RunWriter(str(tmp_path), document())
     assert second.id < first.id
     assert find("latest", str(tmp_path)) == first.path, "the latest by name, which is what the clock said"
     assert {run.name for run in tmp_path.iterdir()} == {first.id, second.id}
