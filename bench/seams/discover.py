@@ -6,11 +6,11 @@ Names come from the files of a folder (``scenarios/``, ...) and from the entry p
 
 import hashlib
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
 from traceback import walk_tb
@@ -257,8 +257,14 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)
             continue
+        arguments = call[len(name) + 1 : -1].split(", ")
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:
+            continue  # as usual; importing inspect takes longer than all files of bench
         try:
-            inspect.signature(function).bind(*call[len(name) + 1 : -1].split(", "))
+            import inspect
+
+            inspect.signature(function).bind(*arguments)
         except TypeError as error:
             raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
 
@@ -297,7 +303,7 @@ def _entry_points(group: str) -> list[tuple[str, str]]:
 
     ``importlib.metadata`` is slow to import, so it is asked only where some package has the group at all.
     """
-    if not any(_declares(group, folder) for folder in sys.path if os.path.isdir(folder)):
+    if not any(f"[{group}]" in _entry_point_texts(folder) for folder in sys.path if os.path.isdir(folder)):
         return []
     from importlib.metadata import entry_points
 
@@ -315,9 +321,10 @@ def _origin(module: str) -> str | None:
     return spec.origin if spec else None
 
 
-def _declares(group: str, folder: str) -> bool:
+@cache  # each kind asks for its group
+def _entry_point_texts(folder: str) -> str:
+    texts = []
     for file in glob("*.*-info/entry_points.txt", root_dir=folder):
         with open(os.path.join(folder, file), encoding="utf-8", errors="replace") as text:
-            if f"[{group}]" in text.read():
-                return True
-    return False
+            texts.append(text.read())
+    return "\n".join(texts)
