@@ -41,7 +41,7 @@ NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 def sentence(outcome: Outcome) -> str:
     """The outcome in one line, gravest first."""
     if outcome.accepted is not None:
-        found = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "nothing to object to"
+        found = _named(outcome, (gate.REGRESSED, *gate.ABSENT)) or "passes"
         return f"Accepted by a person ({_flat(outcome.accepted)}): {found}; against {outcome.against}"
     if outcome.verdict == gate.REGRESSED:
         return f"Regressed: {_named(outcome, (gate.REGRESSED,))}; against {outcome.against}"

@@ -1,7 +1,7 @@
 """The one reader of ``digest.json``: what comparisons over many runs read of a finished run instead of its tables.
 
-Only the checksums in run.json are read besides: half a millisecond, against ten for all that
-:func:`bench.runs.reader.verified` does. That run.json and the tables are as they were sealed is taken on trust.
+Only the checksums in run.json are read besides: half a millisecond, against ten for everything
+that :func:`bench.runs.reader.verified` reads. That run.json and the tables are as they were sealed is taken on trust.
 """
 
 import hashlib
