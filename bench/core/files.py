@@ -1,0 +1,52 @@
+"""Opening a file that somebody else may have put there: a pipe, a device, a link elsewhere, or something huge.
+
+    with open_regular("results/RUN/run.json", limit=JSON_BYTES, within="results/RUN") as file: ...
+
+What is refused is an ``OSError`` with the file's name and the reason, as of a file that may not be read.
+"""
+
+import errno
+import json
+import os
+import stat
+from typing import Any, BinaryIO
+
+JSON_BYTES = 64 << 20
+"""Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
+
+
+def open_regular(path: str, *, limit: int, within: str | None = None) -> BinaryIO:
+    """Open a regular file of at most ``limit`` bytes for reading, without waiting for anybody.
+
+    ``within``: the folder that links may not lead out of; None where the user named this very file. Raises ``OSError``.
+    """
+    real = os.path.realpath(path)
+    home = os.path.realpath(within) if within is not None else os.sep
+    if os.path.commonpath((real, home)) != home:
+        raise OSError(errno.ELOOP, f"it lies outside {within}", path)
+    if not stat.S_ISREG(os.lstat(real).st_mode):  # before it is opened: opening some devices does something
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
+        os.close(descriptor)
+        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {limit:,} are read", path)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_json(path: str, *, limit: int = JSON_BYTES, within: str | None = None) -> Any:
+    """The JSON document in such a file. Raises ``OSError``, or ``ValueError`` for what is no JSON, or NaN in it."""
+    with open_regular(path, limit=limit, within=within) as file:
+        return parse_json(file.read(limit))
+
+
+def parse_json(text: bytes | str) -> Any:
+    """A JSON document. Raises ``ValueError``: also for NaN and infinity, and for one that is nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")

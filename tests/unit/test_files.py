@@ -1,0 +1,58 @@
+"""A file that somebody else put there is opened only if it is one, small enough, and where it says it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.core.files import open_regular, read_json
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.json").write_text('{"a": 1}')
+    (tmp_path / "b.json").write_text("{}")
+    return tmp_path / "run"
+
+
+def test_a_file_and_links_within_its_folder_are_read(folder: Path) -> None:
+    (folder / "link.json").symlink_to("a.json")
+    (folder.parent / "also").symlink_to(folder)
+    for file in (folder / "a.json", folder / "link.json", folder.parent / "also" / "a.json"):
+        assert read_json(str(file), within=str(file.parent)) == {"a": 1}
+    assert read_json(str(folder / "link.json")) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda file: os.mkfifo(file), "not a regular file"),
+        (lambda file: file.mkdir(), "not a regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), "outside"),
+        (lambda file: file.symlink_to("../b.json"), "outside"),
+        (lambda file: file.symlink_to(file), "not a regular file"),
+        (lambda file: file.write_bytes(b" " * 101), "it has 101 bytes, and at most 100 are read"),
+        (lambda file: None, "No such file"),
+    ],
+)
+@pytest.mark.timeout(10)
+def test_anything_else_is_refused_and_named(folder: Path, make: object, says: str) -> None:
+    file = folder / "x.json"
+    make(file)  # type: ignore[operator]
+    with pytest.raises(OSError, match=says) as caught:
+        open_regular(str(file), limit=100, within=str(folder))
+    assert str(caught.value.filename) == str(file)
+
+
+@pytest.mark.timeout(10)
+def test_a_device_is_refused_even_where_links_are_followed() -> None:
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular("/dev/zero", limit=100)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', "[-Infinity]", "9" * 5000, "", "\xff"])
+def test_what_is_no_json_is_a_value_error(folder: Path, text: str) -> None:
+    (folder / "a.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError):
+        read_json(str(folder / "a.json"))
