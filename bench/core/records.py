@@ -3,8 +3,6 @@
 The command line and the workers import it, so it needs the standard library alone. Units are in the names.
 """
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -124,8 +122,8 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload(Task):
-    """What every scenario of a run trains. Equal hashes mean equal work, whatever the number of measured steps.
+class Training(Task):
+    """What every scenario of a run trains. Equal hashes mean the same training, whatever the number of measured steps.
 
     ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
     ``pool_batches``: distinct global batches, visited in turn. ``half``: ``fp16`` or ``bf16`` on this device.
@@ -141,6 +139,8 @@ class Workload(Task):
 
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of all fields but the file's path, the title and the short unit."""
+        import hashlib  # here and below: none of it is for 'bench list', which answers at once
+
         identity = {name: value for name, value in asdict(self).items() if name not in ("file", "title", "unit_short")}
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
@@ -189,7 +189,7 @@ class Job:
     ranks: tuple[Placement, ...]
     group: bool
     impl: str
-    workload: Workload
+    workload: Training
     iters: int
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
@@ -241,7 +241,7 @@ def job_to_json(job: Job) -> dict[str, Any]:
 
 def job_from_json(document: dict[str, Any]) -> Job:
     fields = dict(document)
-    fields["workload"] = Workload(**fields["workload"])
+    fields["workload"] = Training(**fields["workload"])
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
     fields["replica_counts"] = tuple(fields["replica_counts"])
     return Job(**fields)
@@ -249,4 +249,6 @@ def job_from_json(document: dict[str, Any]) -> Job:
 
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN (raises ``ValueError``)."""
+    import json
+
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

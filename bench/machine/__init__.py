@@ -1,13 +1,11 @@
 """What this host is, and which scenarios can run on it. Reads files and asks NVML; imports no torch."""
 
 import os
-import socket
 import time
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from bench.core.apex_files import classify
 from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.machine import nvml, redact
@@ -23,7 +21,7 @@ _OR_CPU = ", or use --device cpu"
 
 def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
     """This host, as the only one of a site. ``devices``: the UUIDs of the chosen GPUs."""
-    return (Host(name=socket.gethostname(), cores=cores(), devices=devices),)
+    return (Host(name=os.uname().nodename, cores=cores(), devices=devices),)
 
 
 def cores() -> int:
@@ -120,6 +118,8 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
     if wanted and device == "cpu":
         return "apex needs CUDA and this is the CPU; use --impl auto or native"
     if wanted and packages:
+        from bench.core.apex_files import classify
+
         files = classify(apex_path)
         there = {"apex.amp": files.amp, "apex.parallel": files.parallel}
         if not all(there[need] for need in wanted):
@@ -133,7 +133,7 @@ def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any
 
     memory = _meminfo()
     return {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": cpu_model(),

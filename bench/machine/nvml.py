@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -202,8 +201,11 @@ class Nvml:
         name, _ = self._try(self._pynvml.nvmlSystemGetProcessName, pid)
         if name:
             return str(name)
-        path = Path(f"/proc/{pid}/comm")
-        return path.read_text("utf-8", errors="replace").strip() if path.is_file() else None
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                return file.read().strip()
+        except OSError:
+            return None
 
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.

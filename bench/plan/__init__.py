@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from bench.core.errors import RequestError
-from bench.core.records import Host, Job, Placement, Task, Workload
+from bench.core.records import Host, Job, Placement, Task, Training
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
-from bench.seams.workload import Workload as Declared
+from bench.seams.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ class Request:
     site: str = "local"
 
     @property
-    def workload(self) -> Workload:
-        return Workload(
+    def workload(self) -> Training:
+        return Training(
             **asdict(self.task),
             global_batch=self.global_batch,
             replicas=self.replicas,
@@ -98,7 +98,7 @@ class Planned:
 
 
 def global_batch(
-    asked: int | None, per_rank: int | None, workload: Declared, device: str, scenarios: Sequence[Found], replicas: int
+    asked: int | None, per_rank: int | None, workload: Workload, device: str, scenarios: Sequence[Found], replicas: int
 ) -> int:
     """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
-from bench.core.records import PHASES, STATUSES, Workload
+from bench.core.records import PHASES, STATUSES, Training
 from bench.runs.codec import encode
 from bench.runs.document import LaunchRecord
 from bench.runs.files import describe_files
@@ -66,7 +66,7 @@ def _document(run: Run) -> Iterator[str]:
             yield f"launch {record.launch}: unknown status {record.status!r}"
     work = encode(document.workload)
     sealed = work.pop("hash")
-    if (sealed is not None or not document.imported) and Workload(**work).hash() != sealed:
+    if (sealed is not None or not document.imported) and Training(**work).hash() != sealed:
         yield f"{run.path}/run.json: the hash of the workload is not that of its fields"
 
 

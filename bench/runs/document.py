@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """:class:`bench.core.records.Workload` with its hash; None is what an imported run does not say."""
+    """:class:`bench.core.records.Training` with its hash; None is what an imported run does not say."""
 
     name: str | None = None
     file: str | None = None

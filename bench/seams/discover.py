@@ -4,7 +4,7 @@ Names come from the files of a folder (``scenarios/``, ...) and from the entry p
 (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
-import hashlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from glob import glob
 from importlib.machinery import PathFinder
-from traceback import walk_tb
 from types import FunctionType, ModuleType
 
 from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
-from bench.seams.site import Site
 from bench.seams.strategy import Strategy
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
@@ -41,11 +39,20 @@ class Kind:
 
     word: str
     option: str
-    declares: str
-    declaration: type
     functions: tuple[str, ...] = ()
     may_define: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+
+    @property
+    def declares(self) -> str:
+        """The name that a file gives to its declaration, such as ``SCENARIO``."""
+        return self.word.upper()
+
+    @property
+    def declaration(self) -> type:
+        """What it must be, such as ``bench.seams.scenario.Scenario``; sites alone are imported no sooner than this."""
+        kind: type = getattr(importlib.import_module(f"bench.seams.{self.word}"), self.word.capitalize())
+        return kind
 
     @property
     def plural(self) -> str:
@@ -62,23 +69,19 @@ class Kind:
         return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
 
 
-SCENARIO = Kind(word="scenario", option="--scenario", declares="SCENARIO", declaration=Scenario, first=DEFAULT)
-STRATEGY = Kind(
-    word="strategy", option="--scenario", declares="STRATEGY", declaration=Strategy, functions=("build(parts)",)
-)
+SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)
+STRATEGY = Kind(word="strategy", option="--scenario", functions=("build(parts)",))
 PROBE = "probe(session, load, steps, tick)"
 """What a strategy defines that declares a ``probe``."""
 
 WORKLOAD = Kind(
     word="workload",
     option="--workload",
-    declares="WORKLOAD",
-    declaration=Workload,
     functions=FUNCTIONS,
     may_define=MAY_DEFINE,
     first=(DEFAULT_WORKLOAD,),
 )
-SITE = Kind(word="site", option="--site", declares="SITE", declaration=Site, functions=("connect(options)",))
+SITE = Kind(word="site", option="--site", functions=("connect(options)",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,8 @@ class FoundWorkload:
 
 
 def sha256(file: str) -> str:
+    import hashlib
+
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -219,6 +224,7 @@ def load_workload(name: str, file: str) -> FoundWorkload:
     return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
 
 
+@cache  # several scenarios share one
 def load_strategy(name: str, file: str) -> tuple[Strategy, ModuleType]:
     """A strategy and the module that defines its ``build``, which may be a scenario's. Raises as :func:`load_file`."""
     module = load_module(name, file, STRATEGY)
@@ -243,8 +249,6 @@ def load_file(name: str, file: str, kind: Kind) -> ModuleType:
 
 def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strategy | None = None) -> None:
     """Refuse a function that is missing, misspelt, or cannot be called with the arguments that it will get."""
-    from difflib import get_close_matches
-
     must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
     calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
     own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
@@ -252,7 +256,7 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
     for name, call in calls.items():
         function = getattr(module, name, None)
         if not callable(function):
-            near = get_close_matches(name, others, n=1, cutoff=0.8)
+            near = _alike(name, others) if others else []
             if near or call in must:
                 remedy = f"rename {near[0]} to {name}" if near else f"define {call}"
                 raise RequestError(kind.option, f"{file} has no function {name}", remedy)
@@ -267,6 +271,12 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
             inspect.signature(function).bind(*arguments)
         except TypeError as error:
             raise RequestError(kind.option, f"{file}: {name} cannot be called: {error}", f"define {call}") from error
+
+
+def _alike(name: str, others: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, others, n=1, cutoff=0.8)
 
 
 def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
@@ -294,6 +304,8 @@ def line_in(file: str, error: BaseException) -> int | None:
     """The last line of ``file`` that took part in ``error``."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
+    from traceback import walk_tb
+
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
     return lines[-1] if lines else None
 
@@ -303,7 +315,7 @@ def _entry_points(group: str) -> list[tuple[str, str]]:
 
     ``importlib.metadata`` is slow to import, so it is asked only where some package has the group at all.
     """
-    if not any(f"[{group}]" in _entry_point_texts(folder) for folder in sys.path if os.path.isdir(folder)):
+    if not any(f"[{group}]" in _entry_point_texts(folder) for folder in sys.path):
         return []
     from importlib.metadata import entry_points
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
-from bench.core.records import Host, Job, Workload
+from bench.core.records import Host, Training
+from bench.core.records import Job as Job  # for the files of sites
 
 Event = dict[str, Any]
 
@@ -89,7 +90,7 @@ class Connected(Protocol):
         """The description. Raises :class:`RequestError` when the interpreter has no usable torch."""
         ...
 
-    def prepare(self, workload: Workload) -> None:
+    def prepare(self, workload: Training) -> None:
         """Add what the workload needs to the description. Raises :class:`RequestError` if it cannot be trained."""
         ...
 

@@ -19,13 +19,11 @@ part of a batch counts in the mean (default: its examples), and ``check(work)``,
 """
 
 import math
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bench.core import records
-from bench.core.records import Setting
+from bench.core.records import Setting, Training
 
 DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
@@ -62,7 +60,7 @@ class Workload:
             raise ValueError(f"imports={self.imports!r} is not a tuple of names")
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"settings={self.settings!r} is not a dict of names and defaults")
-        taken = {known.name for known in fields(records.Workload)}
+        taken = {known.name for known in fields(Training)}
         for name, default in {"global_batch": self.global_batch, **self.settings}.items():
             for value in default.values() if isinstance(default, Mapping) else (default,):
                 if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
@@ -89,10 +87,10 @@ class Workload:
 
     def title_of(self, settings: Mapping[str, Any]) -> str:
         """What to call it with these settings, such as ``resnet101, 64 px``; empty for its name."""
-        for _, name, _, _ in string.Formatter().parse(self.title):
-            if name is not None and name not in settings:
-                raise ValueError(f"title={self.title!r} names {name!r}, which is not in settings")
-        return self.title.format_map(settings)
+        try:
+            return self.title.format_map(settings)
+        except KeyError as missing:
+            raise ValueError(f"title={self.title!r} names {missing}, which is not in settings") from missing
 
 
 def setting_from(text: str, default: Setting) -> Setting:

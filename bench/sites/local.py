@@ -16,7 +16,7 @@ from bench import machine
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
 from bench.core.errors import HostError, RequestError
-from bench.core.records import Host, Job, Workload, job_to_json
+from bench.core.records import Host, Job, Training, job_to_json
 from bench.seams.site import Connected, LaunchInterrupted, Options, Outcome, Site
 
 START_TIMEOUT_S = 300.0
@@ -60,7 +60,7 @@ class WorkerHost:
         self.hosts = hosts or machine.here(())
         self._command = command
         self._fresh, self._apex_path, self._device, self._locks = fresh, apex_path, device, locks
-        self._workload: Workload | None = None
+        self._workload: Training | None = None
         self._start()
 
     @classmethod
@@ -113,7 +113,7 @@ class WorkerHost:
                 raise RequestError("--python", what, "name another one")
         raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
 
-    def prepare(self, workload: Workload) -> None:
+    def prepare(self, workload: Training) -> None:
         """As the protocol says. Raises :class:`HostError` when the host dies of it."""
         self._workload = workload
         self.channel.send(event="prepare", workload=asdict(workload))

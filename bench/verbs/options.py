@@ -1,7 +1,6 @@
 """What the verbs' parsers have in common: errors of one line, and numbers that say what they take."""
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -9,7 +8,6 @@ import sys
 from reprlib import repr as brief
 from typing import NoReturn
 
-from bench.core.apex_files import classify, search_path
 from bench.core.errors import BenchError, RequestError
 
 DEFAULT_OUT = "results"
@@ -29,6 +27,13 @@ class WrongOption(BenchError):
 
 class Help(argparse.RawDescriptionHelpFormatter):
     """Help as it was written if there is room, and else folded like the options below it."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            width = os.get_terminal_size().columns
+        except OSError:  # a file or a pipe
+            width = 80
+        super().__init__(prog, width=width - 2)  # left out, argparse imports shutil, with all that can compress
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if max(map(len, text.splitlines()), default=0) <= width:
@@ -158,6 +163,8 @@ def check_apex(path: str | None) -> None:
     """Refuse an ``--apex`` that is no NVIDIA apex with both modules."""
     if path is None:
         return
+    from bench.core.apex_files import classify, search_path
+
     if search_path(path) is None:
         problem = f"there is no package apex in {path!r}"
         raise RequestError("--apex", problem, "give a checkout of NVIDIA/apex, tag 25.05")
@@ -172,5 +179,7 @@ def check_python(path: str | None) -> None:
 
 
 def print_json(document: object) -> None:
+    import json
+
     json.dump(document, sys.stdout, indent=1, allow_nan=False)
     print()

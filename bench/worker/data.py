@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from bench.core.errors import BenchError
-from bench.core.records import Workload
+from bench.core.records import Training
 from bench.worker.workload import collate_of, example_of, map_tensors
 
 Batch = Any
 """What ``collate`` made of the examples: tensors in tuples, lists and dicts."""
 
 
-def shard(workload: Workload, replicas: int, replica: int) -> list[list[int]]:
+def shard(workload: Training, replicas: int, replica: int) -> list[list[int]]:
     """Indices of one replica's part of every batch of the pool: ``pool_batches`` lists of equal length.
 
     By ``torch.utils.data.DistributedSampler``, whose parts of a step are the same examples for any number of replicas.
@@ -34,7 +34,7 @@ def shard(workload: Workload, replicas: int, replica: int) -> list[list[int]]:
     return [indices[start : start + part] for start in range(0, part * workload.pool_batches, part)]
 
 
-def batches(workload: Workload, replicas: int, mine: range, pin: bool) -> list[Batch]:
+def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[Batch]:
     """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other."""
     example, collate = example_of(workload), collate_of(workload)
     shards = [shard(workload, replicas, replica) for replica in mine]

@@ -24,7 +24,7 @@ from typing import Any
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.errors import RequestError
-from bench.core.records import Job, Workload, job_from_json, job_to_json
+from bench.core.records import Job, Training, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
@@ -171,7 +171,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
     while not channel.closed:
         for message in channel.receive():
             if message["event"] == "prepare":
-                prepared = _prepare(Workload(**message["workload"]))
+                prepared = _prepare(Training(**message["workload"]))
                 fresh = fresh or _threads() != 1
                 channel.send(event="prepared", fresh=fresh, threads=_threads(), **prepared)
             if message["event"] == "launch":
@@ -196,7 +196,7 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _prepare(workload: Workload) -> dict[str, Any]:
+def _prepare(workload: Training) -> dict[str, Any]:
     """Import, once, what the workload's functions import, and try its settings in a child."""
     from bench.worker.workload import examine, prepare, versions
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.core.records import Job, Workload
+from bench.core.records import Job, Training
 from bench.seams import discover
 from bench.worker.precision import Amp, ApexAmp, Optimizers, precision_of
 from bench.worker.workload import build_model, build_optimizer, loss_of
@@ -34,7 +34,7 @@ class Parts:
     amp: str
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> Training:
         return self.job.workload
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.core.errors import RequestError
-from bench.core.records import Setting, Workload
+from bench.core.records import Setting, Training
 from bench.seams import discover
 
 Forward = Callable[..., Any]
@@ -33,7 +33,7 @@ class Work:
     ``used``: the settings that were read, since one that is not changes nothing.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Training) -> None:
         self.seed, self.global_batch, self.device = workload.seed, workload.global_batch, workload.device
         self.used: set[str] = set()
         self._settings = workload.settings
@@ -50,7 +50,7 @@ class Work:
 class _Opened:
     """The workload that this process trains."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Training) -> None:
         self.identity = workload.hash()
         self.module: ModuleType = discover.load_file(workload.name, workload.file, discover.WORKLOAD)
         if workload.sha256 not in (None, discover.sha256(workload.file)):
@@ -61,13 +61,13 @@ class _Opened:
 _opened: list[_Opened] = []
 
 
-def _open(workload: Workload) -> _Opened:
+def _open(workload: Training) -> _Opened:
     if not _opened or _opened[0].identity != workload.hash():
         _opened[:] = [_Opened(workload)]
     return _opened[0]
 
 
-def build_model(workload: Workload) -> nn.Module:
+def build_model(workload: Training) -> nn.Module:
     """The model on the CPU, in fp32, with the weights that the seed gives on every rank."""
     opened = _open(workload)
     torch.manual_seed(workload.seed)
@@ -75,28 +75,28 @@ def build_model(workload: Workload) -> nn.Module:
     return model
 
 
-def build_optimizer(workload: Workload, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
     opened = _open(workload)
     optimizer: torch.optim.Optimizer = opened.module.optimizer(opened.work, parameters)
     return optimizer
 
 
-def loss_of(workload: Workload) -> Loss:
+def loss_of(workload: Training) -> Loss:
     loss: Loss = _open(workload).module.loss
     return loss
 
 
-def example_of(workload: Workload) -> Callable[[int], Any]:
+def example_of(workload: Training) -> Callable[[int], Any]:
     opened = _open(workload)
     return lambda index: opened.module.example(opened.work, index)
 
 
-def collate_of(workload: Workload) -> Callable[[list[Any]], Any]:
+def collate_of(workload: Training) -> Callable[[list[Any]], Any]:
     collate: Callable[[list[Any]], Any] = getattr(_open(workload).module, "collate", torch.utils.data.default_collate)
     return collate
 
 
-def weight_of(workload: Workload) -> Callable[[Any], float]:
+def weight_of(workload: Training) -> Callable[[Any], float]:
     """How much a part of a batch counts in the mean. Parts have equally many examples, so usually all count 1."""
     weight: Callable[[Any], float] = getattr(_open(workload).module, "weight", lambda batch: 1.0)
     return weight
@@ -130,7 +130,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-def contradictions(workload: Workload, hyperparameters: dict[str, Any]) -> list[str]:
+def contradictions(workload: Training, hyperparameters: dict[str, Any]) -> list[str]:
     """Where what was built is not what the settings say. ``hyperparameters``: as from :func:`settings_of`."""
     found = []
     for name, value in workload.settings.items():
@@ -149,7 +149,7 @@ def versions() -> dict[str, str]:
     return {name: str(getattr(sys.modules[name], "__version__", "unknown")) for name in names if name in sys.modules}
 
 
-def prepare(workload: Workload) -> None:
+def prepare(workload: Training) -> None:
     """Import, in the worker host, what every rank will. Raises :class:`RequestError` where that fails."""
     for name in _open(workload).module.WORKLOAD.imports:
         try:
@@ -159,7 +159,7 @@ def prepare(workload: Workload) -> None:
             raise RequestError("--workload", what, "install it there, or name another interpreter") from error
 
 
-def examine(workload: Workload) -> dict[str, Any]:
+def examine(workload: Training) -> dict[str, Any]:
     """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
 
     ``example_bytes``: of one example, None for more than half of the free memory, which is all that this process may

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.core.errors import RequestError
-from bench.core.records import Workload
+from bench.core.records import Training
 from bench.machine import nvml
 from bench.runs.codec import encode
 from bench.runs.reader import read
@@ -756,7 +756,7 @@ def test_an_acceptance_on_a_gpu_is_kept_with_its_run_and_another_is_not(
 ) -> None:
     folder, root = tmp_path / "accepted", tmp_path / "repository"
     stored = encode(read(str(write_run(tmp_path / "any", [DDP]))).document.workload)
-    known = Workload(**{name: stored[name] for name in Workload.__dataclass_fields__})
+    known = Training(**{name: stored[name] for name in Training.__dataclass_fields__})
     run = write_run(folder / "run", [DDP], about={"workload": {"hash": known.hash()}})
     monkeypatch.setattr(pack.paired, "ROOT", str(root))
 

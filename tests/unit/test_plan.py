@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standin.workloads import BUILT_IN, task
 
 from bench.core.errors import RequestError
-from bench.core.records import Host, Workload, job_from_json, job_to_json
+from bench.core.records import Host, Training, job_from_json, job_to_json
 from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -260,7 +260,7 @@ NAMES = ("file", "title", "unit_short")
 """Fields that only say what to call it and where it is."""
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Workload)])
+@pytest.mark.parametrize("field", [field.name for field in fields(Training)])
 def test_every_field_that_says_what_is_trained_changes_the_hash(field: str) -> None:
     workload = request().workload
     value = getattr(workload, field)
@@ -301,4 +301,4 @@ def test_the_hash_is_the_one_that_stored_runs_have() -> None:
 def test_the_hash_does_not_depend_on_the_order_of_fields() -> None:
     workload = request().workload
     shuffled = dict(reversed(asdict(workload).items()))
-    assert Workload(**shuffled).hash() == workload.hash()
+    assert Training(**shuffled).hash() == workload.hash()
