@@ -69,9 +69,11 @@ def read(
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
-    steps = _rows(path, "steps", document, spooled, labels=condense is not None)
-    timed = condensed(steps, condense) if condense else RankSteps(to_frame(steps))
-    del steps
+    timed = (  # the table has no name here: it would be held while it is condensed, and fits once
+        condensed(_rows(path, "steps", document, spooled, labels=True), condense)
+        if condense
+        else RankSteps(to_frame(_rows(path, "steps", document, spooled, labels=False)))
+    )
     others = [name for name in COLUMNS if name != "steps"]
     tables = {name: to_frame(_rows(path, name, document, spooled, labels=name in SAMPLED)) for name in others}
     for name, rows in salvaged.items():
