@@ -149,3 +149,22 @@ def nothing_heavy(*arguments: str) -> subprocess.CompletedProcess[str]:
     assert "bench.cli" in modules
     assert {module.split(".")[0] for module in modules} & HEAVY == set()
     return done
+
+
+@pytest.mark.parametrize("arguments", [("check", "."), ("list", "--device", "cpu")], ids=" ".join)
+def test_nothing_of_the_working_directory_is_executed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    metadata = tmp_path / "evil-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[bench.scenarios]\nevil = mine\n")
+    for name in ("argparse", "glob", "json", "mine", "secrets", "socket", "subprocess", "torch"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w').write(__file__)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert not (tmp_path / "executed").exists() and "evil" not in done.stdout
+    assert done.returncode == (2 if arguments[0] == "check" else 0), done.stderr
