@@ -2,13 +2,17 @@
 
 A lock is an ``flock`` on a file whose descriptor the worker host and the ranks inherit: the kernel holds it until the
 last of them is gone. The files lie in one folder for all users (``BENCH_LOCK_DIR`` names another), are never deleted,
-and say who took the lock last.
+and say who took the lock last. Anybody may have put anything there: only a folder of root's or of this user's is used,
+links are not followed, what bench did not make is passed over, and only what belongs to this user is removed.
 """
 
+import errno
 import fcntl
 import json
 import os
 import pwd
+import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +27,11 @@ SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
 ENDING_S = 5.0
 """What is left of a run without its command line counts as a holder after this time."""
+MOST_BYTES = 1 << 16
+"""Of what a lock or a ticket says; more is not from bench."""
+MOST_LETTERS = 200
+"""Of each thing that a lock says of its holder."""
+TICKET = re.compile(r"\.?line-(\d{20})-\d+")
 
 
 class Locks:
@@ -39,26 +48,80 @@ class Locks:
             os.close(descriptor)  # not unlocked: a rank that is still ending holds it on
 
 
+class _Replaced(Exception):
+    """What was opened is no longer what lies there."""
+
+
 def acquire(devices: Iterable[str], *, wait: bool, say: Callable[[str], None]) -> Locks:
     """Lock the GPUs with these UUIDs, or the CPU where there are none.
 
     ``wait``: queue until they are free, telling ``say`` for whom. Raises :class:`RequestError` that names the holder of
     a taken lock (without ``wait``), or the folder that cannot be used.
     """
-    folder = os.environ.get(FOLDER_VARIABLE, SHARED_FOLDER)
+    path = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or SHARED_FOLDER)  # a link before a slash is followed
     wanted = [f"gpu-{uuid}" for uuid in sorted(devices)] or ["cpu"]
     try:
-        _make_shared(folder)
-        return _stand_in_line(folder, wanted, say) if wait else _take_now(folder, wanted)
+        while True:
+            with _Folder(path) as folder, suppress(_Replaced):
+                return _stand_in_line(folder, wanted, say) if wait else _take_now(folder, wanted)
+            time.sleep(POLL_S)
     except OSError as error:
+        what = f"{error.filename}: " if error.filename not in (None, path) else ""
         raise RequestError(
             FOLDER_VARIABLE,
-            f"locks cannot be kept in {folder}: {error.strerror}",
-            "name a folder that all users of this machine can write",
+            f"locks cannot be kept in {path}: {what}{error.strerror}",
+            "name a folder that root has made for all users, as by 'install -d -m 1777 FOLDER'",
         ) from error
 
 
-def _take_now(folder: str, wanted: list[str]) -> Locks:
+class _Folder:
+    """The folder of the locks. It is held open, so that what is done in it is not done in another one of its name."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> "_Folder":
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        mask = os.umask(0)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(self.path, 0o1777)
+        finally:
+            os.umask(mask)
+        self.descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        about = os.fstat(self.descriptor)
+        problem = ""
+        if about.st_uid not in (0, os.geteuid()):
+            problem = f"it belongs to the user {_name_of(about.st_uid)}"
+        elif about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+            problem = "all users can write it, and it is not sticky"
+        if problem:
+            os.close(self.descriptor)
+            raise OSError(errno.EPERM, problem)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self.descriptor)
+
+    def open(self, name: str, flags: int, mode: int = 0) -> int:
+        """Open a file of this folder. Raises ``OSError`` for what is not one file, or has another name elsewhere."""
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # nobody may ever write into a pipe
+        descriptor = os.open(name, flags, mode, dir_fd=self.descriptor)
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "this is not a file of bench's", name)
+        return descriptor
+
+    def holds(self, name: str, descriptor: int) -> bool:
+        """Whether an open file still has this name in the folder, and the folder its own."""
+        try:
+            return os.path.samestat(os.lstat(os.path.join(self.path, name)), os.fstat(descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def _take_now(folder: _Folder, wanted: list[str]) -> Locks:
     deadline_s = time.monotonic() + ENDING_S
     while True:
         descriptors, taken = _try(folder, wanted)
@@ -74,7 +137,7 @@ def _take_now(folder: str, wanted: list[str]) -> Locks:
         time.sleep(POLL_S)  # what is left of a run is on its way out, or one that came first has not signed yet
 
 
-def _stand_in_line(folder: str, wanted: list[str], say: Callable[[str], None]) -> Locks:
+def _stand_in_line(folder: _Folder, wanted: list[str], say: Callable[[str], None]) -> Locks:
     with _Ticket(folder, wanted) as ticket:
         said = ""
         while True:
@@ -94,100 +157,114 @@ def _stand_in_line(folder: str, wanted: list[str], say: Callable[[str], None]) -
 class _Ticket:
     """A place in the queue: a file that its owner locks, so that a dead one's place is known to be empty."""
 
-    def __init__(self, folder: str, wanted: list[str]) -> None:
-        self.folder = os.path.join(folder, "line")
+    def __init__(self, folder: _Folder, wanted: list[str]) -> None:
+        self.folder = folder
         self.wanted = wanted
-        self.name = f"{time.time_ns():020d}-{os.getpid()}"
+        self.name = f"line-{time.time_ns():020d}-{os.getpid()}"
 
     def __enter__(self) -> "_Ticket":
-        _make_shared(self.folder)
-        self.descriptor = _open(os.path.join(self.folder, self.name))
+        first = f".{self.name}"  # until it is locked, and nobody else can lock it
+        self.descriptor = self.folder.open(first, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
         os.write(self.descriptor, json.dumps(self.wanted).encode())
+        os.fchmod(self.descriptor, 0o644)
+        place = self.folder.descriptor
+        os.rename(first, self.name, src_dir_fd=place, dst_dir_fd=place)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.unlink(os.path.join(self.folder, self.name))
+        if self.folder.holds(self.name, self.descriptor):
+            os.unlink(self.name, dir_fd=self.folder.descriptor)
         os.close(self.descriptor)
 
     def ahead(self) -> int:
-        """How many came before and want one of the same locks."""
-        return sum(self._counts(name) for name in sorted(os.listdir(self.folder)) if name < self.name)
+        """How many came before and want one of the same locks. Raises :class:`_Replaced` if this one is gone."""
+        if not self.folder.holds(self.name, self.descriptor):
+            raise _Replaced
+        names = (name for name in os.listdir(self.folder.descriptor) if TICKET.fullmatch(name))
+        return sum(self._counts(name) for name in names if name.lstrip(".") < self.name)
 
     def _counts(self, name: str) -> bool:
-        path = os.path.join(self.folder, name)
+        """Whether a ticket's owner lives and wants what this one does. A dead one of this user's is removed."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        except FileNotFoundError:
+            descriptor = self.folder.open(name, os.O_RDONLY)
+        except OSError:
             return False
         try:
+            wanted = _said(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            made = TICKET.fullmatch(name)
+            age_s = time.time() - int(made[1]) / 1e9 if made else 0.0
+            mine = os.fstat(descriptor).st_uid == os.geteuid() and isinstance(wanted, list)
+            if mine and age_s > ENDING_S:  # a younger one may not be locked yet
+                with suppress(FileNotFoundError):  # another run of this user's was quicker
+                    os.unlink(name, dir_fd=self.folder.descriptor)
         except BlockingIOError:
-            text = os.read(descriptor, 1 << 16)
-            return not text or bool(set(json.loads(text)) & set(self.wanted))
+            return isinstance(wanted, list) and any(one in self.wanted for one in wanted)
         finally:
             os.close(descriptor)
-        age_s = time.time() - int(name.partition("-")[0]) / 1e9
-        if age_s > ENDING_S:  # a younger one may be between its making and its locking
-            with suppress(FileNotFoundError, PermissionError):  # somebody else was quicker, or has to do it
-                os.unlink(path)
-        return abs(age_s) <= ENDING_S and os.path.exists(path)
+        return False
 
 
-def _try(folder: str, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:
+def _try(folder: _Folder, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:
     """The descriptors of all locks, or none of them and the name of one that is taken."""
-    descriptors: list[int] = []
-    for name in wanted:
-        descriptor = _open(os.path.join(folder, f"{name}.lock"))
-        descriptors.append(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            for opened in descriptors:
-                os.close(opened)
+    held: list[int] = []
+    name = ""
+    try:
+        for name in wanted:
+            held.append(_open(folder, f"{name}.lock"))
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not folder.holds(f"{name}.lock", held[-1]):
+                raise _Replaced
+        for descriptor in held:
+            text = json.dumps(_myself()).encode()
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+    except BaseException as error:
+        for descriptor in held:
+            os.close(descriptor)
+        if isinstance(error, BlockingIOError):
             return (), name
-    for descriptor in descriptors:
-        text = json.dumps(_myself()).encode()
-        os.pwrite(descriptor, text, 0)
-        os.ftruncate(descriptor, len(text))
-    return tuple(descriptors), None
+        raise
+    return tuple(held), None
 
 
-def _open(path: str) -> int:
-    """Open a file that users share, or make it. Links are not followed."""
-    flags = os.O_RDWR | os.O_NOFOLLOW
+def _open(folder: _Folder, name: str) -> int:
+    """Open a file that users share, or make it."""
     while True:
         with suppress(FileNotFoundError):
-            return os.open(path, flags)
+            return folder.open(name, os.O_RDWR)
         try:  # not O_CREAT on what is there: the kernel refuses that for another user's file in a sticky folder
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             continue
         os.fchmod(descriptor, 0o666)
         return descriptor
 
 
-def _make_shared(folder: str) -> None:
-    with suppress(FileExistsError):
-        os.makedirs(folder)
-        os.chmod(folder, 0o1777)
+def _said(descriptor: int) -> Any:
+    """What a lock or a ticket says; an empty list if nothing, None if that is not from bench."""
+    try:
+        return json.loads(os.pread(descriptor, MOST_BYTES, 0) or "[]")
+    except (ValueError, RecursionError):
+        return None
 
 
 def _myself() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "born": _born(os.getpid()),
-        "user": _user(),
+        "user": _name_of(os.getuid()),
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": " ".join(["bench", *redact.command_line(sys.argv[1:])]),
     }
 
 
-def _user() -> str:
+def _name_of(user: int) -> str:
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(user).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(user)
 
 
 def _born(pid: int) -> int | None:
@@ -195,17 +272,18 @@ def _born(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
 
 
-def _read(folder: str, name: str) -> dict[str, Any]:
+def _read(folder: _Folder, name: str) -> dict[str, Any]:
     """Who signed a lock last; empty if nobody has, or is just doing so."""
     try:
-        with open(os.path.join(folder, f"{name}.lock"), encoding="utf-8") as file:
-            found = json.load(file)
-    except (ValueError, FileNotFoundError):
+        descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
+    except FileNotFoundError:
         return {}
+    found = _said(descriptor)
+    os.close(descriptor)
     return found if isinstance(found, dict) else {}
 
 
@@ -218,7 +296,9 @@ def _describe(holder: dict[str, Any]) -> str:
     if not holder:
         return "another run"
     what = "" if _runs(holder) else "what is left of "
-    return f"{what}PID {holder.get('pid')} ({holder.get('user')}, since {holder.get('since')}: {holder.get('command')})"
+    said = [holder.get(name) for name in ("pid", "user", "since", "command")]
+    pid, user, since, command = (str(one)[:MOST_LETTERS] if isinstance(one, str | int) else "?" for one in said)
+    return f"{what}PID {pid} ({user}, since {since}: {command})"
 
 
 def _called(name: str) -> str:

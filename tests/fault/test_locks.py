@@ -1,12 +1,15 @@
 """Two runs on one machine: the second is refused with the name of the first, or stands in line."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -105,7 +108,6 @@ def test_other_users_can_take_the_locks_too(folder: Path) -> None:
     with lock.acquire((), wait=True, say=print):
         assert (folder / "cpu.lock").stat().st_mode & 0o777 == 0o666
         assert folder.stat().st_mode & 0o7777 == 0o1777
-        assert (folder / "line").stat().st_mode & 0o7777 == 0o1777
 
 
 def test_a_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_twenty_at_once_succeed_one_after_the_other_when_they_wait(folder: Path)
     spans.sort()
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert waited >= 1, "those that wait say for whom"
-    assert os.listdir(folder / "line") == []
+    assert os.listdir(folder) == ["cpu.lock"]
 
 
 def test_twenty_at_once_are_refused_but_for_one_when_they_do_not_wait(folder: Path) -> None:
@@ -159,13 +161,186 @@ def test_twenty_at_once_are_refused_but_for_one_when_they_do_not_wait(folder: Pa
 def test_a_place_in_the_line_whose_owner_was_killed_is_empty(folder: Path) -> None:
     first = holding("600")
     second = hold("0", "--wait")
-    wait_for(lambda: (folder / "line").is_dir() and len(os.listdir(folder / "line")) == 1)
+    wait_for(lambda: bool(list(folder.glob("line-*"))))
     second.kill()
     second.communicate()
     third = hold("0", "--wait")
     first.kill()
     first.communicate()
     assert third.communicate(timeout=60)[0].startswith("held")
+
+
+NOBODY = 65534
+FIRST = "line-00000000000000000001-1"
+NESTED, LONG = "[" * 100_000, "9" * 9**7
+KINDS = ("pipe", "folder", "link", "hard link")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+
+
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    def over(*about: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def locked(file: Path) -> int:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def plant(where: Path, what: str, precious: Path) -> None:
+    """Make what is not from bench: one of KINDS, or a file of this text."""
+    if what == "pipe":
+        os.mkfifo(where)
+    elif what == "folder":
+        where.mkdir()
+    elif what == "link":
+        where.symlink_to(precious)
+    elif what == "hard link":
+        where.hardlink_to(precious)
+    else:
+        where.write_text(what)
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    (tmp_path / "precious").write_text("mine")
+    return tmp_path / "precious"
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_link_in_place_of_the_folder_is_not_followed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slash: str
+) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    folder.symlink_to(tmp_path / "theirs")
+    monkeypatch.setenv(lock.FOLDER_VARIABLE, f"{folder}{slash}")
+    assert f"locks cannot be kept in {folder}" in refusal()
+    assert os.listdir(tmp_path / "theirs") == [] and (tmp_path / "theirs").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_in_which_others_could_do_harm_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert "it is not sticky" in refusal()
+    folder.chmod(0o1777)
+    with lock.acquire((), wait=True, say=print):
+        pass
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+        assert "it belongs to the user" in refusal()
+
+
+def test_what_a_link_in_place_of_the_queue_leads_to_stays(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    names = ["1", "1-2", FIRST]
+    for name in names:
+        (tmp_path / "theirs" / name).write_text("")
+    folder.mkdir()
+    (folder / "line").symlink_to(tmp_path / "theirs")
+    with within(20.0), lock.acquire((), wait=True, say=print):
+        assert sorted(os.listdir(tmp_path / "theirs")) == names
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("what", [*KINDS, "{", "[[", '[["cpu"]]', '"cpu"', NESTED, LONG])
+def test_a_ticket_that_bench_did_not_make_is_passed_over_and_stays(
+    folder: Path, precious: Path, what: str, held: bool
+) -> None:
+    folder.mkdir()
+    plant(folder / FIRST, what, precious)
+    descriptor = locked(folder / FIRST) if held else None
+    with within(20.0), lock.acquire((), wait=True, say=print):
+        assert sorted(os.listdir(folder)) == ["cpu.lock", FIRST] or what == '[["cpu"]]'
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def test_tickets_of_the_dead_are_removed_by_their_owner(folder: Path) -> None:
+    folder.mkdir()
+    mine, theirs = folder / FIRST, folder / "line-00000000000000000002-1"
+    for ticket in (mine, theirs):
+        ticket.write_text('["cpu"]')
+    if os.geteuid() == 0:
+        os.chown(theirs, NOBODY, NOBODY)
+    with within(20.0), lock.acquire((), wait=True, say=print):
+        assert not mine.exists() and theirs.exists() == (os.geteuid() == 0)
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_what_cannot_be_a_lock_is_refused_by_name(folder: Path, precious: Path, what: str) -> None:
+    folder.mkdir()
+    plant(folder / "cpu.lock", what, precious)
+    with within(20.0):
+        assert "cpu.lock: " in refusal()
+        with pytest.raises(RequestError), lock.acquire((), wait=True, say=print):
+            pass
+    assert precious.read_text() == "mine" and os.listdir(folder) == ["cpu.lock"]
+
+
+@pytest.mark.parametrize("text", ["{", NESTED, LONG, f'{{"pid": {"9" * 4000}}}', '{"command": [[[]]]}'])
+def test_whatever_a_lock_says_it_is_waited_for(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "cpu.lock").write_text(text)
+    holder, said = locked(folder / "cpu.lock"), []
+
+    def free(line: str) -> None:
+        said.append(line)
+        os.close(holder)
+
+    with within(20.0), lock.acquire((), wait=True, say=free):
+        assert len(said) == 1 and len(said[0]) < 1000
+
+
+def test_a_run_that_waits_goes_on_in_a_folder_that_replaces_its_own(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    (folder / "cpu.lock").write_text("")
+    holder = locked(folder / "cpu.lock")
+    with within(20.0), lock.acquire((), wait=True, say=lambda line: folder.rename(tmp_path / "before")):
+        assert os.listdir(folder) == ["cpu.lock"]
+        assert "in use" in refusal()
+    os.close(holder)
+
+
+@as_root
+def test_two_users_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as open_to_all:
+        os.chmod(open_to_all, 0o755)
+        folder = Path(open_to_all) / "locks"
+        monkeypatch.setenv(lock.FOLDER_VARIABLE, str(folder))
+        holder = lock.acquire((), wait=True, say=print)
+        listen, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                holder.__exit__()  # a fork holds it on
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                with lock.acquire((), wait=True, say=lambda line: os.write(tell, line.encode())):
+                    os.write(tell, b" got it")
+            finally:
+                os._exit(0)
+        try:
+            with within(20.0):
+                assert f"waiting until the CPU is free of PID {os.getpid()} (root" in os.read(listen, 1000).decode()
+                with holder:
+                    assert len(list(folder.glob("line-*"))) == 1
+                assert os.read(listen, 1000) == b" got it"
+                os.waitpid(child, 0)
+        finally:
+            os.close(listen)
+            os.close(tell)
+        with lock.acquire((), wait=True, say=print):
+            assert os.listdir(folder) == ["cpu.lock"]
 
 
 def bench_run(repository: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
