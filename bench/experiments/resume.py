@@ -1,9 +1,13 @@
 """What is left of a run that was cut off or had failures, and whether this is still the place to do it."""
 
+import os
+import shutil
+import stat
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from itertools import product
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from bench import machine
 from bench.core.errors import RequestError
@@ -15,7 +19,7 @@ from bench.runs.files import sha256
 from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover
-from bench.seams.discover import Found
+from bench.seams.discover import SCENARIO, SITE, WORKLOAD, Found
 
 DONE = ("ok", "unsupported")
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
@@ -91,13 +95,61 @@ def request_of(document: RunDocument) -> Request:
         raise RequestError("--resume", problem, "start a new run") from error
 
 
+def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
+    """Refuse a run that would have somebody else's code executed. Raises :class:`RequestError`.
+
+    A seal is no proof: whoever writes a run can seal it. What is installed is executed anyway.
+    """
+    request = request_of(document)
+    for folder, folders, files in os.walk(os.path.realpath(path)):
+        for entry in (folder, *(os.path.join(folder, name) for name in (*folders, *files))):
+            about = os.lstat(entry)
+            if not (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)):
+                _refuse(f"{entry} is neither a file nor a folder")
+            _refuse_other_owner(entry, about)
+    asked = [(SCENARIO, _asked(document, name)) for name in request.scenarios] + [(SITE, request.site)]
+    named = [name for kind, name in asked if name not in discover.names(kind)]
+    named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
+    named += [shutil.which(request.python) or request.python] if request.python else []
+    named += [request.apex_path] if request.apex_path else []
+    for name in named:
+        try:
+            for way in (os.path.abspath(name), os.path.realpath(name)):
+                _refuse_way(way)
+        except (OSError, ValueError):
+            _refuse(f"it would execute {name!r}, which cannot be looked at")
+
+
+def _refuse_way(path: str) -> None:
+    """Refuse a file that is in a run folder, or that another user could have put there."""
+    for place in (path, *map(str, Path(path).parents)):
+        if os.path.isfile(os.path.join(place, "run.json")):
+            _refuse(f"it would execute {path}, which is in a run folder")
+        if os.path.lexists(place):
+            _refuse_other_owner(place, os.lstat(place))
+
+
+def _refuse_other_owner(path: str, about: os.stat_result) -> None:
+    if about.st_uid not in (0, os.geteuid()):
+        _refuse(f"{path} belongs to another user (UID {about.st_uid})")
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise RequestError("--resume", problem, "look at what it would execute, then add --trust")
+
+
+def _asked(document: RunDocument, scenario: str) -> str:
+    """What was asked for: the scenario's name where that is known, else its file."""
+    known = document.sources.get(scenario)
+    return known.file if known and scenario not in discover.names() else scenario
+
+
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
-    sources = document.sources
     found = []
     for name in document.request.scenarios:
-        known = sources.get(name)
-        resolved, file = discover.resolve(known.file if known and name not in discover.names() else name)
+        known = document.sources.get(name)
+        resolved, file = discover.resolve(_asked(document, name))
         if known and sha256(file) != known.sha256:
             raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
         found.append(discover.load(resolved, file))

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from bench.core.errors import RequestError
+from bench.core.files import parse_json
 from bench.machine import redact
 
 FOLDER_VARIABLE = "BENCH_LOCK_DIR"
@@ -245,8 +246,8 @@ def _open(folder: _Folder, name: str) -> int:
 def _said(descriptor: int) -> Any:
     """What a lock or a ticket says; an empty list if nothing, None if that is not from bench."""
     try:
-        return json.loads(os.pread(descriptor, MOST_BYTES, 0) or "[]")
-    except (ValueError, RecursionError):
+        return parse_json(os.pread(descriptor, MOST_BYTES, 0) or b"[]")
+    except ValueError:
         return None
 
 

@@ -73,6 +73,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.resume is not None:
         return _resume(options, parser)
+    if options.trust:
+        raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     scenarios = _scenarios(options.scenario)
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes())
@@ -106,13 +108,15 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
     """Continue a run under its own request."""
-    allowed = ("resume", "out", "wait", "force", "json")
+    allowed = ("resume", "trust", "out", "wait", "force", "json")
     for action in parser._actions:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
+    if not options.trust:
+        resume.refuse_what_is_foreign(path, document)
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
     request = replace(request, force=request.force or options.force)
     from bench.experiments import lab, pipeline
@@ -201,6 +205,8 @@ def _parser() -> Parser:
     default = f"where the run folder goes (default: {DEFAULT_OUT})"
     result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
     result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
+    trust = "with --resume: also a run of another user, or one that names code in a run folder"
+    result.add_argument("--trust", action="store_true", help=trust)
     result.add_argument("--label", metavar="TEXT", help="note shown in the report")
     return parser
 

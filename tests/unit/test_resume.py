@@ -1,5 +1,7 @@
 """What is left of a run, and where it may be gone on with."""
 
+import json
+import os
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -154,6 +156,66 @@ def test_a_changed_run_is_refused(bench: Bench, tmp_path: Path, name: str, conte
         code, _, err = bench("run", "--resume", path)
         assert (code, err.count("\n")) == (2, 1)
         assert err.startswith(f"bench: error: --resume: {path if complete else ''}")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A run folder with code in it that says when it is executed."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    (folder / "python").write_text(f"#!/bin/sh\ntouch {tmp_path / 'executed'}\n")
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+def resumed(bench: Bench, path: Path, *more: str) -> str:
+    code, _, err = bench("run", "--resume", path, *more)
+    assert (code, err.count("\n")) == (2, 1)
+    return err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scenarios", ["{theirs}/mine.py"]),
+        ("task", {**asdict(REQUEST.task), "name": "mine", "file": "{theirs}/mine.py"}),
+        ("task", {**asdict(REQUEST.task), "file": "{theirs}/mine.py"}),
+        ("site", "{theirs}/mine.py"),
+        ("python", "{theirs}/python"),
+        ("apex_path", "{theirs}"),
+    ],
+)
+def test_code_in_a_run_folder_is_executed_for_those_alone_who_trust_it(
+    bench: Bench, tmp_path: Path, theirs: Path, name: str, value: Any
+) -> None:
+    def placed(value: Any) -> Any:
+        return json.loads(json.dumps(value).replace("{theirs}", str(theirs)))
+
+    request = asdict(REQUEST) | {name: placed(value)}
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": request})
+    said = resumed(bench, path)
+    assert said.startswith(f"bench: error: --resume: it would execute {theirs}") and "--trust" in said
+    assert not (tmp_path / "executed").exists()
+    if name == "scenarios":
+        assert "declares no SCENARIO" in resumed(bench, path, "--trust") and (tmp_path / "executed").exists()
+
+
+def test_a_run_that_leads_out_of_its_folder_or_is_another_users_is_refused(bench: Bench, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "no"}})
+    (path / "logs" / "out").symlink_to(tmp_path)
+    assert "logs/out is neither a file nor a folder" in resumed(bench, path)
+    (path / "logs" / "out").unlink()
+    if os.geteuid() == 0:
+        os.chown(path / "logs", 65534, 65534)
+        assert "logs belongs to another user (UID 65534)" in resumed(bench, path)
+        os.chown(path / "logs", 0, 0)
+    assert "--python" in resumed(bench, path)
+
+
+def test_trust_alone_is_refused(bench: Bench) -> None:
+    assert bench("run", "--trust")[0] == 2
 
 
 def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
