@@ -89,7 +89,7 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
     if (known["launches_ok"] > 1).any():
         caption = (
             "Bars: 95 % intervals over launches; that of the memory is of a launch's mean peak, and the point is the "
-            "largest. A scenario with one launch has none."
+            "largest. A scenario with one launch has none. A bar that ends at the edge goes on beyond it."
         )
     else:
         caption = "One launch of each scenario, so there are no error bars: points this near may change places."
@@ -101,10 +101,15 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
 
 
 def _around(ends: "pd.DataFrame", part: float) -> tuple[float, float]:
-    """Limits of an axis that holds all ``ends`` (NaN apart) with a margin of ``part`` of their range; none below 0."""
+    """Limits of an axis for points (the first column) and the ends of their bars, NaN apart, none below 0.
+
+    The margin is ``part`` of the range. A bar does not reach beyond half of the least or twice the most of all points:
+    with two launches an interval may be a hundred times as wide as the points are apart.
+    """
     import numpy as np
 
     values = ends.astype(float).to_numpy()
+    values = np.clip(values, np.nanmin(values[:, 0]) / 2, np.nanmax(values[:, 0]) * 2)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     margin = part * (high - low) or 0.1 * abs(high) or 1.0
     return max(0.0, low - margin), high + margin
