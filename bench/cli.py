@@ -147,11 +147,8 @@ def _silence(stream: object) -> None:
 
 def _say(line: str) -> None:
     try:
-        if sys.stderr.isatty():
-            from bench.console import tell
+        from bench.console import tell
 
-            tell(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        tell(line, file=sys.stderr)
     except OSError:
         sys.stderr = None  # the terminal was closed; the exit code is all that is left to say

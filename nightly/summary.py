@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.errors import RequestError
+from bench.core.text import printable
 from bench.runs.digests import stored
 from bench.runs.reader import verified
 
@@ -77,9 +78,9 @@ def _examine(report: Path, stop_at: str, gpus: str) -> int:
     ends = [finding for finding in of_interest(found, gpus) if finding["level"] in LEVELS[stop_at]]
     for finding in of_interest(found, gpus):
         if finding["level"] != "note":
-            print(f"nightly: doctor: {finding['level']}: {_sentence(finding)}")
+            print(printable(f"nightly: doctor: {finding['level']}: {_sentence(finding)}"))
     if ends:
-        print(f"nightly: error: doctor: {_sentence(ends[0])}; or go on in spite of it with --stop-at never")
+        print(printable(f"nightly: error: doctor: {_sentence(ends[0])}; or go on in spite of it with --stop-at never"))
     return SPOILED if ends else 0
 
 
@@ -88,7 +89,7 @@ def _verify(run: str) -> int:
     try:
         verified(run, allow_incomplete=False)
     except RequestError as error:
-        print(f"nightly: error: {error.problem}")
+        print(printable(f"nightly: error: {error.problem}"))
         return 1
     return 0
 
@@ -264,7 +265,7 @@ def _number(value: float | None, digits: int) -> str:
 
 def _inert(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\|<>`*_\[\]])", r"\\\1", " ".join(str(text).split()))
+    return re.sub(r"([\\|<>`*_\[\]])", r"\\\1", " ".join(printable(str(text)).split()))
 
 
 def _json(file: Path) -> Any:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from bench.core.text import printable
+
 if TYPE_CHECKING:
     import pandas as pd
     from rich.progress import Progress, TaskID
@@ -102,7 +104,7 @@ class RunProgress:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.fields[launch]}"),
-                TextColumn("[bold]{task.fields[scenario]}"),
+                TextColumn("{task.fields[scenario]}", style="bold", markup=False),
                 BarColumn(bar_width=20),
                 TextColumn("{task.fields[detail]}"),
                 TimeElapsedColumn(),
@@ -143,7 +145,7 @@ class RunProgress:
         self.done += 1
         message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
         if self._bar is not None:
-            self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
         else:
             self.console.line(message + (f"; {self._time_left()} left" if self._coming else ""))
 
@@ -174,7 +176,7 @@ class RunProgress:
                 total=self.launches,
                 completed=self.done + self._step / self._of,
                 launch=launch,
-                scenario=self._scenario,
+                scenario=printable(self._scenario),
                 detail=detail,
             )
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
@@ -207,7 +209,7 @@ NOTED = re.compile(r"^(?:[ -]*warning:|Inconclusive:|!)", re.MULTILINE)
 def tell(*lines: str, file: TextIO) -> None:
     """Print text for people: on a terminal folded, in colours unless ``NO_COLOR`` (no-color.org) is set."""
     width = columns(file)
-    text = "\n".join(lines)
+    text = printable("\n".join(lines))
     if width is not None:
         text = fold(text, width)
         if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
@@ -221,7 +223,7 @@ def passing(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    print(f"{printable(what)} ...", end="", file=sys.stderr, flush=True)
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.answer import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
+from bench.core.text import printable
 from bench.runs.document import LaunchRecord, RunDocument, what_is_trained
 from bench.runs.reader import Run
 
@@ -190,8 +191,8 @@ def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
 
 
 def plain(text: str) -> str:
-    """Text from outside on one line, without what no font can draw."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    """Text from outside on one line."""
+    return " ".join(printable(text).split())
 
 
 def short(text: str) -> str:
@@ -254,7 +255,7 @@ def drawn(sheet: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI
     svg, png = io.StringIO(), io.BytesIO()
     sheet.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     sheet.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return Plot(name=name, title=title, caption=caption, svg=svg.getvalue(), png=png.getvalue())
+    return Plot(name=name, title=title, caption=caption, svg=printable(svg.getvalue()), png=png.getvalue())
 
 
 def axes_at(sheet: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:

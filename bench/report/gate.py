@@ -1,6 +1,5 @@
 """What the gate says: for people on a terminal, for programs, as JUnit XML, and as Markdown for the page of a job."""
 
-import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from bench.analyse.comparable import OTHERWISE
 from bench.console import SHORT, align, count, few
+from bench.core.text import printable
 from bench.history import gate
 from bench.history.gate import Judged, Outcome
 from bench.report import markdown
@@ -34,7 +34,6 @@ JUNIT = {
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
-NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
 
 
@@ -147,12 +146,12 @@ def as_junit(outcome: Outcome) -> str:
     properties = ElementTree.SubElement(suite, "properties")
     about = {"run": outcome.run, "verdict": outcome.verdict, "against": outcome.against}
     for name, value in {**about, "base": " ".join(outcome.nights)}.items():
-        ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
+        ElementTree.SubElement(properties, "property", name=name, value=printable(value))
     tags = []
     for row in outcome.rows:
-        names = {"classname": _xml(f"bench.gate.{row.scenario}"), "name": TITLES[row.metric]}
+        names = {"classname": printable(f"bench.gate.{row.scenario}"), "name": TITLES[row.metric]}
         case = ElementTree.SubElement(suite, "testcase", names)
-        text = _xml(_about(row))
+        text = printable(_about(row))
         tag = JUNIT.get(row.verdict)
         if tag is not None and outcome.verdict != gate.ACCEPTED:
             tags.append(tag)
@@ -286,7 +285,3 @@ def _change(ratio: float | None) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
-
-
-def _xml(text: str) -> str:
-    return NOT_IN_XML.sub("\ufffd", text)

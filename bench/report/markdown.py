@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from bench.core.text import printable
 from bench.report.page import NO_DIAGNOSIS, Section
 from bench.report.tables import Table
 
@@ -71,5 +72,5 @@ def table(content: Table) -> str:
 
 def inert(text: str) -> str:
     """Text on one line that Markdown shows as it is: no table border, tag, entity, link, emphasis or code."""
-    flat = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", " ".join(text.split()))
+    flat = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", " ".join(printable(text).split()))
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)  # within a word it is no emphasis

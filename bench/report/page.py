@@ -13,6 +13,7 @@ from bench.analyse.answer import answer, caveats, failures
 from bench.analyse.launches import how_many
 from bench.analyse.questions import Answer, questions
 from bench.console import duration
+from bench.core.text import printable
 from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
 from bench.runs.document import RunDocument
@@ -118,7 +119,7 @@ def render_page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(theme=THEME, **values)
+    return printable(environment.get_template(template).render(theme=THEME, **values))
 
 
 def _together(value: Any) -> Any:

@@ -5,6 +5,7 @@ A table is made once, of cells that are text already, and rendered by the page's
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
+from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.codec import encode
 from bench.runs.document import Effective, LaunchRecord, RunDocument
@@ -38,6 +40,9 @@ TONES = {
     "not finite": "bad",
 }
 """The colour of a verdict, by name in the theme; the word itself always stands beside it."""
+
+FORMULA = re.compile(r"\s*([=@\uff1d\uff20]|[-+\uff0b\uff0d](?!\d*\.?\d+$))")
+"""What a spreadsheet begins to calculate at, also where letters are wide."""
 
 Record = dict[Any, Any]
 """A row of a table of pandas, by column."""
@@ -136,7 +141,17 @@ def csv(tables: Sequence["pd.DataFrame"]) -> str:
     import pandas as pd
 
     whole = pd.concat([table.astype("object") for table in tables], ignore_index=True)
+    for name in whole:
+        whole[name] = pd.Series(map(_no_formula, whole[name]), dtype="object")
     return whole.to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(cell: Any) -> Any:
+    """Text that a spreadsheet would calculate gets the mark of text before it; numbers stay."""
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if FORMULA.match(text) else text
 
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:

@@ -1,8 +1,10 @@
 """``python -m bench accept``: a person says that a run is as it should be, although the gate does not."""
 
 import os
+import sys
 import time
 
+from bench.console import tell
 from bench.core.errors import OK, RequestError
 from bench.history import nights
 from bench.runs.names import find
@@ -42,6 +44,6 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print_json({"run": os.path.basename(path), "reason": reason, "utc": utc, "file": file})
     else:
-        print(f"Accepted {os.path.basename(path)}: {reason}")
-        print(f"Recorded in {os.path.relpath(file)}; keep it with the runs.")
+        recorded = f"Recorded in {os.path.relpath(file)}; keep it with the runs."
+        tell(f"Accepted {os.path.basename(path)}: {reason}", recorded, file=sys.stdout)
     return OK

@@ -1,8 +1,10 @@
 """``python -m bench check``: is a run what it says?"""
 
 import os
+import sys
 from glob import escape, glob
 
+from bench.console import tell
 from bench.core.errors import FAILED, OK, RequestError
 from bench.history.nights import may_be_run
 from bench.runs.check import findings
@@ -38,7 +40,7 @@ def main(arguments: list[str]) -> int:
     else:
         for path, lines in found.items():
             name = os.path.basename(os.path.abspath(path))
-            print("\n".join(f"{name}: {line}" for line in lines or ["sound"]))
+            tell(*(f"{name}: {line}" for line in lines or ["sound"]), file=sys.stdout)
     return FAILED if any(found.values()) else OK
 
 

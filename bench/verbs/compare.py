@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     to = sys.stderr if options.json else sys.stdout
     tell(comparison.as_text(compared, columns(to)), file=to)
     if files:
-        print("\n" + "\n".join(f"Wrote {os.path.relpath(file)}" for file in files), file=sys.stderr)
+        tell("", *(f"Wrote {os.path.relpath(file)}" for file in files), file=sys.stderr)
     if options.json:
         print_json({**comparison.for_programs(compared), "files": files})
     return OK if compared.comparable else NOT_COMPARABLE

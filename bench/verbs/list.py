@@ -5,6 +5,7 @@ from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
+from bench.core.text import printable
 from bench.seams import discover
 from bench.verbs.options import Parser, check_apex, print_json
 
@@ -74,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
         tell(*lines, file=sys.stdout)
     else:
-        print("\n".join(lines))
+        print(printable("\n".join(lines)))
     return 0
 
 

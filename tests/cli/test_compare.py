@@ -152,9 +152,9 @@ def test_text_from_outside_stays_text(bench: Bench, tmp_path: Path) -> None:
     sides = [measured(tmp_path / name, count=1, also=[gone], label="a\x1b[2J\nb") for name in "ab"]
     code, out, _ = bench("compare", *sides, "--markdown", "c.md", "--plot")
     assert code == 0
-    assert "\x1b" not in out and "(a [2J b)" in out
-    assert "dp: not comparable: it is 'unsupported' (two lines [31m<b> | *) in the base run\n" in out
-    assert "two lines \\[31m\\<b\\> \\| \\*" in (tmp_path / "c.md").read_text()
+    assert "\x1b" not in out and "(a\\x1b[2J b)" in out
+    assert "dp: not comparable: it is 'unsupported' (two lines \\x1b[31m<b> | *) in the base run\n" in out
+    assert r"two lines \\x1b\[31m\<b\> \| \*" in (tmp_path / "c.md").read_text()
     assert "\x1b" not in (tmp_path / "reports/comparison.svg").read_text()
 
 

@@ -151,7 +151,7 @@ def test_text_from_outside_stays_text(tmp_path: Path, say: Say) -> None:
     (event,) = json.loads(out)["tracks"][0]["shifts"]
     assert event["dirty_before"] != event["dirty_after"]
     assert "\x1b" not in err, "nothing from outside steers a terminal"
-    assert "it is 'error' (two lines [31m<script>" in err
+    assert "it is 'error' (two lines \\x1b[31m<script>" in err
     page = (tmp_path / "out" / "history.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page

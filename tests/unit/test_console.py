@@ -1,22 +1,27 @@
 """What people see on a terminal: lines folded at words, tables that give way, and commands that do what they say."""
 
+import csv
 import fcntl
 import io
+import math
 import os
 import pty
 import shlex
 import struct
+import sys
 import termios
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.cli import HELP, VERBS, main
-from bench.console import align, columns, fold, passing, tell
+from bench.console import Console, RunProgress, align, columns, fold, passing, tell
 from bench.machine import nvml
+from bench.report import tables
 from bench.seams import discover
 from bench.verbs import run as verb
 from bench.verbs.options import span
@@ -120,6 +125,42 @@ def test_a_terminal_gets_folded_lines(width: int, lines: int) -> None:
         said = os.read(parent, 10_000).decode().splitlines()
     os.close(parent)
     assert len(said) == lines and max(map(len, said)) <= (width or 200)
+
+
+def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    steering = "\x1b]0;title\x07\x9b2J\x7f\u202egnp\u2066\x00\udcff\x85end"
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    with RunProgress(Console(stream=screen), steps=1, global_batch=1, unit="images") as progress:
+        progress.expect([steering])
+        progress.begin(steering)
+        progress.end(status="error", text=steering)
+    Console(stream=screen).line(steering)
+    assert main([steering]) == 2
+    tell(steering, file=sys.stdout)
+    out, err = capsys.readouterr()
+    for text in (out, err, screen.getvalue()):
+        assert "title\\x07\\x9b2J\\x7f\\u202egnp\\u2066\\x00\\udcff end" in text
+        assert not set(text) & set("\x07\x9b\x7f\u202e\u2066\x00\udcff\x85") and "\x1b]" not in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "kept"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        (" @SUM(1)", "' @SUM(1)"),
+        ("\t=1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-1.5", "-1.5"),
+        ("a=b", "a=b"),
+        (-1.5, "-1.5"),
+    ],
+)
+def test_a_spreadsheet_calculates_nothing(cell: object, kept: str) -> None:
+    written = tables.csv([pd.DataFrame({"a": [cell, None], "b": [1, math.nan]})])
+    assert list(csv.reader(written.splitlines())) == [["a", "b"], [kept, "1.0"], ["", ""]]
 
 
 @pytest.mark.parametrize("settings", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)

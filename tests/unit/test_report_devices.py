@@ -24,6 +24,7 @@ from bench.analyse.memory import largest_launches, proportional, resident
 from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.core.records import LATER_COLUMNS
+from bench.core.text import printable
 from bench.report import device_plots, device_tables, plots, tables
 from bench.runs.writer import RunWriter
 
@@ -315,6 +316,9 @@ def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
     assert "No sample of this run tells" not in Page(report.render([run])["index.html"].decode()).text
 
 
+STEERING = f"=1+{HOSTILE}\x1b[31m\x00\x9b\u202e\ufffe"
+
+
 @pytest.mark.parametrize(
     ("launches", "gpus"),
     [
@@ -323,15 +327,22 @@ def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
         ([replace(DP, held={}, reserved={}, watts={})], GPUS),
         ([replace(DP, held={(0, FIRST): None, (0, SECOND): None}, reserved={})], GPUS),
         ([Launch("ddp", [[9, 8]], [[5.0]])], ()),
-        ([replace(DP, scenario=HOSTILE)], [GPUS[0] | {"name": HOSTILE}]),
+        ([replace(DP, scenario=STEERING, reason=STEERING)], [GPUS[0] | {"name": STEERING}]),
     ],
     ids=["nothing", "failed", "no samples", "unknown", "one sample", "hostile"],
 )
 def test_a_run_that_lacks_something_is_rendered(launches: list[OnGpus], gpus: Any, tmp_path: Path) -> None:
     run = written(tmp_path, launches, gpus)
-    page = Page(report.render([run])["index.html"].decode())
+    files = {name: content.decode() for name, content in report.render([run]).items() if not name.endswith(".png")}
+    page = Page(files["index.html"])
     assert "Energy and heat" in page.texts and "script" not in page.tags
     assert "nan" not in page.text.lower().split()
+    assert [name for name, text in files.items() if text != printable(text)] == []
+    for name, text in files.items():
+        if name.endswith(".svg"):
+            ElementTree.fromstring(text)
+        elif name.endswith(".csv"):
+            assert not [cell for row in csv.reader(text.splitlines()) for cell in row if cell.startswith("=")]
 
 
 def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_interrupted_one(tmp_path: Path) -> None:
