@@ -8,6 +8,6 @@ with suppress(FileNotFoundError):  # the working directory may be gone
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():
         del sys.path[0]  # put there by -m
 
-from bench.cli import main
+from bench.cli import program
 
-raise SystemExit(main())
+program()

@@ -44,15 +44,39 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def program() -> None:
+    """The whole process. It ends without what libraries do at exit, which hangs where they could start no thread."""
+    os._exit(main(last=True))
+
+
+def main(arguments: list[str] | None = None, *, last: bool = False) -> int:
+    """``last``: the process ends after this, and signals are ignored from then on."""
     _mend_streams()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    from bench.core.errors import INTERRUPTED
+    from bench.experiments import interrupts
+
+    try:
+        with interrupts.heeded(last=last):
+            return _finished(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        _say("bench: interrupted")
+        return INTERRUPTED
+
+
+def _finished(arguments: list[str]) -> int:
     try:
         code = _answer(arguments)
     except BrokenPipeError:
         code = 1  # the reader of our output left; nobody is there to tell
     except OSError as error:  # what no verb foresaw: a disk that is full, a folder that is gone
         code = _unforeseen(error, as_json="--json" in arguments)
+    except Exception as error:  # as libraries raise it where there is no memory, thread or descriptor for them
+        from bench.core.errors import remedy_of
+
+        what = f"{type(error).__name__}: {error}"
+        if remedy_of(what) is None:
+            raise
+        code = _unforeseen(OSError(what), as_json="--json" in arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -87,9 +111,6 @@ def _answer(arguments: list[str]) -> int:
 
             print_json({"error": line, "exit_code": error.exit_code})
         return error.exit_code
-    except KeyboardInterrupt:
-        _say("bench: interrupted")
-        return INTERRUPTED
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else OK
 
@@ -108,7 +129,10 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
 
 
 def _unforeseen(error: OSError, *, as_json: bool) -> int:
+    from bench.core.errors import remedy_of
+
     line = " ".join(f"{error.filename}: {error.strerror}".split() if error.filename else str(error).split())
+    line = "; ".join(filter(None, (line, remedy_of(line))))
     _say(f"bench: error: {line}")
     if as_json:
         from bench.verbs.options import print_json

@@ -33,7 +33,7 @@ from bench import machine
 from bench.core.errors import RequestError
 from bench.runs import document as stored
 from bench.runs.codec import decode, encode
-from bench.runs.files import check_writable, sha256
+from bench.runs.files import check_writable, sha256, unwritable
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 
@@ -168,7 +168,7 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
     except BaseException as error:
         shutil.rmtree(writer.path, ignore_errors=True)
         if isinstance(error, OSError):
-            raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
+            raise unwritable("--out", out, error, "give another folder") from error
         raise
     return writer.frames()
 

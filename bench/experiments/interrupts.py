@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a run calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
+"""Ctrl-C, SIGTERM and SIGHUP end bench calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
 
 import signal
 from collections.abc import Iterator
@@ -21,8 +21,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
-    """Within this context each of :data:`SIGNALS` raises ``KeyboardInterrupt``, unless it was ignored before."""
+def heeded(*, last: bool) -> Iterator[None]:
+    """Within this context each of :data:`SIGNALS` raises ``KeyboardInterrupt``, unless it was ignored before.
+
+    ``last``: only the end of the process comes after it, which no signal disturbs any more.
+    """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -31,7 +34,7 @@ def heeded() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if last else handler)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """What every experiment works with, opened and closed together: locked devices, a site, a sampler, a run folder."""
 
+import errno
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any
 import bench
 from bench import machine
 from bench.console import Console, RunProgress
-from bench.core.errors import BenchError, HostError, Interrupted, RequestError
+from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
@@ -81,11 +81,11 @@ def opened(
     """
     check_writable(out)
     machine.refuse_blocking_launches(request.device)
+    machine.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
         _alone(request, wait=wait, console=console) as (locks, here),
         _site(request, locks.descriptors) as site,
-        interrupts.heeded(),
     ):
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
@@ -131,17 +131,16 @@ def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[
 
 @contextmanager
 def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
-    """The site with its log in a temporary file, since there is no run folder yet."""
+    """The site with its log in memory, since there is no run folder yet: nothing is left of it, whatever happens."""
     name, file = discover.resolve(request.site, discover.SITE)
-    descriptor, log = tempfile.mkstemp(prefix="bench-site-", suffix=".log")
-    os.close(descriptor)
+    descriptor = os.memfd_create("site.log")
     options = Options(
         device=request.device,
         hosts=machine.here(request.devices),
         python=request.python,
         fresh=request.fresh,
         apex_path=request.apex_path,
-        log=log,
+        log=f"/proc/{os.getpid()}/fd/{descriptor}",
         locks=locks,
     )
     try:
@@ -152,7 +151,7 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
         with connected as site:
             yield site
     finally:
-        os.unlink(log)
+        os.close(descriptor)
 
 
 def _circumstances(
@@ -195,24 +194,28 @@ def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
 def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
     """Seal the run folder on leaving: incomplete after an interruption or the end of the host."""
     try:
-        yield
-        _keep_log(site, writer)
-        from bench.analyse.digest import of_run
-
-        judged = _judged(writer)
-        digest = None if writer.document.batch_search else of_run(judged)
-        writer.finish(complete=True, digest=digest, end=State(**machine.state()))
-    except (KeyboardInterrupt, HostError) as error:
-        with interrupts.held():
+        try:
+            yield
             _keep_log(site, writer)
-            _judged(writer)
-            writer.finish(complete=False, end=State(**machine.state()))
-        if isinstance(error, HostError):
-            raise
-        raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
+            from bench.analyse.digest import of_run
+
+            judged = _judged(writer)
+            digest = None if writer.document.batch_search else of_run(judged)
+            writer.finish(complete=True, digest=digest, end=State(**machine.state()))
+        except (KeyboardInterrupt, HostError) as error:
+            with interrupts.held():
+                _keep_log(site, writer)
+                _judged(writer)
+                writer.finish(complete=False, end=State(**machine.state()))
+            if isinstance(error, HostError):
+                raise
+            raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
     except OSError as error:
-        remedy = f"make room and go on with --resume {os.path.basename(writer.path)}"
-        raise BenchError(f"{writer.path} cannot be written: {error.strerror or error}; {remedy}") from error
+        problem = f"{error.filename or writer.path} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            problem = f"{writer.path} is unfinished: {error.strerror}"
+        go_on = f"go on with --resume {os.path.basename(writer.path)}"
+        raise BenchError(f"{problem}; {remedy(error, 'make room')} and {go_on}") from error
 
 
 def _keep_log(site: Connected, writer: RunWriter) -> None:

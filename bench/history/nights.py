@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.core.errors import RequestError
 from bench.runs.codec import encode
 from bench.runs.digests import stored
-from bench.runs.files import sha256, unreadable, write_atomically
+from bench.runs.files import sha256, unreadable, unwritable, write_atomically
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified
 from bench.runs.writer import as_text
@@ -144,8 +144,8 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
         os.makedirs(os.path.dirname(file), exist_ok=True)
         write_atomically(file, as_text(said))
     except OSError as error:
-        problem = f"{os.path.dirname(file)} cannot be written: {error.strerror}"
-        raise RequestError("--history", problem, "fix its permissions, or give a copy of the folder") from error
+        otherwise = "fix its permissions, or give a copy of the folder"
+        raise unwritable("--history", file, error, otherwise) from error
     return file
 
 

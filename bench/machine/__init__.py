@@ -6,7 +6,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
-from bench.core.errors import RequestError
+from bench.core.errors import RequestError, remedy
 from bench.core.records import Host
 from bench.machine import nvml, redact
 from bench.seams.discover import Found
@@ -81,6 +81,23 @@ def refuse_blocking_launches(device: str) -> None:
     if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
         problem = "it makes every kernel wait for the one before, for debugging"
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
+
+
+def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
+    """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
+    minutes.
+    """
+    import socket  # which 'bench list' has no use for
+
+    groups = [found.name for found in scenarios if found.strategy.group]
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=1.0).close()
+    except OSError as error:
+        if groups and remedy(error, "") == "":
+            problem = f"ranks of {', '.join(groups)} meet on 127.0.0.1, and it cannot be reached ({error.strerror})"
+            what = "bring the loopback interface up ('ip link set lo up'), or leave these out"
+            raise RequestError("--scenario", problem, what) from error
 
 
 def choose_gpus(asked: str | None, here: list[nvml.Gpu]) -> tuple[str, ...]:
@@ -194,7 +211,7 @@ def cpu_model() -> str:
 def recorded_environment() -> dict[str, str]:
     """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
     return {
-        name: redact.without_secrets(value)
+        name: redact.without_address_secrets(value)
         for name, value in sorted(os.environ.items())
         if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }

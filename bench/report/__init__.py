@@ -7,14 +7,13 @@ have a row as CSV, and each plot as SVG and PNG, prefixed with the run's id if t
 """
 
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
 from bench.report import device_tables, markdown, page, plots, tables, verdict_tables
-from bench.runs.files import check_writable, utf8
+from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -64,19 +63,14 @@ def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:
-    """Write files into ``out``, all beside their places first: a full disk leaves the earlier report as it was."""
-    targets = [os.path.join(out, name) for name in files]
+    """Write files into ``out``, all or none of them."""
+    targets = {os.path.join(out, name): content for name, content in files.items()}
     for target in targets:
         if os.path.isdir(target):
             raise RequestError("--out", f"{target} is a folder", "move it away, or give another folder")
     try:
         os.makedirs(out, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".report-") as temporary:
-            for name, content in files.items():
-                with open(os.path.join(temporary, name), "wb") as file:
-                    file.write(content)
-            for name, target in zip(files, targets, strict=True):
-                os.replace(os.path.join(temporary, name), target)
+        replace_all(targets)
     except OSError as error:
-        raise RequestError("--out", f"{out} cannot be written: {error.strerror}", "give another folder") from error
-    return targets
+        raise unwritable("--out", out, error, "give another folder") from error
+    return list(targets)

@@ -2,21 +2,22 @@
 
 import hashlib
 import os
+import secrets
 import stat
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from bench.core.errors import RequestError
-from bench.core.files import open_regular
+from bench.core.errors import RequestError, remedy
+from bench.core.files import JSON_BYTES, open_regular
 from bench.core.records import canonical_json
 from bench.runs.document import Sealed
 
 DIGEST = "digest.json"
-RESTORE = "restore it, or measure again"
 
-DIGEST_BYTES, TABLE_BYTES, FILE_BYTES = 8 << 20, 2 << 30, 16 << 30
-"""The most that is read of a digest, a table, and anything else, such as a log or a trace, which nobody holds."""
-PIECE_BYTES = 1 << 20
+TRIED_BYTES = 1 << 14
+"""What a disk must take before anything is measured: about one run.json."""
 
 
 def utf8(text: str) -> bytes:
@@ -26,19 +27,55 @@ def utf8(text: str) -> bytes:
 
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one."""
-    folder = os.path.dirname(path)
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    replace_all({path: content})
+
+
+def replace_all(files: Mapping[str, bytes]) -> None:
+    """Replace files, all of them written beside their places first: a full disk leaves what was there.
+
+    A file that is replaced keeps its permissions and owner; a link is replaced, not followed. An ``OSError`` names the
+    file.
+    """
+    written: dict[str, str] = {}
+    path = ""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
+        for path, content in files.items():
+            written[path] = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.part")
+            _write(written[path], content, like=path)
+        for path in files:
+            os.replace(written[path], path)
+            del written[path]
+        for folder in {os.path.dirname(path) for path in files}:
+            _sync(folder)
+    except OSError as error:
+        error.filename, error.filename2 = path, None
         raise
-    directory = os.open(folder, os.O_RDONLY)
+    finally:
+        for temporary in written.values():
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def _write(path: str, content: bytes, like: str) -> None:
+    """Write a new file that has the permissions of ``like``, or what the umask leaves where there is no such file."""
+    try:
+        before = os.lstat(like)
+    except FileNotFoundError:
+        before = None
+    kept = before if before is not None and stat.S_ISREG(before.st_mode) else None
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if kept else 0o666)
+    with os.fdopen(descriptor, "wb") as file:
+        if kept:
+            with suppress(PermissionError):  # it was another user's
+                os.fchown(descriptor, kept.st_uid, kept.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(kept.st_mode))
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync(folder: str) -> None:
+    directory = os.open(folder or os.curdir, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
@@ -46,33 +83,16 @@ def write_atomically(path: str, content: bytes) -> None:
 
 
 def describe_files(path: str) -> dict[str, Sealed]:
-    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``; a pipe is no file."""
-    return {
-        name: Sealed(sha256=checksum(path, name), rows=_count_rows(path, name))
-        for name in entries(path)
-        if is_file(os.path.join(path, name))
-    }
-
-
-def entries(path: str) -> list[str]:
-    """What lies in a run folder besides ``run.json`` and is not hidden; of folders those that are links."""
-    found = []
+    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``."""
+    found = {}
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found += [os.path.relpath(os.path.join(folder, name), path) for name in sorted([*files, *links])]
-    return [name for name in found if name != "run.json" and not os.path.basename(name).startswith(".")]
-
-
-def checksum(path: str, name: str) -> str:
-    """SHA-256 of a file of the run at ``path``. Raises ``OSError`` for what is no file in there, or is too large."""
-    with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def limit_of(name: str) -> int:
-    """How many bytes of a file of a run are read at most."""
-    return DIGEST_BYTES if name == DIGEST else TABLE_BYTES if name.endswith(".parquet") else FILE_BYTES
+        for name in sorted(files):
+            full = os.path.join(folder, name)
+            relative = os.path.relpath(full, path)
+            if relative != "run.json" and not name.startswith("."):
+                found[relative] = Sealed(sha256=sha256(full), rows=_count_rows(full))
+    return found
 
 
 def seal_of(document: dict[str, Any]) -> str:
@@ -86,24 +106,17 @@ def sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _count_rows(path: str, name: str) -> int:
-    with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
-        if name.endswith(".parquet"):
-            import pyarrow as pa
-            import pyarrow.parquet as pq
+def _count_rows(path: str) -> int:
+    if path.endswith(".parquet"):
+        import pyarrow.parquet as pq
 
-            try:
-                return int(pq.ParquetFile(file).metadata.num_rows)
-            except pa.ArrowException:
-                file.seek(0)  # it is no table
-        lines, last = 0, b"\n"
-        while piece := file.read(PIECE_BYTES):
-            lines, last = lines + piece.count(b"\n"), piece[-1:]
-        return lines + (last != b"\n")
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with open(path, "rb") as file:
+        return sum(1 for _ in file)
 
 
 def check_writable(out: str) -> None:
-    """Refuse an output folder that cannot be made or written, before anything runs."""
+    """Refuse an output folder that cannot be made or written, is full or lies in a run, before anything runs."""
     if not out:
         raise RequestError("--out", "it is empty", "give a folder")
     folder = os.path.abspath(out)
@@ -111,32 +124,62 @@ def check_writable(out: str) -> None:
         existing = _deepest_existing(folder)
         if not os.path.isdir(existing):
             raise RequestError("--out", f"{existing} is not a folder", "give a folder")
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        _try(existing)
     except OSError as error:
-        raise RequestError("--out", f"{folder} cannot be written: {error.strerror}", "give another folder") from error
+        raise unwritable("--out", folder, error, "give another folder") from error
+    _refuse_in_run("--out", folder)
 
 
 def check_file(option: str, file: str) -> None:
-    """Refuse a file that :func:`write_atomically` could not replace, or a device or pipe that would be gone then."""
-    remedy = "give a file in a folder that exists and can be written"
+    """Refuse a file that :func:`write_atomically` could not replace, or what would be gone then: a link, a device."""
+    otherwise = "give a file in a folder that exists and can be written"
     path = os.path.abspath(file)
     folder = os.path.dirname(path)
     if not file or os.path.isdir(path) or not os.path.isdir(folder):
-        raise RequestError(option, f"{file or repr(file)} cannot be a file", remedy)
+        raise RequestError(option, f"{file or repr(file)} cannot be a file", otherwise)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", remedy)
+        raise RequestError(option, f"{file} is a device or a pipe, and would be replaced by a file", otherwise)
+    if os.path.islink(path):
+        raise RequestError(option, f"{file} is a link, and would be replaced by a file", "give the file itself")
     try:
         os.lstat(path)
     except FileNotFoundError:
         pass  # which is as it should be
     except OSError as error:
-        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", remedy) from error
+        raise RequestError(option, f"{file} cannot be a file: {error.strerror}", otherwise) from error
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        _try(folder)
     except OSError as error:
-        raise RequestError(option, f"{file} cannot be written: {error.strerror}", remedy) from error
+        raise unwritable(option, file, error, otherwise) from error
+    _refuse_in_run(option, path)
+
+
+def _try(folder: str) -> None:
+    """Write so much into a folder that it shows whether its disk is full."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(TRIED_BYTES))
+
+
+def _refuse_in_run(option: str, path: str) -> None:
+    """Refuse a place in a run folder: a sealed run with another file in it is no longer what was sealed."""
+    folder = os.path.realpath(path)
+    while folder != os.path.dirname(folder):
+        if _is_run(folder):
+            raise RequestError(option, f"{path} lies in the run {folder}", "give a place outside of it")
+        folder = os.path.dirname(folder)
+
+
+def _is_run(folder: str) -> bool:
+    try:
+        with open_regular(os.path.join(folder, "run.json"), limit=JSON_BYTES) as file:
+            return b'"schema_version"' in file.read()
+    except OSError:
+        return False
+
+
+def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:
+    problem = f"{error.filename or path} cannot be written: {error.strerror}"
+    return RequestError(option, problem, remedy(error, otherwise))
 
 
 def _deepest_existing(path: str) -> str:
@@ -159,5 +202,4 @@ def is_file(path: str) -> bool:
 
 def unreadable(option: str, path: str, error: OSError) -> RequestError:
     problem = f"{error.filename or path} cannot be read: {error.strerror}"
-    remedy = "fix its permissions" if isinstance(error, PermissionError) else "restore it"
-    return RequestError(option, problem, f"{remedy}, or give another one")
+    return RequestError(option, problem, "fix its permissions, or give another one")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs.codec import encode
-from bench.runs.files import DIGEST, describe_files, seal_of, write_atomically
+from bench.runs.files import DIGEST, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
@@ -37,10 +37,16 @@ class RunWriter:
     def __init__(self, out: str, about: parts.RunDocument) -> None:
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
-        os.makedirs(os.path.join(self.path, "logs"))
         self._document = replace(about, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
-        self.seal(complete=False)
+        try:
+            os.makedirs(os.path.join(self.path, "logs"))
+            self.seal(complete=False)
+        except BaseException as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise unwritable("--out", self.path, error, "give another folder") from error
+            raise
 
     @classmethod
     def reopen(cls, path: str) -> Self:

@@ -15,7 +15,7 @@ from typing import Any
 from bench import machine
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
-from bench.core.errors import HostError, RequestError
+from bench.core.errors import BenchError, HostError, RequestError, remedy_of
 from bench.core.records import Host, Job, Training, job_to_json
 from bench.seams.site import Connected, LaunchInterrupted, Options, Outcome, Site
 
@@ -85,8 +85,7 @@ class WorkerHost:
                     start_new_session=True,
                 )
             except OSError as error:
-                what = f"{self.python} cannot be started: {error.strerror}"
-                raise RequestError("--python", what, "give an interpreter's path") from error
+                raise self._unfit(f"cannot be started: {error.strerror}", "give an interpreter's path") from error
         theirs.close()
         self.channel = Channel(ours)
 
@@ -106,12 +105,24 @@ class WorkerHost:
                     self.description = message
                     return message
                 if message["event"] == "failed":
-                    what = f"{self.python} cannot host the workers: {message['reason']}"
-                    raise RequestError("--python", what, "install torch>=2.6 there, or name another interpreter")
+                    what = f"cannot host the workers: {message['reason']}"
+                    raise self._unfit(what, "install torch>=2.6 there, or name another interpreter")
             if self.channel.closed:
-                what = f"{self.python} cannot host the workers: {self._last_words()}"
-                raise RequestError("--python", what, "name another one")
-        raise HostError(f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s; its log is {self.log}")
+                words = self._last_words()
+                if self.process.returncode < 0:
+                    name = signal.Signals(-self.process.returncode).name
+                    why = f"{name} ended the worker host while it imported torch ({words})"
+                    raise HostError(f"{why}; if nobody sent it, free memory or raise the limits ('ulimit -a')")
+                raise self._unfit(f"cannot host the workers: {words}", "name another one")
+        what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
+        raise HostError(f"{what}; see how long {self.python} -c 'import torch' takes")
+
+    def _unfit(self, what: str, remedy: str) -> BenchError:
+        """Why the host did not come up: this machine has no more of something, or it is the wrong interpreter."""
+        limit = remedy_of(what)
+        if limit is not None:
+            return HostError(f"{self.python} {what}; {limit}")
+        return RequestError("--python", f"{self.python} {what}", remedy)
 
     def prepare(self, workload: Training) -> None:
         """As the protocol says. Raises :class:`HostError` when the host dies of it."""

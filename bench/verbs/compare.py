@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
-from bench.runs.files import check_file, check_writable, utf8, write_atomically
+from bench.runs.files import check_file, check_writable, replace_all, unwritable, utf8
 from bench.runs.names import find
 from bench.verbs.options import Parser, print_json, scenario_names
 
@@ -130,12 +130,13 @@ def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
             targets[os.path.join(folder, f"{comparison.NAME}.svg")] = plot.svg.encode()
             targets[os.path.join(folder, f"{comparison.NAME}.png")] = plot.png
         targets[os.path.join(folder, f"{comparison.NAME}.md")] = text
-        os.makedirs(folder, exist_ok=True)
     if options.markdown is not None:
         targets[options.markdown] = text
-    for path, content in targets.items():
-        try:
-            write_atomically(os.path.abspath(path), content)
-        except OSError as error:
-            raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another folder") from error
+    try:
+        for path in targets:
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        replace_all(targets)
+    except OSError as error:
+        option = "--markdown" if error.filename == options.markdown else "--out"
+        raise unwritable(option, "", error, "give another folder") from error
     return list(targets)

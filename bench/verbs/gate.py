@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bench.console import columns, count, passing, tell
 from bench.core.errors import NotComparable, RequestError, closest
 from bench.history import nights
-from bench.runs.files import check_file, utf8, write_atomically
+from bench.runs.files import check_file, unwritable, utf8, write_atomically
 from bench.runs.names import find
 from bench.verbs import thresholds
 from bench.verbs.options import Parser, called, print_json, scenario_names
@@ -80,9 +80,12 @@ def main(arguments: list[str]) -> int:
         outcome = _judged(options, rule)
     from bench.report import gate
 
-    for file, text in ((options.junit, gate.as_junit), (options.markdown, gate.as_markdown)):
-        if file is not None:
-            write_atomically(os.path.abspath(file), utf8(text(outcome)))
+    for option, text in (("junit", gate.as_junit), ("markdown", gate.as_markdown)):
+        if (file := getattr(options, option)) is not None:
+            try:
+                write_atomically(file, utf8(text(outcome)))
+            except OSError as error:
+                raise unwritable(f"--{option}", file, error, "give another file") from error
     to = sys.stderr if options.json else sys.stdout
     tell(gate.as_text(outcome, columns(to)), file=to)
     if options.json:

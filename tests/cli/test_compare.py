@@ -100,8 +100,10 @@ def test_scenarios_of_one_run(bench: Bench, tmp_path: Path) -> None:
 
 def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     base, new = pair
+    (tmp_path / "summary.md").touch(0o600)
     code, out, _ = bench("compare", base, new, "--plot", "--markdown", "summary.md", "--json")
     assert code == 0
+    assert (tmp_path / "summary.md").stat().st_mode & 0o777 == 0o600, "as it was"
     names = ["reports/comparison.svg", "reports/comparison.png", "reports/comparison.md", "summary.md"]
     assert json.loads(out)["files"] == names
     assert (tmp_path / "reports/comparison.png").read_bytes().startswith(b"\x89PNG")

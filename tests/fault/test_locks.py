@@ -366,6 +366,16 @@ def test_a_run_is_refused_in_one_line_while_another_has_the_cpu(repository: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_run_that_waits_is_interrupted_and_leaves_the_queue(repository: Path, tmp_path: Path, folder: Path) -> None:
+    with lock.acquire((), wait=False, say=print):
+        waiting = bench_run(repository, tmp_path / "out", "--wait")
+        wait_for(lambda: any(folder.glob("line-*")))
+        waiting.send_signal(signal.SIGTERM)
+        _, shown = waiting.communicate(timeout=60)
+    assert (waiting.returncode, shown.splitlines()[-1]) == (130, "bench: interrupted")
+    assert list(folder.glob("line-*")) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("wait", [True, False])

@@ -140,6 +140,23 @@ def test_nobody_is_left(repository: Path, tmp_path: Path, victim: str, number: s
         assert findings(str(path)) == []
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)], ids=str)
+def test_what_ends_while_torch_is_imported_leaves_nothing(
+    repository: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    running = start(repository, tmp_path / "out", env=os.environ | {"TMPDIR": str(temporary)})
+    members = wait_for(lambda: family(running.pid))
+    running.send_signal(number)
+    time.sleep(0.3)
+    running.send_signal(number)
+    _, shown = running.communicate(timeout=60)
+    assert running.returncode == code, shown
+    assert nobody_left([*members])
+    assert not (tmp_path / "out").exists() and list(temporary.glob("*.log")) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM])
 def test_a_closed_terminal_ends_a_run_calmly(repository: Path, tmp_path: Path, ending: signal.Signals) -> None:
@@ -225,6 +242,35 @@ def small_files() -> Iterator[Callable[[], None]]:
     yield limit
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "says"),
+    [
+        (resource.RLIMIT_NOFILE, 8, "Too many open files; raise the limit on open files ('ulimit -n')"),
+        (resource.RLIMIT_AS, 10**9, "failed to map segment from shared object; free memory, or raise"),
+    ],
+    ids=["descriptors", "memory"],
+)
+def test_a_limit_is_named_and_not_the_interpreter(
+    repository: Path, tmp_path: Path, limit: int, most: int, says: str
+) -> None:
+    running = start(repository, tmp_path / "out", preexec_fn=lambda: resource.setrlimit(limit, (most, most)))
+    _, shown = running.communicate(timeout=100)
+    assert running.returncode == 1 and says in shown, shown
+    assert "--python" not in shown and shown.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_loopback_interface_that_is_down_is_reported_at_once(repository: Path, tmp_path: Path) -> None:
+    apart = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make a network namespace")
+    asked = command(tmp_path / "out", "--scenario", "single,ddp")
+    done = subprocess.run([*apart, *asked], cwd=repository, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "--scenario: ranks of ddp meet on 127.0.0.1" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[], None]) -> None:
     running = start(
@@ -233,7 +279,10 @@ def test_a_full_disk(repository: Path, tmp_path: Path, small_files: Callable[[],
     _, shown = running.communicate(timeout=250)
     assert running.returncode == 1
     (line,) = [line for line in shown.splitlines() if "error:" in line]
-    assert "cannot be written: File too large; make room and go on with --resume" in line
+    assert (
+        "cannot be written: File too large; raise the limit on the size of a file ('ulimit -f') and go on with --resume"
+        in line
+    )
     assert "Traceback" not in shown
     (path,) = tmp_path.iterdir()
     assert all("is incomplete" in finding for finding in findings(str(path)))

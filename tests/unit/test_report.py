@@ -29,6 +29,7 @@ from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
 from bench.report import drawing, plots, tables
+from bench.runs.check import findings
 from bench.runs.document import Tf32
 
 PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
@@ -513,7 +514,10 @@ def test_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(tmp
 
 def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Call) -> None:
     write_run(tmp_path / "results", [GONE])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "index.html").touch(0o600)
     assert call()[0] == 0
+    assert (tmp_path / "out" / "index.html").stat().st_mode & 0o777 == 0o600, "as it was"
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     smallest = min(len(content) for content in before.values())
     write_run(tmp_path / "other", [GONE, BROKEN])
@@ -521,6 +525,14 @@ def test_full_disk_leaves_the_earlier_report_as_it_was(tmp_path: Path, call: Cal
         code, _, err = call("--results", str(tmp_path / "other"), "latest")
     assert code == 2 and "cannot be written: File too large" in err
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_report_into_a_run_is_refused_and_the_run_stays_sealed(tmp_path: Path, call: Call) -> None:
+    run = write_run(tmp_path / "results", [GONE])
+    (tmp_path / "out").symlink_to(run / "logs")
+    code, _, err = call()
+    assert code == 2 and err.count("\n") == 1 and f"lies in the run {run}" in err
+    assert findings(str(run)) == []
 
 
 def test_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path, call: Call) -> None:

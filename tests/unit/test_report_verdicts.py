@@ -64,8 +64,7 @@ def diagnosed(writer: RunWriter) -> None:
         rows = []
         for pair, more in enumerate(cost):
             for synchronised in (True, False):
-                step = 2 * pair + (not synchronised)
-                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": step}
+                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": pair}
                 backward = 100.0 + more * synchronised
                 rows.append({**about, "pair": pair, "synchronised": synchronised, "backward_ms": backward})
         for step in range(4) if strategy == "ddp" else ():

@@ -20,7 +20,7 @@ from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
 from bench.runs.codec import encode
 from bench.runs.document import LaunchRecord, State
-from bench.runs.files import check_writable, write_atomically
+from bench.runs.files import check_file, check_writable, write_atomically
 from bench.runs.names import find
 from bench.runs.reader import Run, read
 from bench.runs.writer import RunWriter
@@ -126,8 +126,7 @@ def test_the_document_stands_in_run_json_and_is_complete_only_at_the_end(tmp_pat
 def test_a_launch_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     for number in range(3):
-        memory = [one | {"launch": number} for one in MEMORY]
-        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")], memory=memory)
+        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")], memory=MEMORY)
         so_far = read(writer.path, allow_incomplete=True)
         assert list(so_far.steps["launch"]) == list(range(number + 1))
         assert len(so_far.memory) == len(MEMORY) * (number + 1)
@@ -248,13 +247,18 @@ def test_a_run_json_whose_values_are_of_the_wrong_kind_is_named(run: Path, damag
 # A file is the old one or the new one
 
 
-def test_a_file_is_replaced_whole_and_can_be_read_by_others(tmp_path: Path) -> None:
+def test_a_file_is_replaced_whole_and_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_atomically(str(path), b"old")
-    write_atomically(str(path), b"new")
-    assert path.read_bytes() == b"new"
-    assert path.stat().st_mode & 0o777 == 0o644
-    assert os.listdir(tmp_path) == ["run.json"]
+    assert path.stat().st_mode & 0o777 == 0o644, "what the umask leaves"
+    for mode in (0o600, 0o664):
+        path.chmod(mode)
+        write_atomically(str(path), b"new")
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", mode)
+    (tmp_path / "link").symlink_to(path)
+    write_atomically(str(tmp_path / "link"), b"not followed")
+    assert (path.read_bytes(), (tmp_path / "link").lstat().st_mode & 0o777) == (b"new", 0o644)
+    assert sorted(os.listdir(tmp_path)) == ["link", "run.json"]
 
 
 def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +274,7 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.
         patched.setattr(os, "fsync", full)
         write_atomically(str(path), b"new")
     assert (at_write.value.errno, at_flush.value.errno) == (errno.EFBIG, errno.ENOSPC)
+    assert at_write.value.filename == at_flush.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["run.json"]
 
@@ -322,6 +327,34 @@ def test_a_place_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "further")
     assert refusal(lambda: check_writable(str(tmp_path / place))).option == "--out"
+
+
+@pytest.mark.parametrize("place", ["{run}", "{run}/logs", "{run}/new/deep", "{link}", "{link}/new"])
+def test_nothing_is_written_into_a_run(run: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "link").symlink_to(run)
+    inside = place.format(run=run, link=tmp_path / "link")
+    error = refusal(lambda: check_writable(inside))
+    assert error.option == "--out" and f"lies in the run {run}" in error.problem
+    if os.path.isdir(inside):
+        assert "lies in the run" in refusal(lambda: check_file("--markdown", f"{inside}/summary.md")).problem
+    (run / "run.json").write_text('{"of": "another program"}')
+    check_writable(inside)
+
+
+def test_a_link_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to("mine")
+    assert "link is a link, and would be replaced" in refusal(lambda: check_file("--csv", f"{tmp_path}/link")).problem
+
+
+def test_a_disk_that_is_full_at_the_start_is_no_place_for_a_run(tmp_path: Path) -> None:
+    """Without the limit a run would import torch first, for ten seconds."""
+    with full_after(1000):
+        error = refusal(lambda: check_writable(str(tmp_path / "a")))
+        with pytest.raises(RequestError, match="cannot be written: File too large; raise the limit on the size"):
+            RunWriter(str(tmp_path), document())
+    assert (error.option, error.remedy) == ("--out", "raise the limit on the size of a file ('ulimit -f')")
+    assert os.listdir(tmp_path) == []
 
 
 # What a run may be called

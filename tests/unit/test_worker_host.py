@@ -12,6 +12,7 @@ import torch.distributed as dist
 from conftest import Executed, one_host, request_for
 
 from bench.core.channel import Channel
+from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.records import job_to_json
 from bench.plan import launches
 from bench.seams import discover
@@ -195,6 +196,28 @@ def test_older_objects_are_not_collected_before_a_window(execute: Callable[..., 
     """Of the half million objects that importing torch makes it would take longer than a step, in each rank."""
     done = execute(FAILING.format(fault="import gc; assert gc.get_freeze_count() > 50 * len(gc.get_objects())"))
     assert done.outcome.status == "ok", done.outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "words"),
+    [
+        ("kill -KILL $$", HostError, "SIGKILL ended the worker host while it imported torch"),
+        ("echo 'ImportError: a.so: failed to map segment from shared object'; exit 1", HostError, "'ulimit -v'"),
+        ("echo 'MemoryError'; exit 1", HostError, "'ulimit -v'"),
+        ("echo 'BlockingIOError: [Errno 11] Resource temporarily unavailable'; exit 1", HostError, "'ulimit -u'"),
+        ("echo 'OSError: [Errno 24] Too many open files'; exit 1", HostError, "'ulimit -n'"),
+        ("echo 'No module named json'; exit 1", RequestError, "--python: .*No module named json; name another one"),
+    ],
+)
+def test_why_an_interpreter_could_not_host(tmp_path: Path, ends: str, error: type[BenchError], words: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{ends}\n")
+    python.chmod(0o755)
+    log = str(tmp_path / "log")
+    with WorkerHost(python=str(python), fresh=False, apex_path=None, log=log, device="cpu") as host:
+        with pytest.raises(error, match=words) as caught:
+            host.wait_until_ready()
+        assert ("--python" in str(caught.value)) is (error is RequestError)
 
 
 @pytest.mark.slow
