@@ -112,7 +112,7 @@ def of_interest(report: dict[str, Any], gpus: str) -> list[dict[str, str]]:
 
 def summary(out: Path, code: int, gate: str, history: Path, *, kept: bool) -> str:
     """The Markdown of a night: how it ended and why, the gate's own words, figures, findings, and what lies where."""
-    tonight = next((stored(str(file.parent)) for file in (out / "results").glob("*/digest.json")), None)
+    tonight = next((_digest(file.parent) for file in (out / "results").glob("*/digest.json")), None)
     parts = [f"# Nightly benchmark: {_headline(code, gate)}", _about(tonight, kept), _errors(out)]
     if (out / "gate.md").is_file():
         parts.append((out / "gate.md").read_text(encoding="utf-8"))
@@ -148,11 +148,19 @@ def _errors(out: Path) -> str:
     return "\n".join(f"- {_inert(line)}" for line in told)
 
 
+def _digest(folder: Path) -> dict[str, Any] | None:
+    """None where there is none, or a damaged one, which the gate has named."""
+    try:
+        return stored(str(folder))
+    except RequestError:
+        return None
+
+
 def earlier(history: Path, tonight: dict[str, Any]) -> list[dict[str, Any]]:
     """The digests of the nights before ``tonight`` that measured the same work on the same hardware, oldest first."""
     found: list[dict[str, Any]] = []
     for folder in sorted((path for path in history.iterdir() if path.name < tonight["run"]), reverse=True):
-        digest = stored(str(folder)) if folder.is_dir() else None
+        digest = _digest(folder) if folder.is_dir() else None
         if digest and all(digest[key] == tonight[key] for key in ("workload", "hardware")):
             found.append(digest)
         if len(found) == NIGHTS - 1:

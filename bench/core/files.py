@@ -9,18 +9,22 @@ import errno
 import json
 import os
 import stat
-from typing import Any, BinaryIO
+from io import BufferedReader
+from typing import Any
 
 JSON_BYTES = 64 << 20
 """Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
 
 
-def open_regular(path: str, *, limit: int, within: str | None = None) -> BinaryIO:
+def open_regular(path: str, *, limit: int, within: str | None = None) -> BufferedReader:
     """Open a regular file of at most ``limit`` bytes for reading, without waiting for anybody.
 
     ``within``: the folder that links may not lead out of; None where the user named this very file. Raises ``OSError``.
     """
-    real = os.path.realpath(path)
+    try:
+        real = os.path.realpath(path)
+    except ValueError as error:  # such as a byte 0 in it
+        raise OSError(errno.EINVAL, "it is no name of a file", path) from error
     home = os.path.realpath(within) if within is not None else os.sep
     if os.path.commonpath((real, home)) != home:
         raise OSError(errno.ELOOP, f"it lies outside {within}", path)

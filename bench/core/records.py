@@ -100,6 +100,37 @@ DIAGNOSTIC_COLUMNS = {
 }
 """One row per rank and step of a diagnostic launch. A column is null where the probe ``look`` does not have it."""
 
+KEYS = {
+    "steps": ("launch", "rank", "step"),
+    "memory": ("launch", "t_ns", "pid", "device", "source", "used_mib"),
+    "device": ("launch", "t_ns", "host", "device"),
+    "numerics": ("launch", "rank", "replicas", "twin", "quantity", "position"),
+    "diagnostics": ("launch", "rank", "look", "step"),
+}
+"""By table the columns in which no two rows are alike. Under MIG a process may be listed in two instances."""
+
+ALWAYS_KNOWN = {
+    "steps": (*LAUNCH_COLUMNS, "repeat", "rank", "step", "warmup", "step_ms"),
+    "memory": (*LAUNCH_COLUMNS, "t_ns", "pid", "rank", "source"),
+    "device": (*LAUNCH_COLUMNS, "t_ns", "device"),
+    "numerics": (*LAUNCH_COLUMNS, "quantity", "position", "value"),
+    "diagnostics": (*LAUNCH_COLUMNS, "rank", "look", "step"),
+}
+"""By table the columns that are never null."""
+
+RANGES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("launch", "repeat", "rank", "step", "replicas", "position", "pair"), (0, 2**31 - 1)),
+    **dict.fromkeys(("start_ns", "t_ns", "pid", "throttle_reasons"), (0, 2**63 - 1)),
+    **dict.fromkeys((f"{phase}_ms" for phase in (*PHASES, "step")), (0, 10**12)),
+    **dict.fromkeys(("used_mib", "pss_mib", "power_w", "sm_clock_mhz", "memory_clock_mhz"), (0, 10**9)),
+    "utilisation_percent": (0, 100),
+    "temperature_c": (-273, 1000),
+    **dict.fromkeys(("energy_mj", *LINK_COLUMNS), (0, 10**18)),
+    **dict.fromkeys(("comm_ms", "compute_ms", "overlap_ms"), (-(10**12), 10**12)),
+    **dict.fromkeys((f"{part}_ms" for part in ("scatter", "replicate", "parallel_apply", "gather")), (0, 10**12)),
+}
+"""The least and the most of a number in any table. A loss or a gradient may be anything, NaN too."""
+
 
 Setting = str | int | float | bool
 

@@ -211,7 +211,7 @@ def cpu_model() -> str:
 def recorded_environment() -> dict[str, str]:
     """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
     return {
-        name: redact.without_address_secrets(value)
+        name: redact.without_secrets(value)
         for name, value in sorted(os.environ.items())
         if name.startswith(RECORDED_PREFIXES) and not redact.is_secret(name)
     }

@@ -1,23 +1,53 @@
-"""What never stands in a file: values whose names look like those of credentials."""
+"""What never stands in a file: values that look like credentials, by their names or by themselves."""
 
 import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE")
 HIDDEN = "***"
 
-_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-"""User and password in front of a host name."""
+_NAME = (
+    r"(?:(?<!_IB_P)KEY|TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|CREDENTIAL|COOKIE|SIGNATURE|JWT|WEBHOOK|AUTH(?!OR(?!I[SZ]))"
+    r"|PASS(?![A-Z]|(?<=\w\sPASS):\s)|(?<![A-Z])(?:PAT|PW|CREDS?|SESSION|SIG|SAS|OTP|PSK)(?![A-Z]))"
+)
+"""In the name of a credential, but not: author, path, tokens, NCCL_IB_PKEY, 'backward pass: slow'."""
+
+_VALUE = r"""(?:\\"(?:(?!\\").)*(?:\\")?|"(?:[^"\\]|\\.)*"?|'[^']*'?|\[[^\]]*\]?|\{[^}]*\}?|[^\s&"'}\]]+)"""
+
+_SECRETS = [
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), kept)
+    for pattern, kept in (
+        (r"-----BEGIN [^-]*-----.*?(?:-----END [^-]*-----|\Z)", HIDDEN),
+        (r"((?:AUTHORIZATION|COOKIE)\\?[\"']?\s*[=:]\s*\\?[\"']?)[^\"'\\\r\n]+", rf"\1{HIDDEN}"),
+        (r"\b(BEARER\s+)[^\s\"']+", rf"\1{HIDDEN}"),
+        (r"\b(BASIC\s+)(?-i:(?=\S*[A-Z]\S*[A-Z]|\S*=))[^\s\"']{6,}", rf"\1{HIDDEN}"),
+        (r"(?<=://)[^\s\"']{1,300}(?=@)", HIDDEN),
+        (r"(?<![\w.+-])[\w.+%-]{1,64}:(?!//)[^\s\"']{1,200}@(?=[\w\[])", f"{HIDDEN}@"),
+        (rf"(?<!\S)(-p[\s=]+(?!\d+\b)|-u\s+(?=\S+:)){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"(?<![\w-])(--?[\w-]{{0,64}}{_NAME}[\w-]{{0,64}}(?:\s+|[\"'],\s*)(?!-)){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"({_NAME}[\w.-]{{0,64}}\\?[\"']?\s*(?:[=:>]+|%3[AD])\s*){_VALUE}", rf"\1{HIDDEN}"),
+        (rf"((?:PASSWORD|PASSWD|PASSPHRASE)\s+(?:IS\s+)?){_VALUE}", rf"\1{HIDDEN}"),
+        (r"((?:KEY|TOKEN|SECRET)\s+)(?=\S*\d)(?=\S*[A-Z])\S{6,}", rf"\1{HIDDEN}"),
+        (r"\bEYJ[\w-]{5,}\.[\w.-]+", HIDDEN),
+        (r"\b(?:SK|PK|RK|XOX[A-Z]|GLPAT|PYPI|DOP_V1|SHPAT|GITHUB_PAT)[-_](?=[\w-]*\d)[\w-]{8,}", HIDDEN),
+        (r"\b(?-i:(?:gh[a-z]|hf|npm)_[A-Za-z0-9]{16,}|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,})", HIDDEN),
+    )
+]
+"""Keys, headers, addresses, options, pairs of a name and a value, and tokens that are known by how they begin."""
 
 
 def is_secret(name: str) -> bool:
     """Whether a variable or an option of this name may hold a credential."""
-    return any(word in name.upper() for word in SECRET_WORDS)
+    return re.search(_NAME, name, re.IGNORECASE) is not None
 
 
-def without_address_secrets(text: str) -> str:
-    """``text`` with the user and password of every address in it hidden."""
-    return _IN_ADDRESS.sub(HIDDEN, text)
+def without_secrets(text: str) -> str:
+    """``text`` with whatever looks like a credential hidden, also where it is encoded for an address."""
+    for pattern, kept in _SECRETS:
+        text = pattern.sub(kept, text)
+    decoded = unquote(text)
+    hidden = text if decoded == text else without_secrets(decoded)
+    return text if hidden == decoded else hidden
 
 
 def command_line(words: Sequence[str]) -> list[str]:
@@ -26,11 +56,11 @@ def command_line(words: Sequence[str]) -> list[str]:
     hide_next = False
     for word in words:
         name, equals, _ = word.partition("=")
-        if hide_next and not word.startswith("-"):
+        if hide_next and not word.startswith("--"):
             kept.append(HIDDEN)
-        elif equals and is_secret(name):
+        elif equals and re.fullmatch(r"[\w.-]+", name) and is_secret(name):
             kept.append(f"{name}={HIDDEN}")
         else:
-            kept.append(without_address_secrets(word))
-        hide_next = word.startswith("-") and not equals and is_secret(word)
+            kept.append(without_secrets(word))
+        hide_next = word == "-p" or (word.startswith("-") and not equals and is_secret(word))
     return kept

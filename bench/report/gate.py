@@ -34,8 +34,6 @@ JUNIT = {
 LONG = 12
 """A terminal shows this many rows of a table and the lines above it."""
 
-"""Characters that XML 1.0 cannot hold, not even escaped."""
-
 
 def sentence(outcome: Outcome) -> str:
     """The outcome in one line, gravest first."""

@@ -11,10 +11,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
-from bench.core.records import PHASES, STATUSES, Training
+from bench.core.records import PHASES, Training
 from bench.runs.codec import encode
+from bench.runs.digests import stored
 from bench.runs.document import LaunchRecord
-from bench.runs.files import describe_files
+from bench.runs.files import describe_files, entries
 from bench.runs.reader import Run, read
 from bench.runs.tables import SAMPLED
 
@@ -28,9 +29,11 @@ START_TOLERANCE_MS = 1e-3
 
 def findings(path: str) -> list[str]:
     try:
-        run = _of_known_launches(read(path, allow_incomplete=True))
+        whole = read(path, allow_incomplete=True)
+        stored(path)
     except RequestError as error:
         return [error.problem]
+    run = _of_known_launches(whole)
     known = {record.launch for record in run.document.records}
     others = [_unrecorded(name, getattr(run, name), known) for name in ("device", "numerics", "diagnostics")]
     return list(chain(_files(run), _document(run), _steps(run), _memory(run), *others))
@@ -45,15 +48,20 @@ def _of_known_launches(run: Run) -> Run:
 
 
 def _files(run: Run) -> Iterator[str]:
+    sealed, found = run.document.files, describe_files(run.path)
     if not run.document.complete:
         yield f"{run.path} is incomplete: it was interrupted, or is still being written"
+        recorded = tuple(f"logs/launch-{record.launch:03d}-" for record in run.document.records)
+        logs = [name for name in sealed if name.startswith(recorded)]
+        yield from (
+            f"{run.path}/{name} was changed after it was sealed" for name in logs if found[name] != sealed[name]
+        )
         return
-    sealed = run.document.files
-    for name, found in describe_files(run.path).items():
-        if name not in sealed:
-            yield f"{run.path}/{name} does not belong to this run"
-        elif found.rows != sealed[name].rows:
-            yield f"{run.path}/{name} has {found.rows} rows and {sealed[name].rows} were sealed"
+    yield from (f"{run.path}/{name} does not belong to this run" for name in entries(run.path) if name not in sealed)
+    for name, seal in sealed.items():
+        if name not in found or found[name].rows != seal.rows:
+            rows = found[name].rows if name in found else "no"
+            yield f"{run.path}/{name} has {rows} rows and {seal.rows} were sealed"
 
 
 def _document(run: Run) -> Iterator[str]:
@@ -61,9 +69,6 @@ def _document(run: Run) -> Iterator[str]:
     numbers = [record.launch for record in document.records]
     if numbers != list(range(len(numbers))):
         yield f"{run.path}/run.json: launches are numbered {_short(numbers)}"
-    for record in document.records:
-        if record.status not in STATUSES:
-            yield f"launch {record.launch}: unknown status {record.status!r}"
     work = encode(document.workload)
     sealed = work.pop("hash")
     if (sealed is not None or not document.imported) and Training(**work).hash() != sealed:
@@ -106,23 +111,27 @@ def _steps(run: Run) -> Iterator[str]:
 
 
 def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> Iterator[str]:
-    warmup = run.document.workload.warmup if record.warmup is None else record.warmup
-    iters = run.document.request.iters if record.iters is None else record.iters
-    assert warmup is not None and iters is not None, "a launch that was imported has its own"
     if record.status == "unsupported":
         if len(mine):
             yield f"launch {record.launch} is unsupported and has steps"
         return
-    whole = record.status == "ok"
-    expected = set(range(record.processes)) if whole else set(mine["rank"])
-    kept = record.failure.steps_kept if record.failure else None
-    for rank in sorted(expected | set(mine["rank"])):
-        steps = mine[mine["rank"] == rank].sort_values("step")
+    warmup = run.document.workload.warmup if record.warmup is None else record.warmup
+    iters = run.document.request.iters if record.iters is None else record.iters
+    if warmup is None or iters is None:
+        yield f"launch {record.launch}: how many steps it should have is not recorded"
+        return
+    whole, kept = record.status == "ok", record.failure.steps_kept if record.failure else None
+    present = set(mine["rank"])
+    expected = range(record.processes) if whole else [r for r in range(record.processes) if kept and kept.get(str(r))]
+    absent = [rank for rank in expected if rank not in present]
+    if absent:
+        yield f"launch {record.launch}: there are no steps of rank {_short(absent)}"
+    for rank, steps in mine.sort_values("step").groupby("rank"):
         count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
         who = f"launch {record.launch}, rank {rank}"
         if rank not in range(record.processes):
             yield f"{who}: there is no such rank"
-        if list(steps["step"]) != list(range(count)):
+        if len(steps) != count or list(steps["step"]) != list(range(len(steps))):
             yield f"{who}: {count} steps were recorded and {_short(list(steps['step']))} are there"
         elif list(steps["warmup"]) != [step < warmup for step in range(count)]:
             yield f"{who}: other steps than the first {warmup} are warm-up"

@@ -1,27 +1,92 @@
 """JSON values to frozen dataclasses and back, by their type hints.
 
 Every field must be there and no other, unless the class has a field ``more``: that one takes what has no field of its
-own, and is written flat among the others.
+own, and is written flat among the others. ``Annotated[float, Between(0, 1)]`` says which values a field may have.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from functools import cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 T = TypeVar("T")
+Decoder = Callable[[Any], Any]
 
 REST = "more"
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+LARGEST_INT = 2**63 - 1
+LARGEST = 1e100
+"""Of a number: what is larger measures nothing, and its square would be infinite."""
 
 
 class Damaged(ValueError):
     """A value is missing, unknown or of another type; says where: ``launches[2].status is missing``."""
 
+    def __init__(self, problem: str, where: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.where = problem, where
+
+    def __str__(self) -> str:
+        return f"{self.where or 'the document'} {self.problem}"
+
+    def within(self, part: str) -> "Damaged":
+        self.where = f"{part}.{self.where}" if self.where and not self.where.startswith("[") else part + self.where
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Numbers from ``least`` to ``most``, both included."""
+
+    least: float
+    most: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        return f"from {self.least:,} to {self.most:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    names: tuple[str, ...]
+
+    def __contains__(self, value: str) -> bool:
+        return value in self.names
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Times in UTC as ISO 8601 writes them, such as 2024-05-01T12:00:00Z."""
+
+    def __contains__(self, text: str) -> bool:
+        try:
+            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ") is not None and len(text) == len(
+                "2024-05-01T12:00:00Z"
+            )
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return "a time in UTC, such as 2024-05-01T12:00:00Z"
+
 
 def decode(kind: type[T], value: Any, where: str = "") -> T:
-    """``value`` as ``kind``; raises :class:`Damaged`, which names ``where``."""
-    found: T = _decode(kind, value, where)
+    """``value`` as ``kind``; raises :class:`Damaged`, which names the place from ``where`` on."""
+    try:
+        found: T = _decoder(cast(Any, kind))(value)
+    except Damaged as error:
+        raise (error.within(where) if where else error) from None
+    except RecursionError:
+        raise Damaged("is nested too deeply", where) from None
     return found
 
 
@@ -29,7 +94,7 @@ def encode(value: Any) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
-        for name in _hints(type(value)):
+        for name in _hints(cast(Any, type(value))):
             part = encode(getattr(value, name))
             found |= part if name == REST else {name: part}
         return found
@@ -38,51 +103,155 @@ def encode(value: Any) -> Any:
     return [encode(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+@cache
+def _decoder(kind: Any) -> Decoder:
     origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any or (value is None and type(None) in inner):
-        return value
+    if kind is Any:
+        return _anything
+    if origin is Annotated:
+        return partial(_bounded, _decoder(inner[0]), inner[1])
     if origin in (Union, UnionType):
-        if type(value) in inner:
-            return value
-        return _decode(_closest([one for one in inner if one is not type(None)], value), value, where)
+        return partial(_either, inner)
     if origin is tuple:
-        _check(isinstance(value, list | tuple), where, "a list", value)
-        return tuple(_decode(inner[0], one, f"{where}[{place}]") for place, one in enumerate(value))
-    if origin in (Mapping, dict) or is_dataclass(kind):
-        _check(isinstance(value, dict), where, "an object", value)
-        if origin in (Mapping, dict):
-            return {name: _decode(inner[1], one, f"{where}[{name!r}]") for name, one in value.items()}
-        return _object(kind, value, f"{where}." if where else "")
-    _check(type(value) in ((int, float) if kind is float else (kind,)), where, kind.__name__, value)
+        return partial(_list, _decoder(inner[0]))
+    if origin in (Mapping, dict):
+        return partial(_mapping, _decoder(inner[1]))
+    if _is_class(kind):
+        return partial(_object, kind)
+    return {float: _float, int: _int}.get(kind) or partial(_exact, kind)
+
+
+def _exact(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise _other(kind.__name__, value)
     return value
 
 
-def _object(kind: Any, value: dict[str, Any], prefix: str) -> Any:
-    hints = _hints(kind)
-    rest = {name: one for name, one in value.items() if name not in hints}
-    if rest and REST not in hints:
-        raise Damaged(f"{prefix}{next(iter(rest))} is unknown")
-    known = {name: value[name] for name in hints if name in value} | ({REST: rest} if REST in hints else {})
-    for name in hints:
-        if name not in known:
-            raise Damaged(f"{prefix}{name} is missing")
-    return kind(**{name: _decode(hint, known[name], f"{prefix}{name}") for name, hint in hints.items()})
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise _other("int", value)
+    if not -LARGEST_INT <= value <= LARGEST_INT:
+        raise Damaged("is too large a number")
+    return value
 
 
-def _closest(kinds: list[Any], value: Any) -> Any:
-    """Of several classes the one that has the fewest fields too many or too few; else the first kind."""
-    keys = set(value) if isinstance(value, dict) else set()
-    classes: list[Any] = [kind for kind in kinds if is_dataclass(kind)]
-    return min(classes, key=lambda kind: len(keys ^ set(_hints(kind))), default=kinds[0])
+def _float(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise _other("float", value)
+    if not -LARGEST <= value <= LARGEST:  # NaN is not, either
+        raise Damaged("is not a number" if value != value else "is too large a number")
+    return value
 
 
-def _check(good: bool, where: str, wanted: str, value: Any) -> None:
-    if not good:
-        raise Damaged(f"{where or 'the document'} must be {wanted}, not {type(value).__name__}")
+def _anything(value: Any) -> Any:
+    """Whatever JSON can say, with numbers that can be reckoned with."""
+    if isinstance(value, dict):
+        return _mapping(_anything, value)
+    if isinstance(value, list):
+        for place, one in enumerate(value):
+            try:
+                _anything(one)
+            except Damaged as error:
+                raise error.within(f"[{place}]") from None
+        return value
+    return _int(value) if type(value) is int else _float(value) if isinstance(value, float) else value
+
+
+def _bounded(plain: Decoder, bound: Between | OneOf | Moment, value: Any) -> Any:
+    found = plain(value)
+    if found not in bound:
+        raise Damaged(f"must be {bound}, not {json.dumps(found)[:40]}")
+    return found
+
+
+def _either(kinds: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    return _decoder(_closest(kinds, value))(value)
+
+
+@cache
+def _plain(kind: Any) -> type:
+    """The class of JSON values that a kind is written as."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _plain(inner[0])
+    return list if origin is tuple else dict if _is_class(kind) or origin in (Mapping, dict) else kind
+
+
+def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The kind that ``value`` is of, of several classes the one that has the fewest fields too many or too few; else
+    the first.
+    """
+    alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
+    if len(alike) > 1 and isinstance(value, dict):
+        return min(alike, key=lambda kind: len(set(value) ^ set(_hints(kind))) if _is_class(kind) else math.inf)
+    return alike[0]
+
+
+def _list(inner: Decoder, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _other("a list", value)
+    found = []
+    for place, one in enumerate(value):
+        try:
+            found.append(inner(one))
+        except Damaged as error:
+            raise error.within(f"[{place}]") from None
+    return tuple(found)
+
+
+def _mapping(inner: Decoder, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _other("an object", value)
+    found = {}
+    for name, one in value.items():
+        try:
+            found[name] = inner(one)
+        except Damaged as error:
+            raise error.within(f"[{name!r}]") from None
+    return found
+
+
+def _object(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _other("an object", value)
+    decoders = _fields(kind)
+    rest = {name: one for name, one in value.items() if name not in decoders}
+    if rest and REST not in decoders:
+        raise Damaged("is unknown", _safe(next(iter(rest))))
+    found = {}
+    for name, decoder in decoders.items():
+        if name == REST:
+            found[name] = decoder(rest)
+        elif name not in value:
+            raise Damaged("is missing", name)
+        else:
+            try:
+                found[name] = decoder(value[name])
+            except Damaged as error:
+                raise error.within(name) from None
+    return kind(**found)
+
+
+def _other(wanted: str, value: Any) -> Damaged:
+    return Damaged(f"must be {wanted}, not {type(value).__name__}")
+
+
+def _safe(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else json.dumps(name)[:40]
+
+
+@cache
+def _fields(kind: Any) -> dict[str, Decoder]:
+    return {name: _decoder(hint) for name, hint in _hints(kind).items()}
+
+
+def _is_class(kind: Any) -> bool:
+    return is_dataclass(kind) or is_typeddict(kind)
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    hints = get_type_hints(kind, include_extras=True)
+    return hints if is_typeddict(kind) else {field.name: hints[field.name] for field in fields(kind)}

@@ -5,11 +5,15 @@ that :func:`bench.runs.reader.verified` reads. That run.json and the tables are 
 """
 
 import hashlib
-import json
 import os
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from bench.runs.files import DIGEST
+from bench.core.errors import RequestError
+from bench.core.files import JSON_BYTES, open_regular, parse_json
+from bench.core.records import STATUSES
+from bench.runs.codec import Between, OneOf, decode
+from bench.runs.document import Count, DeviceKind, Git, Imported, Names, Several, Utc, WorkloadRecord
+from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
 from bench.runs.migrate import digest_from_1
 
 VERSION = 2
@@ -20,23 +24,94 @@ FILES = b'\n "files": {'
 """How run.json begins these keys. A line of one blank and a quotation mark is no part of a text: there, the line break
 would be two characters, and the mark three."""
 
+Figure = Annotated[float, Between(1e-9, 10**15)] | None
+"""What a launch took. Comparisons take its logarithm."""
+
+
+class LaunchDigest(TypedDict):
+    launch: Count
+    repeat: Count
+    step_ms: Figure
+    throughput_per_s: Figure
+    peak_pid_mib: Figure
+    peak_total_mib: Figure
+    energy_per_1000_j: Figure
+    sm_clock_mhz: Annotated[float, Between(0, 10**6)] | None
+
+
+class ScenarioDigest(TypedDict):
+    scenario: str
+    what_ran: str
+    world_size: Several | None
+    status: Annotated[str, OneOf((*STATUSES, "not run"))]
+    reason: str | None
+    validity: Annotated[str, OneOf(("valid", "warning", "invalid"))] | None
+    invalid: Names
+    parity: str | None
+    loss_error: float | None
+    memory_source: str | None
+    energy_source: str | None
+    launches: tuple[LaunchDigest, ...]
+
+
+class Digest(TypedDict):
+    digest_version: int
+    run: str
+    utc: Utc | None
+    label: str | None
+    profile: str | None
+    git: Git | None
+    imported: Imported | None
+    workload: WorkloadRecord
+    device: DeviceKind | None
+    hardware: Names
+    replicas: Several | None
+    conditions: dict[str, str | int | float | tuple[float | None, ...] | None]
+    scenarios: tuple[ScenarioDigest, ...]
+
 
 def stored(path: str) -> dict[str, Any] | None:
-    """The digest of a finished run as it was sealed; None if it has none that can be trusted."""
+    """The digest of a finished run as it was sealed; None if it has none that can be trusted.
+
+    Raises :class:`RequestError` for one that is sealed and no digest, or cannot be read.
+    """
     try:
-        with open(os.path.join(path, "run.json"), "rb") as file:
+        with open_regular(os.path.join(path, "run.json"), limit=JSON_BYTES, within=path) as file:
             sealed = _sealed(file.read())
-        with open(os.path.join(path, DIGEST), "rb") as file:
+        with open_regular(os.path.join(path, DIGEST), limit=limit_of(DIGEST), within=path) as file:
             content = file.read()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise unreadable("RUN", path, error) from error
     whole = all(os.path.exists(os.path.join(path, name)) for name in sealed)
     if hashlib.sha256(content).hexdigest() != sealed.get(DIGEST) or not whole:
         return None
-    digest: dict[str, Any] = json.loads(content)
-    if digest["digest_version"] == 1:
-        digest = digest_from_1(digest)
-    return digest if digest["digest_version"] == VERSION else None
+    try:
+        return _of_today(parse_json(content))
+    except ValueError as error:
+        raise RequestError("RUN", f"{os.path.join(path, DIGEST)}: {error}", RESTORE) from error
+
+
+def _of_today(digest: Any) -> dict[str, Any] | None:
+    """Raises ``ValueError`` where it is no digest."""
+    version = digest.get("digest_version") if isinstance(digest, dict) else None
+    if type(version) is not int:
+        raise ValueError("it has no digest version")
+    if version == 1:
+        try:
+            digest = digest_from_1(digest)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no digest of version 1 ({type(error).__name__}: {error})") from error
+    elif version != VERSION:
+        return None
+    decode(Digest, digest)
+    names = [row["scenario"] for row in digest["scenarios"]]
+    launches = [launch["launch"] for row in digest["scenarios"] for launch in row["launches"]]
+    if len(set(names)) < len(names) or len(set(launches)) < len(launches):
+        raise ValueError("a scenario or a launch is in it twice")
+    found: dict[str, Any] = digest
+    return found
 
 
 def _sealed(text: bytes) -> dict[str, str]:
@@ -46,7 +121,7 @@ def _sealed(text: bytes) -> dict[str, str]:
         return {}
     end = text.find(b"\n }", start)
     try:
-        files = json.loads(b"{" + text[start:end] + b"}}")["files"]
+        files = parse_json(b"{" + text[start:end] + b"}}")["files"]
         return {name: seal["sha256"] for name, seal in files.items()}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -8,12 +8,25 @@ all (:mod:`bench.runs.codec`). Older files are brought up to this form first (:m
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
-from bench.core.records import SCHEMA_VERSION
+from bench.core.records import SCHEMA_VERSION, STATUSES, Setting
 from bench.machine.nvml import Gpu
+from bench.runs.codec import Between, Moment, OneOf
 
 Names = tuple[str, ...]
+Count = Annotated[int, Between(0, 10**9)]
+"""How many, or which of them, from 0."""
+Several = Annotated[int, Between(1, 10**6)]
+"""Of ranks, replicas and what else there is at least one of."""
+Batch = Annotated[int, Between(1, 10**9)]
+Amount = Annotated[float, Between(0, 10**15)]
+"""Of time, memory, energy: what is measured, in the unit that is in the name."""
+Utc = Annotated[str, Moment()]
+Status = Annotated[str, OneOf(STATUSES)]
+Severity = Annotated[str, OneOf(("invalid", "warning"))]
+DeviceKind = Annotated[str, OneOf(("cpu", "cuda"))]
+Half = Annotated[str, OneOf(("fp16", "bf16"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +35,9 @@ class Asked:
 
     scenarios: Names
     devices: Names = ()
-    warmup: int | None = None
-    iters: int | None = None
-    launches: int | None = None
+    warmup: Count | None = None
+    iters: Count | None = None
+    launches: Count | None = None
     profile: str | None = None
     impl: str | None = None
     label: str | None = None
@@ -41,14 +54,14 @@ class WorkloadRecord:
     unit: str = "examples"
     unit_short: str = "ex"
     title: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    global_batch: int | None = None
-    replicas: int | None = None
-    device: str | None = None
-    half: str | None = None
-    warmup: int | None = None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    global_batch: Batch | None = None
+    replicas: Several | None = None
+    device: DeviceKind | None = None
+    half: Half | None = None
+    warmup: Count | None = None
     seed: int | None = None
-    pool_batches: int | None = None
+    pool_batches: Count | None = None
     hash: str | None = None
 
 
@@ -70,9 +83,9 @@ class Machine:
     os: str | None = None
     python: str | None = None
     cpu: str | None = None
-    cores_usable: int | None = None
-    cores_online: int | None = None
-    memory_gib: float | None = None
+    cores_usable: Count | None = None
+    cores_online: Count | None = None
+    memory_gib: Amount | None = None
     governor: str | None = None
     turbo_disabled: str | None = None
     container: str | None = None
@@ -112,16 +125,16 @@ class StrategyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    utc: str | None
-    load_1min: float | None = None
-    memory_available_gib: float | None = None
+    utc: Utc | None
+    load_1min: Amount | None = None
+    memory_available_gib: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(State):
     """When a run was gone on with. ``launch``: the first of that part. ``force``: also on GPUs in use."""
 
-    launch: int
+    launch: Count
     force: bool
 
 
@@ -129,6 +142,11 @@ class Resumed(State):
 class Tf32:
     cudnn: bool
     matmul: bool
+
+
+Elements = Annotated[int, Between(0, 10**15)]
+Pid = Annotated[int, Between(0, 2**63 - 1)]
+Scaler = TypedDict("Scaler", {"class": str, "dynamic": bool, "scale": float})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,27 +162,27 @@ class Effective:
     wrapper: str
     parallel_impl: str | None
     precision_impl: str | None
-    replicas: int
+    replicas: Several
     weights: str | None
-    parameter_dtypes: Mapping[str, int]
-    gradient_dtypes: Mapping[str, int]
-    batch_norm_dtypes: Mapping[str, int]
+    parameter_dtypes: Mapping[str, Elements]
+    gradient_dtypes: Mapping[str, Elements]
+    batch_norm_dtypes: Mapping[str, Elements]
     compute_dtypes: Names
     optimizer: str
     optimizer_fused: bool
     optimizer_settings: Mapping[str, Any] | None
-    optimizer_dtypes: Mapping[str, int]
-    scaler: Mapping[str, Any] | None
+    optimizer_dtypes: Mapping[str, Elements]
+    scaler: Scaler | None
     backend: str | None
-    world_size: int
-    device: Mapping[str, Any]
+    world_size: Several
+    device: Mapping[str, str | int | None]
     memory_format: str
     tf32: Tf32 | None
     cudnn_benchmark: bool | None
     bf16_instructions: bool | None
-    threads: int
-    affinity: int
-    versions: Mapping[str, Any]
+    threads: Count
+    affinity: Count
+    versions: Mapping[str, str | int | None]
     precision: str | None
     apex_kernels: bool | None
 
@@ -174,9 +192,9 @@ class ForeignProcess:
     """A process on a launch's GPU that is not bench's. ``certain``: it is not a rank under another PID."""
 
     device: str
-    pid: int
+    pid: Pid
     name: str | None
-    peak_mib: float | None
+    peak_mib: Amount | None
     certain: bool
 
 
@@ -196,20 +214,20 @@ class Checks:
     driver's process lists were left out. ``probes``: by rank the PID that its probe showed.
     """
 
-    conservation_error: float | None = None
+    conservation_error: Amount | None = None
     conservation_ok: bool | None = None
     ranks_differ: Names | None = None
-    skipped_steps: int | None = None
-    skipped_warmup_steps: int | None = None
+    skipped_steps: Count | None = None
+    skipped_warmup_steps: Count | None = None
     finite_loss: bool | None = None
     initial_weights_alike: bool | None = None
     final_weights_alike: bool | None = None
-    foreign_cores: float | None = None
+    foreign_cores: Amount | None = None
     sampling: Mapping[str, Any] | None = None
     foreign: tuple[ForeignProcess, ...] | None = ()
-    scrambled_lists: int | None = None
-    probes: Mapping[str, int] | None = None
-    cpu_energy: Mapping[str, Any] | None = None
+    scrambled_lists: Count | None = None
+    probes: Mapping[str, Pid] | None = None
+    cpu_energy: Mapping[str, str | None] | None = None
     throttle: Throttle | None = None
 
 
@@ -220,17 +238,17 @@ class RankRecord:
     ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to run them on.
     """
 
-    rank: int
-    pid: int | None
+    rank: Count
+    pid: Pid | None
     host: str | None = None
-    threads: int | None = None
-    ran_threads: int | None = None
-    cores: int | None = None
+    threads: Count | None = None
+    ran_threads: Count | None = None
+    cores: Count | None = None
     phase: str | None = None
     step: int | None = None
     log: str | None = None
-    device: Mapping[str, Any] | None = None
-    allocator: Mapping[str, float] | None = None
+    device: Mapping[str, str | int | None] | None = None
+    allocator: Mapping[str, Amount] | None = None
     initial_sha256: str | None = None
     final_sha256: str | None = None
 
@@ -242,40 +260,40 @@ class Failure:
     ``memory``: of a rank that ran out of it. ``steps_kept``: how many steps there are of each rank.
     """
 
-    rank: int | None = None
+    rank: Count | None = None
     phase: str | None = None
     step: int | None = None
     where: str | None = None
     memory: Mapping[str, Any] | None = None
     log_end: Names = ()
     others: tuple[Mapping[str, Any], ...] = ()
-    steps_kept: Mapping[str, int] | None = None
+    steps_kept: Mapping[str, Count] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
     """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
 
-    launch: int
+    launch: Count
     scenario: str
-    repeat: int
+    repeat: Count
     strategy: str | None
     precision: str | None
-    processes: int
-    replicas: int | None
-    status: str
+    processes: Several
+    replicas: Several | None
+    status: Status
     reason: str | None = None
-    first_failed_rank: int | None = None
+    first_failed_rank: Count | None = None
     effective: Effective | None = None
     checks: Checks = Checks()
     ranks: tuple[RankRecord, ...] = ()
-    started_utc: str | None = None
-    ended_utc: str | None = None
-    wall_s: float | None = None
-    first_forward_s: float | None = None
+    started_utc: Utc | None = None
+    ended_utc: Utc | None = None
+    wall_s: Amount | None = None
+    first_forward_s: Amount | None = None
     failure: Failure | None = None
-    warmup: int | None = None
-    iters: int | None = None
+    warmup: Count | None = None
+    iters: Count | None = None
 
     @classmethod
     def of(cls, record: "LaunchRecord", **more: Any) -> Self:
@@ -285,8 +303,8 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    steps: int
-    step_ms: float
+    steps: Count
+    step_ms: Amount
     categories: Mapping[str, float]
     trace: str | None
 
@@ -308,8 +326,8 @@ class DiagnosticRecord(LaunchRecord):
 class TryRecord(LaunchRecord):
     """``why_not``: None if the batch trains."""
 
-    global_batch: int
-    peak_mib: float | None
+    global_batch: Batch
+    peak_mib: Amount | None
     why_not: str | None
 
 
@@ -317,12 +335,12 @@ class TryRecord(LaunchRecord):
 class ReferenceRecord:
     """The fp32 training that all numerics are compared with, on each of these numbers of replicas."""
 
-    launch: int
-    replica_counts: tuple[int, ...]
-    status: str
+    launch: Count
+    replica_counts: tuple[Several, ...]
+    status: Status
     reason: str | None
-    wall_s: float | None
-    half: str
+    wall_s: Amount | None
+    half: Half
     unit_roundoff: float | None
 
 
@@ -333,8 +351,8 @@ Record = LaunchRecord | ReferenceRecord
 class Reached:
     """How precisely a step time is known; ``half_width``: relative, of its 95 % interval."""
 
-    launches: int
-    half_width: float | None
+    launches: Count
+    half_width: Amount | None
     reached: bool
 
 
@@ -342,9 +360,9 @@ class Reached:
 class IntervalTargetRecord:
     """What came of ``--until-precision``. ``stopped_by``: ``precision``, ``budget``, ``launches`` or ``failures``."""
 
-    target: float
-    budget_s: float
-    spent_s: float
+    target: Amount
+    budget_s: Amount
+    spent_s: Amount
     stopped_by: str
     scenarios: Mapping[str, Reached]
 
@@ -353,20 +371,20 @@ class IntervalTargetRecord:
 class LargestBatch:
     """What ``--find-batch`` found of a scenario. ``too_large``: the smallest that does not train, and ``why_not``."""
 
-    largest: int | None
-    throughput_per_s: float | None
-    peak_mib: float | None
-    too_large: int | None
+    largest: Batch | None
+    throughput_per_s: Amount | None
+    peak_mib: Amount | None
+    too_large: Batch | None
     why_not: str | None
-    tries: int
+    tries: Count
     failed: bool
     stopped_by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    capacity_mib: float
-    kept_free: float
+    capacity_mib: Amount
+    kept_free: Amount
     launches: tuple[TryRecord, ...] = ()
     scenarios: Mapping[str, LargestBatch] = field(default_factory=dict)
 
@@ -378,10 +396,10 @@ class Finding:
     ``severity``: ``invalid`` or ``warning``. ``size``: the more the worse, comparable within one code and remedy.
     """
 
-    launch: int | None = None
+    launch: Count | None = None
     scenario: str = ""
     code: str
-    severity: str
+    severity: Severity
     text: str
     remedy: str
     size: float | None = None
@@ -391,7 +409,7 @@ class Finding:
 class ParityRecord:
     """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
 
-    launch: int
+    launch: Count
     scenario: str
     verdict: str | None
     reason: str | None
@@ -422,8 +440,8 @@ class Imported:
     kind: str
     file: str
     sha256: str
-    utc: str
-    measured_utc: str | None
+    utc: Utc
+    measured_utc: Utc | None
     hardware: Names
     times: str
     left_out: Names
@@ -435,7 +453,7 @@ class Sealed:
     """A file of a run as it was when run.json was written. ``rows``: of a table, or lines."""
 
     sha256: str
-    rows: int
+    rows: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,11 @@ from bench.core.records import canonical_json
 from bench.runs.document import Sealed
 
 DIGEST = "digest.json"
+RESTORE = "restore it, or measure again"
+
+DIGEST_BYTES, TABLE_BYTES, FILE_BYTES = 8 << 20, 2 << 30, 16 << 30
+"""The most that is read of a digest, a table, and anything else, such as a log or a trace, which nobody holds."""
+PIECE_BYTES = 1 << 20
 
 TRIED_BYTES = 1 << 14
 """What a disk must take before anything is measured: about one run.json."""
@@ -83,16 +88,33 @@ def _sync(folder: str) -> None:
 
 
 def describe_files(path: str) -> dict[str, Sealed]:
-    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``."""
-    found = {}
+    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``; a pipe is no file."""
+    return {
+        name: Sealed(sha256=checksum(path, name), rows=_count_rows(path, name))
+        for name in entries(path)
+        if is_file(os.path.join(path, name))
+    }
+
+
+def entries(path: str) -> list[str]:
+    """What lies in a run folder besides ``run.json`` and is not hidden; of folders those that are links."""
+    found = []
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            full = os.path.join(folder, name)
-            relative = os.path.relpath(full, path)
-            if relative != "run.json" and not name.startswith("."):
-                found[relative] = Sealed(sha256=sha256(full), rows=_count_rows(full))
-    return found
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        found += [os.path.relpath(os.path.join(folder, name), path) for name in sorted([*files, *links])]
+    return [name for name in found if name != "run.json" and not os.path.basename(name).startswith(".")]
+
+
+def checksum(path: str, name: str) -> str:
+    """SHA-256 of a file of the run at ``path``. Raises ``OSError`` for what is no file in there, or is too large."""
+    with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def limit_of(name: str) -> int:
+    """How many bytes of a file of a run are read at most."""
+    return DIGEST_BYTES if name == DIGEST else TABLE_BYTES if name.endswith(".parquet") else FILE_BYTES
 
 
 def seal_of(document: dict[str, Any]) -> str:
@@ -106,13 +128,20 @@ def sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _count_rows(path: str) -> int:
-    if path.endswith(".parquet"):
-        import pyarrow.parquet as pq
+def _count_rows(path: str, name: str) -> int:
+    with open_regular(os.path.join(path, name), limit=limit_of(name), within=path) as file:
+        if name.endswith(".parquet"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
-        return int(pq.ParquetFile(path).metadata.num_rows)
-    with open(path, "rb") as file:
-        return sum(1 for _ in file)
+            try:
+                return int(pq.ParquetFile(file).metadata.num_rows)
+            except pa.ArrowException:
+                file.seek(0)  # it is no table
+        lines, last = 0, b"\n"
+        while piece := file.read(PIECE_BYTES):
+            lines, last = lines + piece.count(b"\n"), piece[-1:]
+        return lines + (last != b"\n")
 
 
 def check_writable(out: str) -> None:
@@ -202,4 +231,5 @@ def is_file(path: str) -> bool:
 
 def unreadable(option: str, path: str, error: OSError) -> RequestError:
     problem = f"{error.filename or path} cannot be read: {error.strerror}"
-    return RequestError(option, problem, "fix its permissions, or give another one")
+    remedy = "fix its permissions" if isinstance(error, PermissionError) else "restore it"
+    return RequestError(option, problem, f"{remedy}, or give another one")

@@ -1,9 +1,9 @@
 """What a run may be called: its folder, its id, some letters of one, or ``latest``."""
 
-import json
 import os
 
 from bench.core.errors import RequestError
+from bench.core.files import read_json
 from bench.runs.files import unreadable
 
 LETTERS = 4
@@ -49,8 +49,7 @@ def _ids(out: str, option: str) -> list[str]:
 def _is_imported(path: str) -> bool:
     """Whether run.json says so; a damaged one is refused when it is read."""
     try:
-        with open(os.path.join(path, "run.json"), encoding="utf-8") as text:
-            document = json.load(text)
-            return isinstance(document, dict) and document.get("imported") is not None
-    except (OSError, ValueError, RecursionError):
+        document = read_json(os.path.join(path, "run.json"), within=path)
+    except (OSError, ValueError):
         return False
+    return isinstance(document, dict) and document.get("imported") is not None

@@ -3,21 +3,22 @@
 python -c "from bench.runs.reader import read; print(read('results/RUN').steps)"
 """
 
-import json
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
-from bench.core.records import SCHEMA_VERSION
+from bench.core.files import read_json
+from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs.codec import Damaged, decode
 from bench.runs.document import RunDocument
-from bench.runs.files import is_file, seal_of, sha256, unreadable
+from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
 from bench.runs.migrate import migrate
 from bench.runs.spool import read_spool, spool_path, spooled_launches
-from bench.runs.tables import COLUMNS, SAMPLED, condensed, read_table, recorded, to_frame, to_table
+from bench.runs.tables import COLUMNS, SAMPLED, condensed, read_table, recorded, scenarios_of, to_frame, to_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +28,6 @@ READ_IN_PART = "read what is there with --allow-incomplete"
 
 SEALED_SINCE = 3
 """The first schema version whose run.json has a checksum of its own."""
-
-RESTORE = "restore it, or measure again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,10 @@ def read(
     import pandas as pd
 
     document = verified(path, allow_incomplete=allow_incomplete)
-    salvaged = {} if document.complete else salvage(path, document)
+    try:
+        salvaged = {} if document.complete else salvage(path, document)
+    except OSError as error:
+        raise unreadable("RUN", path, error) from error
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
@@ -91,9 +93,11 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
             raise RequestError("RUN", f"{path} is incomplete: it was interrupted, or is still being written", remedy)
         for name, seal in document.files.items():
             file = os.path.join(path, name)
-            if not is_file(file):
-                raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again")
-            if sha256(file) != seal.sha256 and document.complete:
+            try:
+                changed = checksum(path, name) != seal.sha256
+            except FileNotFoundError:
+                raise RequestError("RUN", f"{file} is missing", "restore the run folder, or measure again") from None
+            if changed and document.complete:
                 raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     except OSError as error:
         raise unreadable(option, path, error) from error
@@ -103,8 +107,13 @@ def verified(path: str, *, allow_incomplete: bool, remedy: str = READ_IN_PART, o
 
 
 def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]:
-    """The samples of launches that are not in ``document``, left by the sampler when everything was killed."""
+    """The samples of launches that are not in ``document``, left by the sampler when everything was killed.
+
+    Raises ``OSError`` for a spool that is no file in there.
+    """
     folder = os.path.join(path, ".scratch")
+    if os.path.islink(folder):
+        raise OSError(errno.ELOOP, "it is a link", folder)
     known = {record.launch for record in document.records}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in SAMPLED}
     for launch in spooled_launches(folder):
@@ -119,9 +128,8 @@ def _read_document(path: str) -> RunDocument:
     if not is_file(file):
         raise RequestError("RUN", f"{path} is no run folder: it has no run.json", "give a folder made by 'bench run'")
     try:
-        with open(file, encoding="utf-8") as text:
-            stored = json.load(text)
-    except (ValueError, RecursionError) as error:
+        stored = read_json(file, within=path)
+    except ValueError as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", RESTORE) from error
     version = stored.get("schema_version") if isinstance(stored, dict) else None
     if type(version) is not int:
@@ -134,12 +142,17 @@ def _read_document(path: str) -> RunDocument:
     if version >= SEALED_SINCE and stored.get("seal") != (_seal_or_none(stored) or ""):
         raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     try:
-        return decode(RunDocument, migrate(stored))
+        document = decode(RunDocument, migrate(stored))
     except Damaged as error:
         raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"{file} is no run.json of schema {version} ({type(error).__name__}: {error})"
         raise RequestError("RUN", problem, RESTORE) from error
+    numbers = [record.launch for record in document.records]
+    if len(set(numbers)) < len(numbers):
+        twice = next(number for number in numbers if numbers.count(number) > 1)
+        raise RequestError("RUN", f"{file}: launch {twice} is there twice", RESTORE)
+    return document
 
 
 def _seal_or_none(document: dict[str, Any]) -> str | None:
@@ -158,8 +171,27 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     import pyarrow.compute as pc
 
     table = read_table(path, name, labels=labels)
+    problem = _contradiction(table, name, document)
+    if problem:
+        raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
     if document.complete:
         return table
     if name not in SAMPLED:
         return recorded(table, document)
     return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
+
+
+def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str | None:
+    """What a table says that the document does not; None for nothing. An unfinished run may have one more launch."""
+    scenarios = {record.launch: getattr(record, "scenario", None) for record in document.records}
+    for launch, scenario in sorted(scenarios_of(table)):
+        if launch not in scenarios:
+            if document.complete:
+                return f"it has rows of launch {launch}, which has no record"
+        elif scenarios[launch] not in (None, scenario):
+            return f"it has rows of launch {launch} under another scenario than {scenarios[launch]}"
+    if name == "steps" and not document.imported:
+        for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
+            if table[column].null_count:
+                return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"
+    return None

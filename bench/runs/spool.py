@@ -1,17 +1,26 @@
 """The file between the sampler and the tables: samples of one launch, on disk as soon as they are taken.
 
-One JSON document a line, ``[table, row]``, handed to the operating system after every sample. So whatever is killed,
-what was sampled until then can be read back: when the launch ends, or by ``bench.runs.reader`` from an unfinished run.
-Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine loses some seconds and no more.
+A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, handed to the operating system after every
+sample. So whatever is killed, what was sampled until then can be read back: when the launch ends, or by
+``bench.runs.reader`` from an unfinished run. Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine
+loses some seconds and no more. Lines of older benches have no checksum.
 """
 
 import json
 import os
 import re
 import time
+import zlib
 from typing import Any
 
+from bench.core.files import open_regular, parse_json
+from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS, RANGES
+
 SYNC_S = 2.0
+SPOOL_BYTES = 1 << 30
+
+COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
+_KINDS: dict[str, tuple[type, ...]] = {"string": (str,), "bool": (bool,), "float64": (float, int)}
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
@@ -27,27 +36,67 @@ def spooled_launches(folder: str) -> list[int]:
 
 
 def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a launch by table, ``memory`` and ``device``, up to a line that is cut off or damaged.
+    """The rows of a launch by table, ``memory`` and ``device``, up to a line that is damaged or of another launch.
 
-    Behind such a line a crash of the machine leaves zeros, or an older block.
+    Then a row of each process says that its later samples are missing. A last line that is cut off is no damage: behind
+    it a crash of the machine leaves zeros. Raises ``OSError`` for what is no file in its folder.
     """
-    tables: dict[str, list[dict[str, Any]]] = {"memory": [], "device": []}
-    if os.path.exists(path):
-        with open(path, "rb") as file:
-            for line in file:
-                match _parsed(line):
-                    case [("memory" | "device") as table, dict(row)]:
-                        tables[table].append(row)
-                    case _:
-                        break
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
+    launch = int(_NAME.fullmatch(os.path.basename(path))[1])  # type: ignore[index]  # it has such a name
+    try:
+        file = open_regular(path, limit=SPOOL_BYTES, within=os.path.dirname(path))
+    except FileNotFoundError:
+        return tables
+    with file:
+        for number, line in enumerate(file, 1):
+            match _parsed(line):
+                case [("memory" | "device") as table, dict(row)] if _is_row(table, row, launch):
+                    tables[table].append({name: row.get(name) for name in COLUMNS[table]})
+                case _:
+                    if line.endswith(b"\n"):
+                        tables["memory"] += _missing(tables["memory"], f"line {number} of {path} is damaged")
+                    break
     return tables
 
 
+def _missing(rows: list[dict[str, Any]], why: str) -> list[dict[str, Any]]:
+    last = {(row["pid"], row["rank"]): row for row in rows}
+    unknown = {"device": None, "used_mib": None, "pss_mib": None, "source": "unavailable"}
+    return [{**row, **unknown, "reason": f"{why}; its later samples are missing"} for row in last.values()]
+
+
 def _parsed(line: bytes) -> Any:
+    checksum, _, rest = line.partition(b" ")
+    if not line.startswith(b"["):  # as the lines of older benches do
+        if checksum != _checksum(rest):
+            return None
+        line = rest
     try:
-        return json.loads(line) if line.endswith(b"\n") else None
+        return parse_json(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
+
+
+def _checksum(line: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(line)
+
+
+def _is_row(table: str, row: dict[str, Any], launch: int) -> bool:
+    """Whether a row has the columns of its table, values of their kinds and ranges, and the launch of its file."""
+    columns, later = COLUMNS[table], LATER_COLUMNS[table]
+    return (
+        row.get("launch") == launch
+        and row.keys() <= columns.keys()
+        and all(name in row or name in later for name in columns)
+        and all(_may_be(name, value, table, columns[name]) for name, value in row.items())
+    )
+
+
+def _may_be(name: str, value: Any, table: str, kind: str) -> bool:
+    if value is None:
+        return name not in ALWAYS_KNOWN[table]
+    least, most = RANGES.get(name, (0, 1))  # the others are words
+    return type(value) in _KINDS.get(kind, (int,)) and (isinstance(value, str) or least <= value <= most)
 
 
 class Spool:
@@ -64,7 +113,8 @@ class Spool:
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Hand rows to the operating system, so that they outlive this process."""
-        lines = "".join(json.dumps([table, row]) + "\n" for row in rows).encode()
+        written = [json.dumps([table, row]).encode() + b"\n" for row in rows]
+        lines = b"".join(_checksum(line) + b" " + line for line in written)
         try:
             while lines and self.problem is None and self._fd is not None:
                 lines = lines[os.write(self._fd, lines) :]

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core import records
 from bench.core.errors import RequestError
+from bench.core.files import open_regular
 from bench.runs.document import RunDocument
+from bench.runs.files import RESTORE, limit_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 ALWAYS_WRITTEN = ("steps", "memory")
@@ -24,6 +27,13 @@ SAMPLED = ("memory", "device")
 
 CHUNK_ROWS = 500_000
 """Of steps, condensed at a time."""
+
+MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
+ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 0.25, "diagnostics": 0.25}
+"""How many rows a table may have, beyond those that are free: a step has its own times, while samples of many ranks
+that hold the same for an hour take a third of a byte each. In a file that was made to be a bomb it is a fiftieth."""
+FREE_TEXT, TEXT_BYTES = 16 << 20, 400
+"""How long the texts of a table may be in all, and of each row beyond that."""
 
 COLUMNS = {
     "steps": records.STEP_COLUMNS,
@@ -47,26 +57,139 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
 
 
 def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN") -> "pa.Table":
-    """A table as it is on disk. ``labels``: its text as a dictionary, which saves memory for few words in many rows."""
+    """A table as it is on disk. ``labels``: its text as a dictionary, which saves memory for few words in many rows.
+
+    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true (:func:`untrue`).
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = os.path.join(path, f"{name}.parquet")
-    schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
-    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-    if not os.path.isfile(file):
-        return schema.empty_table()
+    schema = _schema(COLUMNS[name], pa.string())
     try:
-        table = pq.read_table(file, page_checksum_verification=True, read_dictionary=texts, pre_buffer=False)
+        with open_regular(file, limit=limit_of(file), within=path) as content:
+            about = pq.read_metadata(content)
+            problem = _another_form(about, name, schema, os.fstat(content.fileno()).st_size)
+            if problem:
+                raise RequestError(option, f"{file}: {problem}", RESTORE)
+            there = [field for field in schema if field.name in about.schema.names]
+            texts = [field.name for field in there if pa.types.is_string(field.type)]
+            how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
+            table = pq.ParquetFile(content, metadata=about, **how).read(columns=[field.name for field in there])
+        table.validate(full=True)  # a page's header is in no checksum: labels may be of words that are not there
+        problem = _long_texts(table) or untrue(table, name)
+        if problem:
+            raise RequestError(option, f"{file}: {problem}", RESTORE)
         for field in schema:
-            if field.name in records.LATER_COLUMNS.get(name, ()) and field.name not in table.column_names:
+            if field not in there:
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        table = table.select(schema.names).cast(schema)
-        table.validate(full=True)  # a page's header is in no checksum: its labels may be of words that are not there
-        return table
+        return table.cast(_schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string()))
+    except FileNotFoundError:
+        return _schema(COLUMNS[name], pa.string()).empty_table()
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise unreadable(option, file, error) from error
         first = str(error).splitlines()[0]
-        raise RequestError(option, f"{file} is damaged: {first}", "restore it, or measure again") from error
+        raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
+
+
+def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", size: int) -> str | None:
+    """Why a file is no such table of bench, or larger than its bytes can truly say, before it is read; else None."""
+    import pyarrow as pa
+
+    found = about.schema.to_arrow_schema()
+    later = records.LATER_COLUMNS.get(name, ())
+    columns = [column for column in found.names if column in schema.names]
+    if columns != [column for column in schema.names if column in columns or column not in later]:
+        return f"its columns are not those of {name}.parquet in their order"
+    for column in columns:
+        kind = found.field(column).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if kind != schema.field(column).type:
+            return f"{column} must be {schema.field(column).type}, not {kind}"
+    most = min(MOST_ROWS, FREE_ROWS + int(size * ROWS_PER_BYTE[name]))
+    if about.num_rows > most:
+        return f"it says that it has {about.num_rows:,} rows, and a file of {size:,} bytes has at most {most:,}"
+    if about.num_columns > 2 * len(schema):
+        return f"it has {about.num_columns} columns"
+    chunks = [about.row_group(group).column(at) for group in range(about.num_row_groups) for at in range(len(found))]
+    if {chunk.compression for chunk in chunks} - {"SNAPPY", "UNCOMPRESSED"}:
+        return "it is compressed in another way than by bench, and may be larger than any memory"
+    return None
+
+
+def _long_texts(table: "pa.Table") -> str | None:
+    """Whether its texts, which a dictionary keeps once, would take more memory than they can be worth."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    total = 0
+    for column in table.columns:
+        for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+            lengths = pc.binary_length(chunk.dictionary)
+            if len(lengths) and (pc.max(lengths).as_py() or 0) > TEXT_BYTES:
+                total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+    return None if total <= FREE_TEXT + TEXT_BYTES * table.num_rows else f"its texts take {total:,} bytes"
+
+
+def untrue(table: "pa.Table", name: str) -> str | None:
+    """What cannot be in a table: a null or a number where there is none, a row twice; None if there is nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for column in table.column_names:
+        values = table[column]
+        if values.null_count and column in records.ALWAYS_KNOWN[name]:
+            return f"{column} is unknown in {values.null_count:,} of {table.num_rows:,} rows"
+        if column in records.RANGES:
+            least, most = records.RANGES[column]
+            bounds = [float(bound) if pa.types.is_floating(values.type) else bound for bound in (least, most)]
+            within = pc.and_(pc.greater_equal(values, bounds[0]), pc.less_equal(values, bounds[1]))  # NaN is not
+            if pc.all(within).as_py() is False:
+                count = pc.sum(pc.invert(within)).as_py()
+                return f"{column} must be from {least:,} to {most:,}, and is not in {count:,} rows"
+    twice = _twice(table, records.KEYS[name])
+    return f"{twice:,} rows are there twice, by {', '.join(records.KEYS[name])}" if twice else None
+
+
+def _twice(table: "pa.Table", key: Sequence[str]) -> int:
+    """How many rows are like another one in the columns of ``key``. Quick where rows are in the order of these."""
+    import numpy as np
+    import pyarrow as pa
+
+    if table.num_rows < 2:
+        return 0
+    columns = {name: _numbers(table[name]) for name in key if name in table.column_names}
+    alike = np.ones(table.num_rows - 1, dtype=bool)
+    for values in columns.values():
+        if (alike & (values[1:] < values[:-1])).any():
+            return int(table.num_rows - pa.table(columns).group_by(list(columns)).aggregate([]).num_rows)
+        alike &= values[1:] == values[:-1]
+    return int(alike.sum())
+
+
+def _numbers(column: "pa.ChunkedArray") -> Any:
+    """A column as a numpy array of numbers: a text as its place in the dictionary, null as -1."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = pa.chunked_array([chunk.indices for chunk in column.unify_dictionaries().chunks], pa.int32())
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return pc.fill_null(column, -1).to_numpy()
+
+
+def scenarios_of(table: "pa.Table") -> set[tuple[int, str]]:
+    """The launches in a table, each with the scenarios that its rows name."""
+    import numpy as np
+
+    if not table.num_rows:
+        return set()
+    column = table["scenario"].dictionary_encode().unify_dictionaries()
+    pairs = np.unique(_numbers(table["launch"]).astype("int64") << 32 | _numbers(column))
+    words = column.chunk(0).dictionary.to_pylist()
+    return {(int(pair >> 32), words[pair & 0xFFFFFFFF]) for pair in pairs}
 
 
 def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":

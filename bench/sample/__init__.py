@@ -110,7 +110,11 @@ class Sampler:
             self._spawn()
         else:
             missing, self.cost, self.findings = answer["missing"], answer["cost"], answer["findings"]
-        tables = read_spool(spool_path(self._config["spool"], launch))
+        try:
+            tables = read_spool(spool_path(self._config["spool"], launch))
+        except OSError as error:
+            tables = {"memory": [], "device": []}
+            missing = [(rank["pid"], None, f"the samples cannot be read: {error.strerror}") for rank in ranks]
         head = {"launch": launch, "scenario": ranks[0]["scenario"], "host": self._config["host"]}
         head["t_ns"] = time.perf_counter_ns()
         by_pid = {rank["pid"]: rank["rank"] for rank in ranks}

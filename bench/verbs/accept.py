@@ -7,6 +7,7 @@ import time
 from bench.console import tell
 from bench.core.errors import OK, RequestError
 from bench.history import nights
+from bench.machine.redact import without_secrets
 from bench.runs.names import find
 from bench.verbs.options import Parser, print_json
 
@@ -26,7 +27,8 @@ examples:
 def main(arguments: list[str]) -> int:
     parser = Parser("accept", DESCRIPTION, EPILOG)
     parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever asks later")
+    why = "why, for whoever asks later"
+    parser.add_argument("--reason", required=True, type=without_secrets, metavar="TEXT", help=why)
     parser.add_argument("--history", metavar="DIR", help="the folder of the nights (default: the one that holds RUN)")
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     options = parser.parse_args(arguments)

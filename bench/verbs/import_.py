@@ -6,6 +6,7 @@ import sys
 
 from bench.console import tell
 from bench.core.errors import OK, RequestError
+from bench.machine.redact import without_secrets
 from bench.runs.codec import encode
 from bench.verbs.options import Parser, device_count, print_json, whole_number
 
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
     parser.add_argument("--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says")
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
-    parser.add_argument("--label", metavar="TEXT", help="a few words to find it by")
+    parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
     options = parser.parse_args(arguments)
     from bench.experiments import importing

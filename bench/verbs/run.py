@@ -13,6 +13,7 @@ from bench.core.errors import FAILED, OK, RequestError
 from bench.core.records import Setting
 from bench.experiments import resume
 from bench.machine import nvml
+from bench.machine.redact import HIDDEN, without_secrets
 from bench.plan import PROFILES, Request, check_memory, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.codec import encode
@@ -207,7 +208,7 @@ def _parser() -> Parser:
     result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
     trust = "with --resume: also a run of another user, or one that names code in a run folder"
     result.add_argument("--trust", action="store_true", help=trust)
-    result.add_argument("--label", metavar="TEXT", help="note shown in the report")
+    result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
     return parser
 
 
@@ -299,6 +300,9 @@ def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) 
             settings[name] = setting_from(str(value), settings[name])
         except ValueError as error:
             raise RequestError(option, f"{name}: {error}", f"give one, such as {settings[name]}") from error
+        if isinstance(settings[name], str) and HIDDEN in without_secrets(f"{name}={value}"):
+            what = f"{name} looks like a credential, and would stand in run.json"
+            raise RequestError(option, what, "have the workload read it from a file or a variable")
     return settings
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -112,18 +113,46 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
     ("name", "change", "says"),
     [
         ("steps", lambda rows: rows.pop(), "launch 2, rank 1: 4 steps were recorded and 0, 1, 2 are there"),
-        ("steps", lambda rows: rows.append(rows[-1]), "launch 2, rank 1: 4 steps were recorded and 0, 1, 2, 3, 3"),
+        ("steps", lambda rows: rows.append(rows[-1]), "steps.parquet: 1 rows are there twice, by launch, rank, step"),
         ("steps", lambda rows: rows[1].update(data_ms=3.0), "launch 0, rank 0, step 1: its phases do not add up"),
-        ("steps", lambda rows: rows[1].update(step_ms=None), "launch 0, rank 0, step 1: its phases do not add up"),
+        ("steps", lambda rows: rows[1].update(step_ms=None), "steps.parquet: step_ms is unknown in 1 of 18 rows"),
+        ("steps", lambda rows: rows[1].update(data_ms=None), "steps.parquet: data_ms is unknown in 1 of 18 rows"),
+        (
+            "steps",
+            lambda rows: rows[1].update(data_ms=-1.0),
+            "steps.parquet: data_ms must be from 0 to 1,000,000,000,000",
+        ),
+        (
+            "steps",
+            lambda rows: rows[1].update(step_ms=math.nan),
+            "step_ms must be from 0 to 1,000,000,000,000, and is not",
+        ),
+        (
+            "steps",
+            lambda rows: rows[1].update(step_ms=math.inf),
+            "step_ms must be from 0 to 1,000,000,000,000, and is not",
+        ),
         ("steps", lambda rows: rows[2].update(start_ns=1_021_000_000), "step 1 does not end where the next one starts"),
         ("steps", lambda rows: rows[1].update(warmup=True), "launch 0, rank 0: other steps than the first 1"),
         ("steps", lambda rows: rows[0].update(rank=7), "launch 0, rank 7: there is no such rank"),
-        ("steps", lambda rows: rows[0].update(scenario="dp"), "launch 0: its steps are of another scenario"),
-        ("steps", lambda rows: rows[0].update(launch=9), "steps.parquet has rows of launch 9, which has no record"),
+        (
+            "steps",
+            lambda rows: rows[0].update(scenario="dp"),
+            "steps.parquet: it has rows of launch 0 under another scenario",
+        ),
+        ("steps", lambda rows: rows[0].update(repeat=1), "launch 0: its steps are of another scenario or repeat"),
+        ("steps", lambda rows: rows[0].update(launch=9), "steps.parquet: it has rows of launch 9, which has no record"),
         ("steps", lambda rows: rows.pop(8), "launch 1, rank 0: 2 steps were recorded and 1 are there"),
         ("memory", lambda rows: rows[0].update(pid=4711), "memory.parquet: launch 0 has no rank 0 of PID 4711"),
         ("memory", lambda rows: rows[0].update(used_mib=None), "1 figures are unknown without a reason"),
         ("memory", lambda rows: rows[0].update(used_mib=0.0), "1 figures are 0 or less"),
+        (
+            "memory",
+            lambda rows: rows.extend(list(rows)),
+            "memory.parquet: 4 rows are there twice, by launch, t_ns, pid",
+        ),
+        ("memory", lambda rows: [row.update(rank=None) for row in rows], "memory.parquet: rank is unknown in 4 of 4"),
+        ("memory", lambda rows: [row.update(scenario=None) for row in rows], "scenario is unknown in 4 of 4 rows"),
     ],
 )
 def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any], says: str) -> None:
@@ -134,9 +163,19 @@ def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, An
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"launches": [record_of(0, "ddp"), record_of(2, "dp")]}, "launches are numbered 0, 2"),
+        ({"launches": [record_of(0, "ddp"), record_of(2, "dp")]}, "it has rows of launch 1, which has no record"),
+        ({"launches": [record_of(0, "ddp"), record_of(0, "dp")]}, "run.json: launch 0 is there twice"),
+        (
+            {"launches": [record_of(0, "ddp") | {"launch": -1}]},
+            "launches[0].launch must be from 0 to 1,000,000,000, not -1",
+        ),
+        ({"launches": [record_of(0, "ddp") | {"wall_s": 1e308}]}, "launches[0].wall_s is too large a number"),
+        ({"start": {"utc": "today", "load_1min": 0.1, "memory_available_gib": 1}}, "start.utc must be a time in UTC"),
+        ({"versions": {"torch": {}}}, "run.json: versions['torch'] must be str, not dict"),
+        ({"command": ["\x1b[31m", ["deep"]]}, "run.json: command[1] must be str, not list"),
+        ({"\x1b[31m": 1}, 'run.json: "\\u001b[31m" is unknown'),
         ({"complete": False}, "is incomplete"),
-        ({"launches": [record_of(0, "ddp", "fine")]}, "launch 0: unknown status 'fine'"),
+        ({"launches": [record_of(0, "ddp") | {"status": "fine"}]}, "launches[0].status must be one of ok, oom"),
         ({"launches": [{"launch": 0}]}, "run.json: launches[0].scenario is missing"),
         ({"launches": [{}]}, "run.json: launches[0].launch is missing"),
         ({"launches": [record_of(0, "ddp") | {"mine": 1}]}, "run.json: launches[0].mine is unknown"),

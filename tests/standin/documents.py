@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.codec import decode
 from bench.runs.document import DiagnosticRecord, LaunchRecord, ReferenceRecord, RunDocument
 from bench.runs.migrate import migrate
@@ -51,6 +52,22 @@ LATER = {
 """The keys of run.json that came with a schema version."""
 
 R = TypeVar("R", bound=Run)
+
+
+def sample(table: str = "memory", **values: Any) -> dict[str, Any]:
+    """A row of memory.parquet or device.parquet, with what a row must have and no more."""
+    columns = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}[table]
+    usual = {
+        "launch": 0,
+        "scenario": "ddp",
+        "host": "h",
+        "t_ns": 5,
+        "pid": 1,
+        "rank": 0,
+        "device": "cpu",
+        "source": "rss",
+    }
+    return {name: (usual | values).get(name) for name in columns}
 
 
 def document(**values: Any) -> RunDocument:

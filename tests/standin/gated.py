@@ -4,6 +4,7 @@ No table is written: nobody who goes by digests opens one, and a night is writte
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from bench.analyse.digest import METRICS, VERSION
 from bench.runs.codec import encode
+from bench.runs.document import WorkloadRecord
 from bench.runs.files import DIGEST, seal_of
 
 from .documents import document
@@ -65,7 +67,7 @@ def times(factor: float = 1.0, launches: Sequence[float] = STEADY) -> list[float
 
 def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> dict[str, Any]:
     when = FIRST + timedelta(days=day)
-    usual = {
+    usual: dict[str, Any] = {
         "digest_version": VERSION,
         "run": f"{when:%Y%m%dT%H%M%SZ}-{day:08x}",
         "utc": f"{when:%Y-%m-%dT%H:%M:%SZ}",
@@ -73,14 +75,24 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
         "profile": "nightly",
         "git": {"commit": f"{day:040x}", "dirty": False},
         "imported": None,
-        "workload": {"model": "resnet101", "device": "cuda", "replicas": 2, "hash": "0123456789abcdef0123"},
+        "workload": trained("resnet101"),
         "device": "cuda",
         "hardware": ["NVIDIA H100 80GB HBM3"] * 2,
         "replicas": 2,
         "conditions": {"host": "host", "torch": "2.9.0", "driver": "550.54.15"},
-        "scenarios": list(scenarios),
+        "scenarios": [dict(one) for one in scenarios],
     }
+    number = itertools.count()
+    for one in usual["scenarios"]:
+        one["launches"] = [launch | {"launch": next(number)} for launch in one["launches"]]
     return usual | changes
+
+
+def trained(model: str, hash: str = "0123456789abcdef0123", **settings: Any) -> dict[str, Any]:
+    settings |= {"model": model}
+    record = WorkloadRecord(settings=settings, title=model, device="cuda", replicas=2, hash=hash)
+    found: dict[str, Any] = encode(record)
+    return found
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> Path:

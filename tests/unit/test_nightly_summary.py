@@ -9,7 +9,6 @@ import pytest
 from standin import gated
 from standin.documents import document
 
-from bench.runs.digests import VERSION
 from bench.runs.writer import RunWriter
 from nightly import summary
 from nightly.summary import bars
@@ -19,26 +18,19 @@ LATEST = "20260120T013000Z-00000000"
 
 def digest(run: str, step_ms: float | None, image_size: int = 224, status: str = "ok") -> dict[str, Any]:
     """A night of one scenario with three launches around ``step_ms``; none where it is None."""
-    launches = [] if step_ms is None else [step_ms * factor for factor in (0.5, 1.0, 2.0)]
-    return {
-        "digest_version": VERSION,
-        "run": run,
-        "profile": "nightly",
-        "git": {"commit": "0123456789abcdef", "dirty": True},
-        "workload": {"model": "resnet101", "image_size": image_size, "hash": "x"},
-        "hardware": ["A | B", "A | B"],
-        "replicas": 2,
-        "conditions": {"driver": "580.1", "torch": "2.9.0", "cuda": "13.0", "nccl": None},
-        "scenarios": [
-            {
-                "scenario": "ddp_o2",
-                "status": status,
-                "launches": [
-                    {"step_ms": one, "throughput_per_s": 128_000 / one, "peak_pid_mib": 1000 + one} for one in launches
-                ],
-            }
-        ],
-    }
+    times = [] if step_ms is None else [step_ms * factor for factor in (0.5, 1.0, 2.0)]
+    ddp_o2 = gated.scenario("ddp_o2", times, status=status)
+    for launch, one in zip(ddp_o2["launches"], times, strict=True):
+        launch |= {"throughput_per_s": 128_000 / one, "peak_pid_mib": 1000 + one}
+    return gated.digest(
+        0,
+        [ddp_o2],
+        run=run,
+        git={"commit": "0123456789abcdef", "dirty": True},
+        workload=gated.trained("resnet101", "x", image_size=image_size),
+        hardware=["A | B", "A | B"],
+        conditions={"driver": "580.1", "torch": "2.9.0", "cuda": "13.0", "nccl": None},
+    )
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
 """What never stands in a file."""
 
+from pathlib import Path
+
 import pytest
+from conftest import Bench
 
 from bench import machine
 from bench.machine import redact
+from bench.verbs.run import _parser
 
 
 @pytest.mark.parametrize(
@@ -21,11 +25,128 @@ def test_a_command_line_is_kept_without_its_secrets(words: list[str], kept: list
     assert redact.command_line(words) == kept
 
 
+IN_TEXT = r"""
+https://h/x?access_token=hunter2&y=1
+https://h/?X-Amz-Signature=hunter2
+https://h/?sv=1&sig=hunter2
+https://me:hun/ter2@host
+ftp://me:p@hunter2@host
+postgres://me:hunter2@h:5432/db
+me:hunter2@host
+https://h/?access%5Ftoken=hunter2
+https://h/?p%61ssword%3Dhunter2
+https%3A%2F%2Fme%3Ahunter2%40host
+https://h/?%2561ccess_token=hunter2
+password%3Dx%26hunter2
+Bearer hunter2
+authorization: bearer hunter2
+--header "Authorization: Basic hunter2=="
+Proxy-Authorization: Digest username=me, response=hunter2
+Cookie: a=1; b=hunter2
+X-Api-Key: hunter2
+Basic hunter2QQ==
+{"token": "hunter2"}
+{"a": {"pass" : "x\"hunter2"}}
+{\"pwd\": \"hunter2\"}
+{'secret': ['hunter2', 1]}
+{"auths": {"host": {"auth": "hunter2"}}}
+{apiKey:hunter2}
+["--token", "hunter2"]
+<password>hunter2</password>
+password => hunter2
+passwd: hunter2
+pw=a,hunter2
+PASSWORD='x hunter2'
+password is hunter2
+with token hunter2
+my pass=hunter2
+pass: hunter2
+dbPwd=hunter2
+AWS_SESSION=hunter2
+AWS_SESSION_TOKEN: hunter2
+GH_PAT=hunter2
+sshpass -p 'x hunter2' ssh
+mysql -p=hunter2
+curl -u me:hunter2 host
+x --api-token hunter2
+-----BEGIN RSA PRIVATE KEY-----hunter2-----END RSA PRIVATE KEY-----
+-----BEGIN PRIVATE KEY-----hunter2
+""".strip().splitlines()
+
+HARMLESS = r"""
+new NCCL 2.28, driver 580
+backward pass: 3 % faster
+single_passes: on
+2048 tokens: fast
+author: me
+see http://host/x
+a token ring
+expandable_segments:True,max_split_size_mb:128
+granularity=fine,compact,1,0
+mlx5_0:1,mlx5_1:1
+{0:1},{2:1}
+/opt/Conda3/lib:/usr/lib
+GPU-8f1e2d3c-0000-1111-2222-333344445555
+4265c65a0ee79f7fdb054de8362e0000aaaabbbb
+50 % of steps, 100%25
+python -p 4
+sk-learn baseline
+a basic test of resnet101
+""".strip().splitlines()
+
+BY_THEIR_BEGINNING = [start + "A1B2" * 9 for start in ("ghp_", "hf_", "npm_", "glpat-", "AIza", "A" + "KIA", "xoxb-1-")]
+BY_THEIR_BEGINNING += ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "sk-proj-abc123def456"]
+
+
+@pytest.mark.parametrize("text", IN_TEXT)
+def test_no_credential_is_kept_in_a_text(text: str) -> None:
+    kept = redact.without_secrets(text)
+    assert "hunter2" not in kept and "ter2" not in kept and redact.HIDDEN in kept
+    assert redact.without_secrets(kept) == kept
+
+
+@pytest.mark.parametrize("token", BY_THEIR_BEGINNING)
+def test_a_token_is_known_by_how_it_begins(token: str) -> None:
+    assert redact.without_secrets(f"with {token}, again") == "with ***, again"
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_other_text_is_kept(text: str) -> None:
+    assert redact.without_secrets(text) == text
+
+
+def test_long_text_takes_no_time() -> None:
+    for part in ("://", "token", "pass", "-----BEGIN a", "a:", "eyJ", "-", "%25", "--key ", '{"key": "', "a.b-"):
+        redact.without_secrets(part * (100_000 // len(part)))
+
+
+def test_a_setting_that_would_keep_a_credential_is_refused(bench: Bench, tmp_path: Path) -> None:
+    source = "from bench.seams import Workload\nWORKLOAD = Workload(summary='x', unit='u', "
+    source += "global_batch={'cpu': 1, 'cuda': 1}, settings={'hub': '-'})\n"
+    names = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
+    (tmp_path / "mine.py").write_text(source + "".join(f"def {name}: ...\n" for name in names))
+    asked = ("run", "--device", "cpu", "--workload", tmp_path / "mine.py", "--setting")
+    code, _, err = bench(*asked, "hub=https://me:hunter2@host")
+    assert code == 2 and "--setting: hub looks like a credential" in err and "hunter2" not in err
+
+
+def test_a_label_is_kept_without_its_credentials() -> None:
+    asked = _parser().parse_args(["--label", "see https://me:hunter2@host, token=hunter2"])
+    assert asked.label == "see https://***@host, token=***"
+
+
 def test_of_the_environment_nothing_that_looks_like_a_credential_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NCCL_AUTH_TOKEN", "TORCH_API_KEY", "CUDA_PASSWORD", "TORCH_COOKIE", "HOME_OF_NOTHING"):
+    names = ("AUTH_TOKEN", "API_KEY", "PASSWORD", "COOKIE", "PAT", "PASS", "PWD", "CREDS", "SESSION", "userPass")
+    for name in ("HOME_OF_NOTHING", *(f"{start}_{name}" for start in ("NCCL", "TORCH", "CUDA") for name in names)):
         monkeypatch.setenv(name, "hunter2")
     monkeypatch.setenv("NCCL_PROXY", "http://me:hunter2@host")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("NCCL_IB_PKEY", "1")
+    monkeypatch.setenv("TORCH_CONFIG", '{"token": "hunter2"}')
     recorded = machine.recorded_environment()
-    assert recorded["NCCL_DEBUG"] == "WARN" and recorded["NCCL_PROXY"] == "http://***@host"
+    assert (
+        recorded["NCCL_DEBUG"] == "WARN"
+        and recorded["NCCL_IB_PKEY"] == "1"
+        and recorded["NCCL_PROXY"] == "http://***@host"
+    )
     assert "hunter2" not in str(recorded)

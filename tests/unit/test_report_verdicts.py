@@ -64,7 +64,8 @@ def diagnosed(writer: RunWriter) -> None:
         rows = []
         for pair, more in enumerate(cost):
             for synchronised in (True, False):
-                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": pair}
+                step = 2 * pair + (not synchronised)
+                about = {"launch": launch, "scenario": scenario, "rank": 0, "look": "pairs", "step": step}
                 backward = 100.0 + more * synchronised
                 rows.append({**about, "pair": pair, "synchronised": synchronised, "backward_ms": backward})
         for step in range(4) if strategy == "ddp" else ():

@@ -1,5 +1,6 @@
 """Everything is killed in the middle of a launch: what was sampled until then is read back from the run folder."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from standin.documents import document, launch
+from standin.documents import document, launch, sample
 
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS
+from bench.runs.check import findings
 from bench.runs.reader import read
-from bench.runs.spool import Spool, spool_path
+from bench.runs.spool import Spool, read_spool, spool_path
 from bench.runs.writer import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,21 +70,17 @@ def writer(out: Path) -> RunWriter:
     return RunWriter(str(out), document())
 
 
-def row(launch: int, table: dict[str, str] = MEMORY_COLUMNS) -> dict[str, object]:
-    return dict.fromkeys(table) | {"launch": launch, "scenario": "ddp", "host": "h", "t_ns": 5}
-
-
 def spooled(run: RunWriter, launch: int) -> None:
     spool = Spool(spool_path(run.scratch, launch))
-    spool.append("memory", [row(launch), row(launch)])
-    spool.append("device", [row(launch, DEVICE_COLUMNS)])
+    spool.append("memory", [sample(launch=launch), sample(launch=launch, t_ns=6)])
+    spool.append("device", [sample("device", launch=launch)])
     spool.close()
 
 
 def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_tables(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
-    run.add(launch(), memory=[row(0)])
+    run.add(launch(), memory=[sample()])
     spooled(run, 1)
     run.finish(complete=False)
     assert not os.path.exists(os.path.join(run.path, ".scratch"))
@@ -92,12 +91,17 @@ def test_an_interrupted_run_keeps_the_samples_of_the_launch_in_hand_in_its_table
 def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_path: Path) -> None:
     run = writer(tmp_path)
     spooled(run, 0)
-    run.add(launch(), memory=[row(0)])
+    run.add(launch(), memory=[sample()])
     with pytest.raises(RequestError, match="no launch was done"):
         read(run.path, allow_incomplete=True)
     spooled(run, 1)
     found = read(run.path, allow_incomplete=True)
     assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
+
+
+def line(row: dict[str, object], table: str = "memory") -> bytes:
+    """As benches wrote it before lines had a checksum."""
+    return json.dumps([table, row]).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -108,25 +112,79 @@ def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_pat
         b'["memory", {"launch": 1, \xff\n',
         b"[]\n",
         b"5\n",
+        b"[" * 100_000 + b"\n",
         b'["memory", 5]\n',
         b'["another", {}]\n',
         b'[["memory"], {}]\n',
+        line(sample(launch=0)),
+        line(sample(launch=1) | {"mine": 1}),
+        line({"launch": 1, "scenario": "ddp"}),
+        line(sample(launch=1, used_mib="300")),
+        line(sample(launch=1, used_mib=-1.0)),
+        line(sample(launch=1, rank=None)),
+        line(sample("device", launch=1, t_ns=2**70), "device"),
     ],
 )
 def test_what_lies_before_a_damaged_line_is_read(tmp_path: Path, damage: bytes) -> None:
     run = writer(tmp_path)
-    run.add(launch(), memory=[row(0)])
+    run.add(launch(), memory=[sample()])
     spooled(run, 1)
     with open(spool_path(run.scratch, 1), "r+b") as file:
         whole = file.read()
         file.write(damage + whole)
     found = read(run.path, allow_incomplete=True)
-    assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1], [1])
+    assert (found.memory["launch"].tolist(), found.device["launch"].tolist()) == ([0, 1, 1, 1], [1])
+    end = found.memory.iloc[-1]
+    assert "line 4 of " in end["reason"] and "its later samples are missing" in end["reason"]
+    assert (end["source"], pd.isna(end["used_mib"])) == ("unavailable", True)
+
+
+def test_no_flipped_bit_of_a_sample_is_taken_for_another(tmp_path: Path) -> None:
+    run = writer(tmp_path)
+    run.add(launch(), memory=[sample()])
+    spooled(run, 1)
+    path = Path(spool_path(run.scratch, 1))
+    whole = path.read_bytes()
+    sound = read_spool(str(path))
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 7  # of letters and digits the lowest make others
+        path.write_bytes(flipped)
+        for table, rows in read_spool(str(path)).items():
+            known = [row for row in rows if row["source" if table == "memory" else "device"] != "unavailable"]
+            assert known == sound[table][: len(known)], flipped
+
+
+def test_lines_without_a_checksum_are_those_of_an_older_bench(tmp_path: Path) -> None:
+    path = tmp_path / "samples-1.jsonl"
+    path.write_bytes(line({k: v for k, v in sample(launch=1).items() if k != "pss_mib"}))
+    assert read_spool(str(path))["memory"] == [sample(launch=1)]
+
+
+@pytest.mark.parametrize("hostile", ["pipe", "link", "folder", "linked folder"])
+@pytest.mark.timeout(20)
+def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, hostile: str) -> None:
+    run = writer(tmp_path)
+    run.add(launch(), memory=[sample()])
+    path = Path(spool_path(run.scratch, 1))
+    (tmp_path / "elsewhere").mkdir()
+    if hostile == "pipe":
+        os.mkfifo(path)
+    elif hostile == "link":
+        path.symlink_to("/dev/zero")
+    elif hostile == "folder":
+        path.mkdir()
+    else:
+        os.rmdir(run.scratch)
+        os.symlink(tmp_path / "elsewhere", os.path.join(run.path, ".scratch"))
+    with pytest.raises(RequestError, match=r"\.scratch.* cannot be read: it "):
+        read(run.path, allow_incomplete=True)
+    assert len(findings(run.path)) == 1
 
 
 def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
     run = writer(tmp_path)
-    run.add(launch(), memory=[row(0) | {"pss_mib": 1.0}], device=[row(0, DEVICE_COLUMNS)])
+    run.add(launch(), memory=[sample(pss_mib=1.0)], device=[sample("device")])
     for name in ("memory", "device"):
         path = os.path.join(run.path, f"{name}.parquet")
         table = pq.read_table(path)

@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 
 import psutil
 import pytest
+from standin.documents import sample
 from standin.workloads import workload
 
 import bench.sample
@@ -575,10 +576,13 @@ def test_a_full_disk_costs_the_samples_and_not_the_sampler(tmp_path: Path) -> No
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "samples"
+    path = Path(spool_path(str(tmp_path), 0))
     spool = Spool(str(path))
-    spool.append("memory", [{"pid": 1}, {"pid": 2}])
-    spool.append("device", [{"device": "GPU-a"}])
+    spool.append("memory", [sample(pid=1), sample(pid=2)])
+    spool.append("device", [sample("device", device="GPU-a")])
     spool.close()
     path.write_bytes(path.read_bytes() + b'["memory", {"pi')
-    assert read_spool(str(path)) == {"memory": [{"pid": 1}, {"pid": 2}], "device": [{"device": "GPU-a"}]}
+    assert read_spool(str(path)) == {
+        "memory": [sample(pid=1), sample(pid=2)],
+        "device": [sample("device", device="GPU-a")],
+    }

@@ -126,7 +126,8 @@ def test_the_document_stands_in_run_json_and_is_complete_only_at_the_end(tmp_pat
 def test_a_launch_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
     writer = RunWriter(str(tmp_path), document())
     for number in range(3):
-        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")], memory=MEMORY)
+        memory = [one | {"launch": number} for one in MEMORY]
+        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")], memory=memory)
         so_far = read(writer.path, allow_incomplete=True)
         assert list(so_far.steps["launch"]) == list(range(number + 1))
         assert len(so_far.memory) == len(MEMORY) * (number + 1)
