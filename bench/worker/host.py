@@ -326,7 +326,7 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     try:
         launch.launcher = subprocess.Popen(
             command,
-            env=os.environ | _environment(job) | door.environment,
+            env=os.environ | _environment(job) | door.environment | _off_the_path(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -340,6 +340,12 @@ def _start_launcher(job: Job, command: list[str], locks: tuple[int, ...]) -> Lau
     finally:
         os.close(log)
     return launch
+
+
+def _off_the_path() -> dict[str, str]:
+    """What keeps the working directory off a launcher's import path, unless that is where its ranks find bench."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return {} if os.getcwd() == os.path.dirname(package) else {"PYTHONSAFEPATH": "1"}
 
 
 def _environment(job: Job) -> dict[str, str]:

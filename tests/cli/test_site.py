@@ -37,8 +37,10 @@ def torchrun(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, bench: Bench, run_here: CommandLine) -> None:
     options = ("--device", "cpu", "--scenario", "ddp", *("--model", "resnet18", "--image-size", "32"), "--json")
     options += ("--warmup", "1", "--iters", "3")
+    Path("secrets.py").write_text("open('executed', 'w')\n")
     code, out, said = bench("run", *options, "--site", "./torchrun_site.py")
     assert code == 0, said
+    assert not Path("executed").exists(), "nothing is imported from the working directory"
     foreign = json.loads(out)
     (launch,) = foreign["launches"]
     assert foreign["request"]["site"] == torchrun
