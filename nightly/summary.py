@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.verb == "sealed":
         return _verify(options.run)
     text = summary(options.out, options.code, options.gate, options.history, kept=options.kept == "yes")
-    (options.out / "summary.md").write_text(text, encoding="utf-8")
+    (options.out / "summary.md").write_text(printable(text), encoding="utf-8")
     return 0
 
 
@@ -273,7 +273,7 @@ def _number(value: float | None, digits: int) -> str:
 
 def _inert(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\|<>`*_\[\]])", r"\\\1", " ".join(printable(str(text)).split()))
+    return re.sub(r"([\\|<>`*_\[\]])", r"\\\1", " ".join(str(text).split()))
 
 
 def _json(file: Path) -> Any:
