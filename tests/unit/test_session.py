@@ -157,6 +157,18 @@ def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypat
     assert rank._train(planned.job, me, lambda event, **values: None, 0)["searches"] is searches
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_strides_follow_a_strategy_that_changes_them(level: str) -> None:
+    """torch's fused step refuses others on a GPU (``FusedSgdKernel.cu``), and mixes the weights up on the CPU."""
+    session = parts_for(level, half="fp16").session(wrap=lambda model: model.to(memory_format=torch.channels_last))
+    convolution = next(one for one in session.model.modules() if isinstance(one, nn.Conv2d))
+    assert not convolution.weight.is_contiguous()
+    assert not session.amp.masters or session.amp.masters[0].stride() == convolution.weight.stride()
+    for one in (one for group in session.optimizer.param_groups for one in group["params"]):
+        for like in (session.optimizer.state[one]["momentum_buffer"], *([] if one.grad is None else [one.grad])):
+            assert like.stride() == one.stride()
+
+
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the momentum either, which torch's fused step makes uninitialised, for a kernel that then does nothing."""
     empty_like = torch.empty_like
