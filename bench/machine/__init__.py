@@ -11,7 +11,7 @@ from bench.core.records import Host
 from bench.machine import nvml, redact
 from bench.seams.discover import Found
 
-RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_")
+RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
 

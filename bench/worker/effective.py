@@ -62,9 +62,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
         "device": _device(session.parts.device),
         "memory_format": _memory_format(model, watch),
-        "tf32": {"cudnn": torch.backends.cudnn.allow_tf32, "matmul": torch.backends.cuda.matmul.allow_tf32}
-        if cuda
-        else None,
+        "tf32": _tf32(session.parts.device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
         "threads": torch.get_num_threads(),
@@ -193,6 +191,19 @@ def _memory_format(model: nn.Module, watch: ConvolutionWatch) -> str:
         return "contiguous"
     last = all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
     return "channels_last" if last and watch.input_is_channels_last else "contiguous"
+
+
+def _tf32(device: torch.device) -> dict[str, bool]:
+    """Whether convolutions and matrix products of fp32 take TF32: where torch allows it, the GPU has it (from compute
+    capability 8.0 on) and ``NVIDIA_TF32_OVERRIDE=0`` does not forbid it to NVIDIA's libraries.
+    """
+    there = torch.cuda.get_device_properties(device).major >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    if hasattr(cudnn, "conv"):  # from torch 2.9 on; then allow_tf32 raises where this was set
+        allowed = {"cudnn": cudnn.conv.fp32_precision == "tf32", "matmul": matmul.fp32_precision == "tf32"}
+    else:
+        allowed = {"cudnn": cudnn.allow_tf32, "matmul": matmul.allow_tf32}
+    return {name: there and on for name, on in allowed.items()}
 
 
 def _device(device: torch.device) -> dict[str, Any]:

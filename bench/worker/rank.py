@@ -250,6 +250,8 @@ def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
 def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Compute what every scenario is held against; see ``bench.worker.reference``."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
+        torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = "ieee"
     return {
         "passes": reference.run(plan.parts, report("measure", of=reference.steps(plan.parts))),
         "unit_roundoff": reference.unit_roundoff(plan.parts.half),

@@ -18,6 +18,7 @@ from conftest import one_host, request_for
 from torch import nn
 
 from bench.experiments import record
+from bench.machine import recorded_environment
 from bench.plan import launches
 from bench.seams import Strategy, discover
 from bench.worker import apex, data, effective, loop, rank
@@ -167,6 +168,39 @@ def test_strides_follow_a_strategy_that_changes_them(level: str) -> None:
     for one in (one for group in session.optimizer.param_groups for one in group["params"]):
         for like in (session.optimizer.state[one]["momentum_buffer"], *([] if one.grad is None else [one.grad])):
             assert like.stride() == one.stride()
+
+
+@pytest.mark.parametrize(
+    ("major", "override", "convolutions", "products", "expected"),
+    [
+        (9, None, "tf32", "none", (True, False)),
+        (9, None, "ieee", "tf32", (False, True)),
+        (7, None, "tf32", "tf32", (False, False)),
+        (9, "0", "tf32", "tf32", (False, False)),
+        (9, "1", "tf32", "ieee", (True, False)),
+    ],
+)
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="needs torch 2.9: fp32_precision")
+def test_tf32_is_claimed_where_there_is_some(
+    major: int,
+    override: str | None,
+    convolutions: str,
+    products: str,
+    expected: tuple[bool, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=major))
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    if override is not None:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    assert recorded_environment().get("NVIDIA_TF32_OVERRIDE") == override
+    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    before = conv.fp32_precision, matmul.fp32_precision
+    conv.fp32_precision, matmul.fp32_precision = convolutions, products
+    try:
+        assert effective._tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
+    finally:
+        conv.fp32_precision, matmul.fp32_precision = before
 
 
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
