@@ -17,21 +17,22 @@ from bench.worker.session import Session
 
 
 class ConvolutionWatch:
-    """Notes the dtypes that convolutions (if none, linear layers) compute in during the first step: weights do not show
-    it.
+    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes: weights
+    do not show it.
     """
 
     def __init__(self, model: nn.Module) -> None:
         layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
         layers = layers or [m for m in model.modules() if isinstance(m, nn.Linear)]
         self.outputs: set[torch.dtype] = set()
-        self.input_is_channels_last: bool | None = None
+        self.memory_format = "contiguous"
         self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         self.outputs.add(output.dtype)
-        if output.dim() == 4:
-            self.input_is_channels_last = args[0].is_contiguous(memory_format=torch.channels_last)
+        if output.dim() == 4 and not output.is_contiguous():  # either weights or input in channels_last suffice
+            last = output.is_contiguous(memory_format=torch.channels_last)
+            self.memory_format = "channels_last" if last else "contiguous"
 
     def stop(self) -> None:
         for hook in self.hooks:
@@ -61,7 +62,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "backend": dist.get_backend() if dist.is_initialized() else None,
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
         "device": _device(session.parts.device),
-        "memory_format": _memory_format(model, watch),
+        "memory_format": watch.memory_format,
         "tf32": _tf32(session.parts.device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
@@ -183,14 +184,6 @@ def _scaler(session: Session) -> dict[str, Any] | None:
     if isinstance(session.amp, ApexAmp):
         return {"class": name, "dynamic": bool(scaler.dynamic), "scale": float(scaler.loss_scale())}
     return {"class": name, "dynamic": True, "scale": float(scaler.get_scale())}
-
-
-def _memory_format(model: nn.Module, watch: ConvolutionWatch) -> str:
-    weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
-    if not weights:
-        return "contiguous"
-    last = all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
-    return "channels_last" if last and watch.input_is_channels_last else "contiguous"
 
 
 def _tf32(device: torch.device) -> dict[str, bool]:

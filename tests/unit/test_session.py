@@ -170,6 +170,17 @@ def test_strides_follow_a_strategy_that_changes_them(level: str) -> None:
             assert like.stride() == one.stride()
 
 
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("images", [False, True])
+def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, images: bool) -> None:
+    """channels_last in either the weights or the images is enough for that."""
+    formats = {False: torch.contiguous_format, True: torch.channels_last}
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)).to(memory_format=formats[weights])
+    watch = effective.ConvolutionWatch(model)
+    model(torch.ones(2, 3, 8, 8).to(memory_format=formats[images]))
+    assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
+
+
 @pytest.mark.parametrize(
     ("major", "override", "convolutions", "products", "expected"),
     [
