@@ -130,8 +130,8 @@ class Outcome:
 
     ``rows``: a verdict for each scenario and metric. ``against``: what they are compared with, in words; ``folder``: of
     the history, None for a single run. ``obstacles``: why nothing there is of the same work. ``accepted``: why a person
-    accepted this run. ``called``: what a command calls the run, None where its id is enough. ``kept``: whether it lies
-    in ``folder``.
+    accepted this run. ``left_out``: what is in the folder and was not looked at, and why. ``called``: what a command
+    calls the run, None where its id is enough. ``kept``: whether it lies in ``folder``.
     """
 
     run: str
@@ -142,6 +142,7 @@ class Outcome:
     obstacles: tuple[str, ...] = ()
     accepted: str | None = None
     warnings: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
     called: str | None = None
     kept: bool = True
 

@@ -7,17 +7,18 @@ Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests
 :func:`verify` it too.
 """
 
-import json
+import hashlib
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError
-from bench.runs.codec import encode
+from bench.core.files import JSON_BYTES, open_regular, read_json
+from bench.runs.codec import decode, encode
 from bench.runs.digests import stored
-from bench.runs.files import sha256, unreadable, unwritable, write_atomically
+from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified
 from bench.runs.writer import as_text
@@ -78,32 +79,38 @@ def read(folder: str, option: str = "--history") -> Nights:
     """Every run of a folder, verified as far as its digest goes.
 
     A run without a digest is read whole and gets one, slowly. Left out are runs that are incomplete, damaged or
-    changed, or have measured nothing; copies; and folders that are named like a run and hold none. Raises
+    changed, or have measured nothing; copies; links out of the folder; and what is named like a run and is none. Raises
     :class:`RequestError` in the name of ``option`` if the folder is missing or is a run itself.
     """
     folder = _history(folder, option)
     nights: list[Night] = []
     left_out: list[LeftOut] = []
     try:
-        folders = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and may_be_run(entry.path))
-        accepting = sorted(_acceptance_files(os.path.join(folder, ACCEPTED)))
+        names = sorted(os.listdir(folder))
     except OSError as error:
         raise unreadable(option, folder, error) from error
-    for path in folders:
-        try:
-            nights.append(Night(path=path, digest=digest_of(path)))
-        except RequestError as error:
-            left_out.append(LeftOut(path=path, why=error.problem))
-        except OSError as error:
-            left_out.append(LeftOut(path=path, why=f"{error.filename or path}: {error.strerror}"))
+    for path in (os.path.join(folder, name) for name in names):
+        if may_be_run(path):
+            try:
+                nights.append(Night(path=path, digest=digest_of(_inside(path, folder))))
+            except RequestError as error:
+                left_out.append(LeftOut(path=path, why=error.problem))
     nights, copies = _once(nights)
-    accepted, stale = _acceptances(folder, accepting)
+    accepted, stale = _acceptances(folder)
     return Nights(
         folder=folder,
         nights=sorted(nights, key=lambda night: night.when),
         left_out=[*left_out, *copies, *stale],
         accepted=accepted,
     )
+
+
+def _inside(path: str, folder: str) -> str:
+    """``path``. Raises :class:`RequestError` where it is a link that leads out of the history ``folder``."""
+    home = os.path.realpath(folder)
+    if os.path.commonpath((os.path.realpath(path), home)) != home:
+        raise RequestError("--history", f"{path} is a link out of {folder}", "copy the run there")
+    return path
 
 
 def _once(nights: list[Night]) -> tuple[list[Night], list[LeftOut]]:
@@ -137,6 +144,7 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
     """
     folder = _history(folder, "--history")
     verify(path)
+    _inside(os.path.join(folder, ACCEPTED), folder)
     name = os.path.basename(os.path.abspath(path))
     said = {"run": name, "reason": reason, "utc": utc, "sha256": sha256(os.path.join(path, "run.json"))}
     file = os.path.join(folder, ACCEPTED, f"{name}.json")
@@ -145,20 +153,20 @@ def accept(folder: str, path: str, reason: str, utc: str) -> str:
         write_atomically(file, as_text(said))
     except OSError as error:
         otherwise = "fix its permissions, or give a copy of the folder"
-        raise unwritable("--history", file, error, otherwise) from error
+        raise unwritable("--history", error.filename or file, error, otherwise) from error
     return file
 
 
 def may_be_run(path: str) -> bool:
     """Whether a folder holds a run, or is named as if it did."""
     named_so = RUN_ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
-    return named_so or os.path.isfile(os.path.join(path, "run.json"))
+    return named_so or os.path.lexists(os.path.join(path, "run.json"))
 
 
 def _history(folder: str, option: str) -> str:
     if not os.path.isdir(folder):
         raise RequestError(option, f"there is no folder {folder!r}", "give the one that holds the runs")
-    if os.path.isfile(os.path.join(folder, "run.json")):
+    if may_be_run(folder) and not any(map(may_be_run, glob(os.path.join(escape(folder), "*")))):
         raise RequestError(option, f"{folder} is a run itself", "give the folder that holds the runs")
     return os.path.abspath(folder)
 
@@ -190,29 +198,39 @@ def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
     return judged(run)
 
 
-def _acceptances(folder: str, files: Iterable[str]) -> tuple[dict[str, Acceptance], list[LeftOut]]:
+def _acceptances(folder: str) -> tuple[dict[str, Acceptance], list[LeftOut]]:
     """What was accepted and is unchanged, by run, and why the others do not count."""
+    place = os.path.join(folder, ACCEPTED)
     accepted, stale = {}, []
-    for path in files:
+    try:
+        names = sorted(name for name in os.listdir(_inside(place, folder)) if name.endswith(".json"))
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        names, stale = [], [LeftOut(path=place, why=unreadable("--history", place, error).problem)]
+    except RequestError as error:
+        names, stale = [], [LeftOut(path=place, why=error.problem)]
+    for path in (os.path.join(place, name) for name in names):
         try:
-            with open(path, encoding="utf-8") as file:
-                one = Acceptance(**json.load(file))
-        except (ValueError, TypeError, RecursionError):
-            stale.append(LeftOut(path=path, why=f"{path} is damaged; accept the run again"))
-            continue
-        except OSError as error:
-            stale.append(LeftOut(path=path, why=f"{path} cannot be read: {error.strerror}"))
-            continue
-        document = os.path.join(folder, one.run, "run.json")
-        if not os.path.isfile(document):
-            stale.append(LeftOut(path=path, why=f"{one.run} was accepted and is no longer in {folder}"))
-        elif sha256(document) != one.sha256:
-            stale.append(LeftOut(path=path, why=f"{one.run} has changed since it was accepted; accept it again"))
-        else:
+            one = _acceptance(path, folder)
             accepted[one.run] = one
+        except OSError as error:
+            stale.append(LeftOut(path=path, why=unreadable("--history", path, error).problem))
+        except ValueError as error:
+            stale.append(LeftOut(path=path, why=str(error)))
     return accepted, stale
 
 
-def _acceptance_files(folder: str) -> list[str]:
-    entries = os.scandir(folder) if os.path.isdir(folder) else ()
-    return [entry.path for entry in entries if entry.name.endswith(".json") and entry.is_file()]
+def _acceptance(path: str, folder: str) -> Acceptance:
+    """Raises ``ValueError`` that says why it does not count, or ``OSError``."""
+    try:
+        one = decode(Acceptance, read_json(path, limit=DIGEST_BYTES, within=folder))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged; accept the run again") from error
+    document = os.path.join(folder, os.path.basename(one.run), "run.json")
+    if not os.path.isfile(document):
+        raise ValueError(f"{one.run} was accepted and is no longer in {folder}")
+    with open_regular(document, limit=JSON_BYTES, within=folder) as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != one.sha256:
+            raise ValueError(f"{one.run} has changed since it was accepted; accept it again")
+    return one

@@ -72,5 +72,5 @@ def put(files: dict[str, bytes], out: str) -> list[str]:
         os.makedirs(out, exist_ok=True)
         replace_all(targets)
     except OSError as error:
-        raise unwritable("--out", out, error, "give another folder") from error
+        raise unwritable("--out", error.filename or out, error, "give another folder") from error
     return list(targets)

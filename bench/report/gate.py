@@ -180,6 +180,7 @@ def for_programs(outcome: Outcome) -> dict[str, Any]:
         "rule": asdict(outcome.rule),
         "rows": [asdict(row) for row in outcome.rows],
         "warnings": list(outcome.warnings),
+        "left_out": [{"path": path, "why": why} for path, why in outcome.left_out],
     }
 
 

@@ -207,8 +207,7 @@ def _is_run(folder: str) -> bool:
 
 
 def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:
-    problem = f"{error.filename or path} cannot be written: {error.strerror}"
-    return RequestError(option, problem, remedy(error, otherwise))
+    return RequestError(option, f"{path} cannot be written: {error.strerror}", remedy(error, otherwise))
 
 
 def _deepest_existing(path: str) -> str:

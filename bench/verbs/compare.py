@@ -138,5 +138,5 @@ def _written(compared: "Compared", options: "argparse.Namespace") -> list[str]:
         replace_all(targets)
     except OSError as error:
         option = "--markdown" if error.filename == options.markdown else "--out"
-        raise unwritable(option, "", error, "give another folder") from error
+        raise unwritable(option, error.filename, error, "give another folder") from error
     return list(targets)

@@ -167,6 +167,7 @@ def _against_history(
     accepted = history.accepted.get(new.id)
     later = len(others) - len(before)
     used = {one.night for measured in base.values() for one in measured}
+    left_out = [*history.left_out, *unsound]
     last = next((night for night in reversed(alike) if night.id in used), None)
     return gate.Outcome(
         run=new.id,
@@ -180,9 +181,10 @@ def _against_history(
         accepted=None if accepted is None else accepted.reason,
         warnings=(
             *([f"{count(later, 'later run')} in {folder} not looked at"] if later else []),
-            *_left_out([*history.left_out, *unsound]),
+            *_left_out(left_out),
             *(_differences(last, new) if last else ()),
         ),
+        left_out=tuple((one.path, one.why) for one in left_out),
     )
 
 
@@ -230,7 +232,7 @@ def _in_words(base: "Base", folder: str) -> str:
 
 
 def _left_out(runs: list[nights.LeftOut]) -> list[str]:
-    more = [f"and {len(runs) - LISTED} more are left out: see 'bench check'"] if len(runs) > LISTED else []
+    more = [f"and {len(runs) - LISTED} more are left out: see --json"] if len(runs) > LISTED else []
     return [*(f"left out: {run.why}" for run in runs[:LISTED]), *more]
 
 

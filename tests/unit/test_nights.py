@@ -1,8 +1,12 @@
 """A folder of runs as a history: which are nights, in which order, which are left out, and what was accepted."""
 
+import hashlib
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import gated
@@ -122,6 +126,71 @@ def test_incomplete_torn_and_edited_runs_are_left_out_and_named(history: Path) -
         ("without run.json", "has no run.json"),
     ):
         assert reason in why[spoilt[name]] and str(spoilt[name]) in why[spoilt[name]], name
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(65 << 20)
+
+
+NO_FILE: dict[str, Callable[[Path], Any]] = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link out of the folder": lambda path: path.symlink_to("/etc/hostname"),
+    "a link to itself": loop,
+    "65 MiB": sparse,
+    "nested": lambda path: path.write_text('{"run": ' + "[" * 100_000),
+    "a list": lambda path: path.write_text("[]"),
+    "of a wrong type": lambda path: path.write_text('{"run": [[]], "reason": {}, "utc": 1, "sha256": null}'),
+}
+"""What may lie in a shared folder where a file of JSON belongs."""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("place", ["RUN", "RUN/run.json", "RUN/digest.json", "accepted/x.json", "accepted", "run.json"])
+@pytest.mark.parametrize("made", NO_FILE)
+def test_one_bad_entry_is_left_out_and_the_rest_is_read(history: Path, made: str, place: str) -> None:
+    ninth = night(history, 9)
+    before = nights.read(str(history)).nights
+    bad = history / place.replace("RUN", ninth.name)
+    if place == "RUN":
+        shutil.rmtree(bad)
+    bad.parent.mkdir(exist_ok=True)
+    bad.unlink(missing_ok=True)
+    NO_FILE[made](bad)
+    if bad.name == "digest.json" and bad.is_file() and not bad.is_symlink():
+        sealed_as_it_is(bad)
+    found = nights.read(str(history))
+    assert found.nights == [one for one in before if "RUN" not in place or one.id != ninth.name]
+    fine = place == "run.json" or (place, made) == ("accepted", "a folder")
+    named = [Path(one.path) for one in found.left_out]
+    assert named == ([] if fine else [ninth if "RUN" in place else bad])
+
+
+def sealed_as_it_is(digest: Path) -> None:
+    run = digest.with_name("run.json")
+    document = json.loads(run.read_text())
+    with digest.open("rb") as file:
+        document["files"]["digest.json"] = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "rows": 0}
+    document.pop("seal")
+    run.write_text(json.dumps(document | {"seal": seal_of(document)}, indent=1) + "\n")
+
+
+def test_links_out_of_the_folder_are_left_out(history: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    ninth = night(elsewhere, 9)
+    (history / ninth.name).symlink_to(ninth)
+    (history / "accepted").symlink_to(elsewhere)
+    found = nights.read(str(history))
+    assert len(found.nights) == 3
+    assert all("is a link out of" in one.why for one in found.left_out) and len(found.left_out) == 2
+    with pytest.raises(RequestError, match="accepted is a link out of"):
+        nights.accept(str(history), found.nights[0].path, "no matter", UTC)
 
 
 def test_a_text_that_looks_like_a_seal_is_none(tmp_path: Path) -> None:
