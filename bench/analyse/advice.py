@@ -9,6 +9,7 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.answer import listed, of_several_replicas
 from bench.analyse.bars import plus_minus
+from bench.analyse.comparison import still_wanted
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
@@ -33,12 +34,13 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
     found = recommendations(document, table)
     rows = {row["scenario"]: row for row in table.to_dict("records")}
-    lines = _choice(found, rows, "")
+    lines = _choice(found, rows, "", "against_fastest")
     if found.fastest is None:
         lines.append(("Fastest", "None: no scenario of this run has figures that can be believed."))
     if found.parallel is not None:
         several = {name: rows[name] for name in of_several_replicas(document, table)["scenario"]}
-        lines += _choice(found.parallel, several, f" on {document.workload.replicas} replicas")
+        where = f" on {document.workload.replicas} replicas"
+        lines += _choice(found.parallel, several, where, "against_fastest_parallel")
     if found.left_out:
         lines.append(("Left out", _left_out(found.left_out)))
     return lines
@@ -67,7 +69,7 @@ def recommended(document: RunDocument, table: pd.DataFrame) -> dict[str, str]:
     return marks
 
 
-def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Advice]:
+def _choice(found: Recommendation, rows: dict[Any, Row], where: str, verdicts: str) -> list[Advice]:
     if found.fastest is None:
         return []
     best = rows[found.fastest]
@@ -87,7 +89,10 @@ def _choice(found: Recommendation, rows: dict[Any, Row], where: str) -> list[Adv
     if found.not_told_apart:
         every = len(found.not_told_apart) == sum(row["status"] == "ok" for row in rows.values()) - 1 > 1
         names = "any other" if every else listed(found.not_told_apart)
-        lines.append((f"Perhaps as fast{where}", f"{names}, for all that these launches can tell."))
+        known = [more for name in found.not_told_apart if not _unknown(more := rows[name][f"{verdicts}_more"])]
+        wanted = still_wanted(max(known)) if len(known) == len(found.not_told_apart) else ""
+        text = f"{names}, for all that these launches can tell"
+        lines.append((f"Perhaps as fast{where}", f"{text} ({wanted} of each)." if wanted else f"{text}."))
     return lines
 
 

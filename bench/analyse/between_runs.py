@@ -3,9 +3,10 @@
     python -m bench compare BASE NEW
     python -m bench compare RUN --scenario ddp,ddp_o1 --against dp
 
-Times, throughput and energy are compared by Welch's t on the logarithms of one figure per launch
-(:mod:`bench.analyse.comparison`), peaks of memory by :func:`of_memory`, and numerics by their verdicts. All p-values of
-a comparison are adjusted together (Holm 1979), but throughput, which is the step time upside down, counts once.
+Times, throughput and energy are compared on the logarithms of one figure per launch
+(:mod:`bench.analyse.comparison`): of two runs by Welch's t, of one run round by round. Peaks of memory are compared by
+:func:`of_memory`, and numerics by their verdicts. All p-values of a comparison are adjusted together (Holm 1979), but
+throughput, which is the step time upside down, counts once.
 
 An interval is over the launches *within* two runs. What changes from one run to the next (heat, a reboot, neighbours)
 shows only in a history (``bench gate --history``). Scenarios of one run are interleaved and share it.
@@ -21,9 +22,10 @@ import numpy as np
 from bench.analyse import comparison
 from bench.analyse.comparable import Digest, differences, other_source, scenario_obstacle, source_of, unusable
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import PARITIES
+from bench.analyse.rounds import Rounds
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
@@ -83,6 +85,7 @@ class Row:
     verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_holm``: ``faster`` or ``slower``,
     ``less`` or ``more`` of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few
     launches``; or ``not comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` of any metric.
+    ``more``: as from :func:`bench.analyse.comparison.more_launches`.
     """
 
     scenario: str
@@ -99,6 +102,7 @@ class Row:
     p_holm: float | None = None
     n_base: int = 0
     n_new: int = 0
+    more: int | None = None
     verdict: str = NOT_COMPARABLE
     change: str | None = None
     reason: str | None = None
@@ -141,7 +145,7 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
         why = {one: unusable(known.get(one)) for one in (against, name)}
         obstacle = "; ".join(f"{one}: {text}" for one, text in why.items() if text) or None
         pairs.append(_Pair(name, against, known.get(against), known.get(name), obstacle, (against, name)))
-    return Compared(base=run, new=run, rows=_compared(pairs))
+    return Compared(base=run, new=run, rows=_compared(pairs, run))
 
 
 def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:
@@ -207,10 +211,13 @@ def _imported(*digests: Digest) -> Iterator[str]:
             yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
 
 
-def _compared(pairs: Sequence[_Pair]) -> tuple[Row, ...]:
-    rows = [row for pair in pairs for row in _rows(pair)]
-    tested = [row.p if row.metric != THROUGHPUT.name else None for row in rows]
-    adjusted = holm(tested)
+def _compared(pairs: Sequence[_Pair], within: Digest | None = None) -> tuple[Row, ...]:
+    """``within``: the run that all pairs are of, if they are of one."""
+    good = [(pair.base, pair.new) for pair in pairs if pair.obstacle is None and pair.base and pair.new]
+    tested = [metric for metric in METRICS if metric is not THROUGHPUT]
+    tests = sum(all(_figures(metric, *sides)[1:]) for sides in good for metric in tested)
+    rows = [row for pair in pairs for row in _rows(pair, within, tests)]
+    adjusted = holm([row.p if row.metric != THROUGHPUT.name else None for row in rows])
     times = {row.scenario: p for row, p in zip(rows, adjusted, strict=True) if row.metric == STEP_TIME.name}
     for_throughput = {row.scenario: times[row.scenario] for row in rows if row.metric == THROUGHPUT.name and row.ratio}
     return tuple(
@@ -219,11 +226,12 @@ def _compared(pairs: Sequence[_Pair]) -> tuple[Row, ...]:
     )
 
 
-def _rows(pair: _Pair) -> list[Row]:
+def _rows(pair: _Pair, within: Digest | None, tests: int) -> list[Row]:
     names = [*(metric.name for metric in METRICS), PARITY.name]
     if pair.obstacle is not None or pair.base is None or pair.new is None:
         return [_bare(pair, name, pair.obstacle) for name in names]
-    return [*(_row(pair, metric, pair.base, pair.new) for metric in METRICS), _parity(pair, pair.base, pair.new)]
+    figures = [_row(pair, metric, pair.base, pair.new, within, tests) for metric in METRICS]
+    return [*figures, _parity(pair, pair.base, pair.new)]
 
 
 def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
@@ -232,7 +240,9 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
     return Row(scenario=pair.scenario, against=pair.against, what_ran=ran, metric=metric, reason=reason)
 
 
-def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> Row:
+def _row(
+    pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any], within: Digest | None, tests: int
+) -> Row:
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
     if lacking:
@@ -247,8 +257,21 @@ def _row(pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any])
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
         found = of_memory(ours, theirs, processes)
     else:
-        found = comparison.compare(ours, theirs)
-    return replace(row, **{name: getattr(found, name) for name in ("ratio", "low", "high", "p", "n_base", "n_new")})
+        ratio = ratio_of(ours, theirs) if within is None else _rounds(within, figure).ratio(pair.against, pair.scenario)
+        found = comparison.compared(ratio, len(ours), len(theirs), tests)
+    names = ("ratio", "low", "high", "p", "n_base", "n_new", "more")
+    return replace(row, **{name: getattr(found, name) for name in names})
+
+
+def _rounds(run: Digest, figure: str) -> Rounds:
+    """A figure of all launches of a run."""
+    launches = [(one["scenario"], launch) for one in run["scenarios"] for launch in one["launches"]]
+    return Rounds(
+        [scenario for scenario, _ in launches],
+        [launch["repeat"] for _, launch in launches],
+        [launch["launch"] for _, launch in launches],
+        [launch.get(figure) for _, launch in launches],
+    )
 
 
 def _figures(metric: Metric, base: dict[str, Any], new: dict[str, Any]) -> tuple[str, list[float], list[float]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIDENCE = 0.95
+LEAST_ERROR = 1e-12  # of a logarithm: less is rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +102,16 @@ class Ratio:
     """The geometric mean of one set of figures over that of another; what cannot be known is None.
 
     ``low``, ``high``: its interval, from two launches on each side on. ``p``: that chance alone takes it as far from 1.
+    ``error``: the standard error of its logarithm, with its degrees of ``freedom``; None where there is no interval, or
+    nothing to estimate a scatter from.
     """
 
     value: float | None
     low: float | None
     high: float | None
     p: float | None
+    error: float | None = None
+    freedom: float | None = None
 
 
 def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confidence: float = CONFIDENCE) -> Ratio:
@@ -125,8 +130,18 @@ def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confiden
     if np.ptp(log_below) == 0.0 and np.ptp(log_above) == 0.0:
         return Ratio(value=value, low=value, high=value, p=float(log_below[0] == log_above[0]))
     error, freedom = welch([(float(np.var(side, ddof=1)), len(side)) for side in (log_below, log_above)])
-    change, half = float(np.mean(log_above) - np.mean(log_below)), t_quantile(confidence, freedom) * error
-    return Ratio(value=value, low=_exp(change - half), high=_exp(change + half), p=t_tail(change / error, freedom))
+    return ratio_from(value, 0.0, error, freedom, confidence)
+
+
+def ratio_from(value: float, more: float, error: float, freedom: float, confidence: float) -> Ratio:
+    """A ratio ``value`` to which a logarithm ``more`` is added, with the standard error of the sum."""
+    change = math.log(value) + more
+    value = value * math.exp(more) if abs(more) > LEAST_ERROR else value
+    if error <= LEAST_ERROR:
+        return Ratio(value=value, low=value, high=value, p=float(abs(change) <= LEAST_ERROR))
+    half = t_quantile(confidence, freedom) * error
+    low, high = _exp(change - half), _exp(change + half)
+    return Ratio(value=value, low=low, high=high, p=t_tail(change / error, freedom), error=error, freedom=freedom)
 
 
 def figures(values: Iterable[float | None]) -> NDArray[np.float64]:

@@ -27,6 +27,7 @@ def overview(run: Run) -> pd.DataFrame:
     ``findings``: their codes. ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``:
     the verdict of :func:`bench.analyse.comparison.against_fastest` among those that can, and
     ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
+    ``*_more``: about how many more launches would tell the two apart.
     """
     run = Analysed.of(run)
     table, found = summary(run.document, run.figures, run.peaks), run.findings
@@ -46,8 +47,9 @@ def overview(run: Run) -> pd.DataFrame:
         ("against_fastest", good),
         ("against_fastest_parallel", of_several_replicas(run.document, good)),
     ):
-        rivals = against_fastest(figures.only(figures.frame["scenario"].isin(rows["scenario"])))
-        table[column] = table["scenario"].map(dict(zip(rivals["scenario"], rivals["verdict"], strict=True)))
+        rivals = against_fastest(figures, rows["scenario"])
+        for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):
+            table[name] = table["scenario"].map(dict(zip(rivals["scenario"], rivals[of_rival], strict=True)))
     return table
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.intervals import estimate, ratio_of
+from bench.analyse.intervals import estimate
+from bench.analyse.rounds import Rounds
 from bench.analyse.steps import BASE, ELAPSED
-from bench.runs.frames import Iterations
+from bench.runs.frames import Iterations, LaunchFigures
 
 PUBLISHED_WORKLOAD = "ResNet-101, batch 128 in all, GPUs 0, 1 and 3 of a server of four, apex.amp for O1-O3"
 PUBLISHED_ITERATIONS = (0, 20, 40, 60, 80)
@@ -53,16 +54,15 @@ def table(steps: Iterations, scenarios: list[str]) -> pd.DataFrame:
     mine = elapsed(steps)
     groups = mine[mine["step"].isin(shown)].groupby(["scenario", "step"])["elapsed_s"]
     launches: dict[Any, list[float]] = groups.agg(list).to_dict()
+    rounds = Rounds.of(LaunchFigures(steps.frame[steps.frame["step"] == shown[-1]]), ELAPSED)
     rows = []
     for scenario in scenarios:
         row: dict[str, object] = {"scenario": scenario}
         for iteration in shown:
             at = estimate(launches.get((scenario, iteration), ()))
             row |= dict(zip(ends(f"elapsed_s_{iteration}"), (at.value, at.low, at.high), strict=True))
-        ratio = ratio_of(launches.get((BASE, shown[-1]), ()), launches.get((scenario, shown[-1]), ()))
-        of_base = scenario == BASE
-        interval = (ratio.value, None if of_base else ratio.low, None if of_base else ratio.high)
-        row |= dict(zip(ends("relative"), interval, strict=True))
+        ratio = rounds.ratio(BASE, scenario)
+        row |= dict(zip(ends("relative"), (ratio.value, ratio.low, ratio.high), strict=True))
         published = PUBLISHED_S.get(scenario)
         for position, iteration in enumerate(PUBLISHED_ITERATIONS):
             row[f"published_s_{iteration}"] = published[position] if published else None

@@ -8,7 +8,15 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.answer import listed
 from bench.analyse.communication import data_parallel, spent
-from bench.analyse.comparison import ALIKE, TOO_FEW, against_fastest, between_scenarios, pairwise, verdict_of
+from bench.analyse.comparison import (
+    ALIKE,
+    TOO_FEW,
+    against_fastest,
+    between_scenarios,
+    pairwise,
+    still_wanted,
+    verdict_of,
+)
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
@@ -45,7 +53,7 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     believable = table.loc[table["why_not"].isna(), "scenario"]
     figures = run.good_figures
-    rivals = against_fastest(figures.only(figures.frame["scenario"].isin(believable)))
+    rivals = against_fastest(figures, believable)
     if rivals.empty:
         return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")
@@ -60,22 +68,26 @@ def _times(row: Row) -> str:
 
 
 def _chance(row: Row) -> str:
+    wanted = still_wanted(row["more"])
     if row["verdict"] == TOO_FEW:
         few = min(row["n_base"], row["n_new"])
-        return f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance."
+        text = f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance"
+        return f"{text} ({wanted})." if wanted else f"{text}."
     adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
     if row["verdict"] == ALIKE:
-        return f"Chance alone does as much ({adjusted}): this run cannot tell which is faster."
+        text = f"Chance alone does as much ({adjusted}): this run cannot tell which is faster"
+        return f"{text} ({wanted} of each)." if wanted else f"{text}."
     return f"Chance does not do as much ({adjusted})."
 
 
 def _pair(run: Analysed, scenario: str, base: str) -> Row:
     """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
     figures = run.good_figures
-    (row,) = between_scenarios(figures.only(figures.frame["scenario"].isin([scenario, base])), base).to_dict("records")
+    (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")
     pairs = pairwise(figures)
-    p = float(pairs.loc[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1), "p_holm"].item())
-    return {**row, "p_holm": p, "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
+    (pair,) = pairs[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1)].to_dict("records")
+    p = pair["p_holm"]
+    return {**row, "p_holm": p, "more": pair["more"], "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
 
 
 def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.analyse.intervals import Estimate, estimate, estimate_positive, mean_interval, ratio_of
+from bench.analyse.intervals import Estimate, estimate, estimate_positive, mean_interval
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended, joined
+from bench.analyse.rounds import Rounds
 from bench.core.records import PHASES
 from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
@@ -208,7 +209,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
 
     Times are geometric means over launches (see the module). ``*_low*`` and ``*_high*`` are the ends of 95 % intervals
-    over launches, null below two of them; those of ``relative_*`` are Welch's on the medians, and null for ``ddp``.
+    over launches, null below two of them; those of ``relative_*`` are of :mod:`bench.analyse.rounds`, null for ``ddp``.
     ``half_width_percent``: of the interval of the step time, the larger side.
 
     A peak is the largest of the launches, because the question is whether the memory suffices; ``peak_*_low_mib`` and
@@ -217,7 +218,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     work = document.workload
     good = {launch.launch: launch.scenario for launch in document.good}
     mine = figures.frame.assign(of=figures.frame["launch"].map(good))
-    base = mine.loc[mine["of"] == BASE, "median_ms"]
+    rounds = Rounds.of(figures.only(mine["of"].notna()))
     rows = []
     for scenario in scenarios(document):
         launches = mine[mine["of"] == scenario]
@@ -232,7 +233,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
-                **_relative(base, launches["median_ms"], of_base=scenario == BASE),
+                **_relative(rounds, scenario),
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),
                 "memory_source": joined(memory_of["source"]),
@@ -255,10 +256,9 @@ def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | No
     return {name: over_launches.value, f"{stem}_low_ms": over_launches.low, f"{stem}_high_ms": over_launches.high}
 
 
-def _relative(base: pd.Series, medians: pd.Series, *, of_base: bool) -> dict[str, float | None]:
-    speed = ratio_of(medians, base)
-    low, high = (None, None) if of_base else (speed.low, speed.high)
-    return {"relative_to_ddp": speed.value, "relative_low": low, "relative_high": high}
+def _relative(rounds: Rounds, scenario: str) -> dict[str, float | None]:
+    speed = rounds.ratio(scenario, BASE)
+    return {"relative_to_ddp": speed.value, "relative_low": speed.low, "relative_high": speed.high}
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:

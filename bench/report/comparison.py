@@ -11,7 +11,7 @@ from typing import Any
 from bench.analyse import between_runs
 from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, PARITY, STEP_TIME, WORSE, Compared, Row
 from bench.analyse.comparable import Digest
-from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW
+from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.memory import LEAST_MEMORY
 from bench.console import align
 from bench.report import drawing, markdown
@@ -60,7 +60,7 @@ def in_words(compared: Compared) -> list[str]:
     lines = [_difference(row, compared) for row in told if row.change in (BETTER, WORSE)]
     for verdict, begin in ((ALIKE, "no difference found"), (TOO_FEW, "too few launches for a verdict")):
         by_metric = {
-            title: [row.scenario for row in told if row.verdict == verdict and row.metric == name]
+            title: [_with_wanted(row) for row in told if row.verdict == verdict and row.metric == name]
             for name, title in TITLES.items()
         }
         parts = [f"{title} of {', '.join(names)}" for title, names in by_metric.items() if names]
@@ -68,6 +68,11 @@ def in_words(compared: Compared) -> list[str]:
             remedy = f" (a side needs {LAUNCHES_WANTED}: --launches 5)" if verdict == TOO_FEW else ""
             lines.append(f"{begin}{remedy}: {'; '.join(parts)}")
     return [plain(line) for line in (*lines, *_not_comparable(compared))]
+
+
+def _with_wanted(row: Row) -> str:
+    wanted = still_wanted(row.more)
+    return f"{row.scenario} ({wanted})" if wanted else row.scenario
 
 
 def as_text(compared: Compared, width: int | None = None) -> str:
@@ -165,6 +170,11 @@ def _notes(compared: Compared) -> Iterator[str]:
         yield (
             "ratio: new over base, of the geometric means over launches; the interval is that of each ratio by itself, "
             "and the verdict goes by p, which is adjusted for all tests of the comparison"
+        )
+    if rows and compared.within:
+        yield (
+            "launches are compared round by round: drift of the machine over the run is estimated from all of them and "
+            "taken out, so where a launch is missing a ratio is not quite that of the figures beside it"
         )
     if any(row.metric == MEMORY.name for row in rows):
         least = f"{100 * LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
@@ -334,7 +344,8 @@ def _source(compared: Compared) -> str:
 
 
 def _caption(compared: Compared) -> Iterator[str]:
-    yield "Points: ratio of the geometric means over launches; bars: 95 % interval (Welch's t on logarithms)."
+    how = "launches compared round by round" if compared.within else "Welch's t on logarithms"
+    yield f"Points: ratio of the geometric means over launches; bars: 95 % interval ({how})."
     left_out = list(_not_comparable(compared))
     if left_out:
         yield f"Not drawn: {'; '.join(left_out)}."

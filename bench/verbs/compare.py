@@ -21,7 +21,8 @@ throughput, peak memory, energy and numerics. For each the ratio of new to base,
 p-value that is adjusted for how many comparisons there are, and a verdict:
 
   faster, slower         step time and throughput; less, more of memory and energy; better, worse of numerics
-  no difference found    chance alone does as much; not the same as equal: see how wide the interval is
+  no difference found    chance alone does as much; not the same as equal: see how wide the interval is, and how many
+                         more launches would tell
   too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
   not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
                          never compared under one), or the figures are invalid
@@ -37,7 +38,7 @@ examples:
 
 Another workload, world size, or model of GPU is refused. Another driver, torch, CUDA, cuDNN, NCCL, clock, power limit,
 host and the like is a warning. An interval is over launches within each run: what changes from one run to the next is
-not in it.
+not in it. Scenarios of one run are compared round by round, with the machine's drift over the run taken out.
 
 Exit codes: 0 compared, whatever was found; 2 the request is wrong, or a run is damaged or incomplete; 12 another
 workload, or nothing that could be compared.

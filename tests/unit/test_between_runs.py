@@ -225,6 +225,40 @@ def test_scenarios_of_one_run_are_compared_with_a_base(base: Digest) -> None:
     assert row.ratio == pytest.approx(0.8, abs=0.01)
 
 
+def test_drift_of_the_machine_hides_nothing_between_scenarios_of_a_run() -> None:
+    """It gets slower by 5 % from launch to launch; what is 2 % apart is so in every round, and is found."""
+    slow = [1.05**number for number in (0, 3, 4, 7, 8)]
+    noise = (0.999, 1.002, 1.001, 0.998, 1.0)
+    ddp = scenario("ddp", [40 * one for one in slow])
+    dp = scenario(
+        "dp",
+        [
+            40.8 * one * more * 1.05 ** (1 if at % 2 == 0 else -1)
+            for at, (one, more) in enumerate(zip(slow, noise, strict=True))
+        ],
+    )
+    for one, places in ((ddp, (0, 3, 4, 7, 8)), (dp, (1, 2, 5, 6, 9))):
+        for launch, place in zip(one["launches"], places, strict=True):
+            launch["launch"] = place
+    found = between_runs.scenarios(digest("run", ddp, dp), ["dp"], "ddp")
+    row = rows(found)["dp", "step_time"]
+    assert row.verdict == "slower" and row.ratio == pytest.approx(1.02, abs=0.003)
+    assert row.low is not None and row.low > 1.01, "the interval is that of the verdict"
+    speed = rows(found)["dp", "throughput"]
+    assert (speed.low, speed.high) == pytest.approx((1 / row.high, 1 / row.low))  # type: ignore[operator]
+    assert any(note.startswith("launches are compared round by round") for note in as_text(found).split("note: "))
+
+
+def test_how_many_more_launches_are_wanted_is_said() -> None:
+    sides = [
+        digest(name, scenario("ddp", launches(at, seed, noise=0.03))) for name, at, seed in (("a", 40, 1), ("b", 41, 3))
+    ]
+    compared = between_runs.runs(*sides)
+    row = rows(compared)["ddp", "step_time"]
+    assert row.verdict == "no difference found" and row.more is not None and row.more > 0
+    assert f"step time of ddp (too few launches: about {row.more} more)" in as_text(compared)
+
+
 def test_a_base_that_failed_says_so(base: Digest) -> None:
     base["scenarios"][1] |= {"status": "unsupported", "reason": "it needs CUDA", "launches": []}
     found = between_runs.scenarios(base, ["ddp"], "dp")

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -150,8 +151,8 @@ def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: 
 
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     """Between the two alone p is below 0.05; among the ten pairs of five scenarios chance does as much."""
-    steps = {"ddp": (40.0, 40.3, 40.6), "ddp_o1": (41.0, 41.3, 41.6), "single": (39.9, 40.5, 41.0)}
-    steps |= {"ddp_o2": (40.1, 40.6, 40.9), "ddp_o3": (40.2, 40.4, 41.1)}
+    steps = {"ddp": (40.0, 40.6, 40.3), "ddp_o1": (41.6, 41.0, 41.3), "single": (39.9, 40.5, 41.0)}
+    steps |= {"ddp_o2": (40.6, 40.1, 40.9), "ddp_o3": (41.1, 40.4, 40.2)}
     launches = [
         Launch(name, [[9, ms, ms]], precision=f"O{name[-1]}" if "_o" in name else "O0")
         for name in steps
@@ -161,6 +162,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     question = "Is O1 slower than no AMP (ddp_o1 against ddp)?"
     said = dict(questions(run))[question]
     assert said.startswith("Perhaps: its step takes 1.02 times") and "Chance alone does as much" in said
+    assert re.search(r"which is faster \(too few launches: about \d more of each\)\.", said)
     assert "Do not act on it" not in said and "on this CPU" not in said
     run = ran_with(run, {"bf16_instructions": False})
     assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
@@ -185,8 +187,8 @@ def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_
 
 
 def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest_of_those(tmp_path: Path) -> None:
-    steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.5, 41.5, 42.5)}
-    steps |= {"ddp_o3": (80.0, 81.0, 82.0)}
+    steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 42.0, 41.0), "ddp_o1": (42.5, 40.5, 41.5)}
+    steps |= {"ddp_o3": (81.0, 80.0, 82.0)}
     launches = [
         Launch(name, [[9, ms, ms]], [[100.0]], strategy="single" if name == "single" else "ddp")
         for name in steps
@@ -198,7 +200,7 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
     assert found.parallel is not None
     assert (found.parallel.fastest, found.parallel.not_told_apart) == ("ddp", ("ddp_o1",))
     said = dict(advice(run.document, table_of(run)))
-    assert said["Perhaps as fast on 2 replicas"] == "ddp_o1, for all that these launches can tell."
+    assert said["Perhaps as fast on 2 replicas"].startswith("ddp_o1, for all that these launches can tell (too few")
     assert "Perhaps as fast" not in said
 
 
