@@ -28,10 +28,13 @@ class RequestError(BenchError):
     exit_code = USAGE
 
     def __init__(self, option: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{option}: {problem}; {remedy}")
+        super().__init__(option, problem, remedy)
         self.option = option
         self.problem = problem
         self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.problem}; {self.remedy}"
 
 
 class NotComparable(BenchError):

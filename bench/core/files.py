@@ -15,6 +15,8 @@ from typing import Any
 JSON_BYTES = 64 << 20
 """Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
 
+LOG_END_BYTES, LOG_END_LINES = 4096, 20
+
 
 def open_regular(path: str, *, limit: int, within: str | None = None) -> BufferedReader:
     """Open a regular file of at most ``limit`` bytes for reading, without waiting for anybody.
@@ -54,3 +56,29 @@ def parse_json(text: bytes | str) -> Any:
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not a number in JSON")
+
+
+def log_end(path: str) -> list[str]:
+    """The last lines of a log, however long it is."""
+    text = text_from(path, max(0, size_of(path) - LOG_END_BYTES))
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-LOG_END_LINES:]
+
+
+def size_of(path: str) -> int:
+    """In bytes; 0 of a file that cannot be looked at."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def text_from(path: str, start: int) -> str:
+    """A megabyte of a file from ``start`` on; nothing where there is no regular file that can be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            file.seek(start)
+            return file.read(1 << 20).decode("utf-8", errors="replace")
+    except OSError:
+        return ""

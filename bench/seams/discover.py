@@ -8,23 +8,29 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from glob import glob
 from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
+from typing import TypeVar
 
 from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
-from bench.seams.strategy import Strategy
+from bench.seams.strategy import Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
+
+T = TypeVar("T")
 
 DEFAULT = ("single", "dp", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 """``single`` and the nine scenarios of the published comparison, in the order of every table."""
 
 DEFAULT_WORKLOAD = "resnet101"
+
+IMPORT_LIMIT_S = 60.0
+"""For a file that is not bench's own to be imported, which may take torch along."""
 
 RESERVED = "reference"
 """What the launch that computes the reference is called: no scenario has this name."""
@@ -187,6 +193,10 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
 
 def load(name: str, file: str) -> Found:
     """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
+    return _declared(_load, name, file, SCENARIO)
+
+
+def _load(name: str, file: str) -> Found:
     module = load_file(name, file, SCENARIO)
     scenario: Scenario = module.SCENARIO
     if isinstance(scenario.strategy, Strategy):
@@ -220,8 +230,67 @@ def load(name: str, file: str) -> Found:
 
 def load_workload(name: str, file: str) -> FoundWorkload:
     """Execute a workload's file and take its declaration. Raises as :func:`load_file`."""
+    return _declared(_load_workload, name, file, WORKLOAD)
+
+
+def _load_workload(name: str, file: str) -> FoundWorkload:
     module = load_file(name, file, WORKLOAD)
     return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
+
+
+def try_site(name: str, file: str) -> None:
+    """See whether a site's file can be executed, and declares what it should. Raises as :func:`load_file`."""
+    _declared(_try_site, name, file, SITE)
+
+
+def _try_site(name: str, file: str) -> None:
+    load_file(name, file, SITE)
+
+
+def _declared(look: Callable[[str, str], T], name: str, file: str, kind: Kind) -> T:
+    """``look(name, file)``. A file that is not bench's own is executed in another process: whatever it does when it is
+    imported (leaves, hangs, replaces parts of Python), it is not done to this one.
+    """
+    if os.path.dirname(file) == kind.folder:
+        return look(name, file)
+    from bench.core.children import Unanswered, ask  # here, since 'bench list' seldom needs it
+
+    try:
+        return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
+    except Unanswered as error:
+        what = f"{file} cannot be executed: the process that tried {error}"
+        raise RequestError(kind.option, what, "fix the file") from error
+
+
+def _quietly(look: Callable[[str, str], T], name: str, file: str) -> T:
+    """What the file prints is none of the answer. A function of its own that it declares stays in its process."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
+    found = look(name, file)
+    if isinstance(found, Found) and found.strategy.ranks not in (one_rank, one_rank_for_all, rank_per_device):
+        ranks = partial(_own_ranks, found.strategy_name, found.strategy_file)
+        strategy = replace(found.strategy, ranks=ranks)
+        named = isinstance(found.scenario.strategy, str)
+        scenario = found.scenario if named else replace(found.scenario, strategy=strategy)
+        return replace(found, strategy=strategy, scenario=scenario)
+    return found
+
+
+@cache
+def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
+    """What ``ranks(devices)`` of a strategy's file returns."""
+
+    def look(name: str, file: str) -> tuple[Rank, ...]:
+        return load_strategy(name, file)[0].ranks(devices)
+
+    found = _declared(look, name, file, STRATEGY)
+    given = set(range(devices))
+    good = isinstance(found, tuple) and found and all(isinstance(one, Rank) and one.devices for one in found)
+    if not good or any(not given.issuperset(one.devices) or one.replicas < 1 for one in found):
+        what = f"{file}: ranks({devices}) returned {found!r}"
+        raise RequestError(STRATEGY.option, what, f"return a tuple of Rank, with devices below {devices}")
+    return found
 
 
 @cache  # several scenarios share one
@@ -287,8 +356,10 @@ def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[spec.name]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.modules.pop(spec.name, None)
         line = line_in(file, error)
         what = f"{file}{f':{line}' if line else ''} cannot be executed: {type(error).__name__}: {error}"
         raise RequestError(kind.option, what, "fix the file") from error

@@ -14,8 +14,10 @@ from typing import Any
 
 from bench import machine
 from bench.core.bootstrap import program
-from bench.core.channel import Channel
+from bench.core.channel import Channel, adopt_orphans
+from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
+from bench.core.files import log_end
 from bench.core.records import Host, Job, Training, job_to_json
 from bench.seams.site import Connected, LaunchInterrupted, Options, Outcome, Site
 
@@ -68,6 +70,8 @@ class WorkerHost:
         return cls(**{one.name: getattr(options, one.name) for one in fields(options)}, command=command)
 
     def _start(self) -> None:
+        adopt_orphans()
+        self._others: list[int] | None = children()
         ours, theirs = socket.socketpair()
         mode, kept = "fresh" if self._fresh else "fork", ",".join(map(str, self._locks))
         arguments = ["host", str(theirs.fileno()), str(os.getpid()), mode, kept]
@@ -125,17 +129,20 @@ class WorkerHost:
         return RequestError("--python", f"{self.python} {what}", remedy)
 
     def prepare(self, workload: Training) -> None:
-        """As the protocol says. Raises :class:`HostError` when the host dies of it."""
+        """As the protocol says. Raises :class:`RequestError` also when the host dies of it, or is not done in time."""
         self._workload = workload
+        started = time.monotonic()
         self.channel.send(event="prepare", workload=asdict(workload))
-        while not self.channel.closed:
+        while not self.channel.closed and time.monotonic() - started < START_TIMEOUT_S:
             for message in self._messages(1.0):
                 if message["event"] == "prepared":
                     if message["refused"]:
                         raise RequestError(*message["refused"])
                     self.description |= message
                     return
-        raise HostError(f"{workload.file} ended the worker host: {self._last_words()}")
+        slow = f"was still being imported after {START_TIMEOUT_S:g} s"
+        how = f"ended the worker host: {self._last_words()}" if self.channel.closed else slow
+        raise RequestError("--workload", f"{workload.file} {how}", "fix the file")
 
     def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
         """As the protocol says; ``on_event`` receives every message of every rank.
@@ -146,6 +153,7 @@ class WorkerHost:
         """
         if self.channel.closed:
             self._start_again()
+        self._others = children()
         seen: dict[int, dict[str, Any]] = {}
 
         def hear(message: dict[str, Any]) -> None:
@@ -175,7 +183,7 @@ class WorkerHost:
             for message in self.channel.receive() if readable else []:
                 if message["event"] == "over":
                     names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial")
-                    results = [json.loads(text) for text in message["results"]]
+                    results = [_parsed(text) for text in message["results"]]
                     return Outcome(**{name: message[name] for name in names}, results=results)
                 on_event(message)
             if time.monotonic() - heard_s > patience_s:
@@ -205,18 +213,24 @@ class WorkerHost:
     def _last_words(self) -> str:
         status = self.process.wait()
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        with open(self.log, encoding="utf-8", errors="replace") as file:
-            lines = [line.strip() for line in file if line.strip()]
-        return lines[-1] if lines else how
+        *_, last = [how, *log_end(self.log)]
+        return last[:500]
 
     def close(self) -> None:
-        """End the host, gently while no launch is in hand; the kernel ends its ranks with it."""
+        """End the host, gently while no launch is in hand; the kernel ends its ranks with it. What they had started
+        comes to this process then, and is ended, too.
+        """
+        if self._others is None:
+            return
+        others = children() if self.process.poll() is None else self._others
         self.channel.close()
         try:
             self.process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        end_children(but=others)
+        self._others = None
 
 
 def _take_note(seen: dict[int, dict[str, Any]], message: dict[str, Any]) -> None:
@@ -224,3 +238,11 @@ def _take_note(seen: dict[int, dict[str, Any]], message: dict[str, Any]) -> None
     if "rank" in message:
         known = seen.setdefault(message["rank"], {"rank": message["rank"], "pid": None})
         known |= {name: message[name] for name in ("pid", "phase", "step") if name in message}
+
+
+def _parsed(result: str) -> Any:
+    """What a rank sent, as it is; None for what is no JSON."""
+    try:
+        return json.loads(result)
+    except (ValueError, RecursionError):
+        return None

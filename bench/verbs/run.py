@@ -236,7 +236,7 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
 
 def _site(asked: str) -> str:
     name, file = discover.resolve(asked, discover.SITE)
-    discover.load_file(name, file, discover.SITE)
+    discover.try_site(name, file)
     return asked if asked == name else file
 
 

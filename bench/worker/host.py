@@ -6,7 +6,6 @@ connect to it. It sleeps in ``select`` while ranks run, relays what they report,
 no progress. It dies with its parent, and its ranks die with it.
 """
 
-import json
 import os
 import select
 import signal
@@ -16,14 +15,17 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from os import _exit
 from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
+from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
 from bench.core.errors import RequestError
+from bench.core.files import log_end
 from bench.core.records import Job, Training, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
@@ -35,7 +37,8 @@ STARTUP_FACTOR, FEWEST_STARTUP_S = 4.0, 30.0
 SLOW_STEP_FACTOR = 5.0
 GRACE_AFTER_FAILURE_S = 1.0
 EXIT_PATIENCE_S = 5.0
-KILL_PATIENCE_S = 30.0
+ANSWER_LIMIT_S = 120.0
+"""For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
 LOOK_EVERY_S = 1.0
 SIGN_OF_LIFE_S = 5.0
 PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "seal")
@@ -130,12 +133,12 @@ class Launch:
         return next(iter(own or self.failures), None)
 
     def kill(self) -> None:
-        """End the launch's process group. Its first process is reaped last, so that its number cannot mean another
-        group.
+        """End the launch: its process group, and each rank that has left the group. All are reaped when it is over, so
+        that no number can mean another process.
         """
         if self.killed_at_s is None and self.children:
             self.killed_at_s = time.monotonic()
-            _kill_group(self.children[0])
+            _kill(self.children)
 
     def where(self, rank: Rank) -> str:
         """The phase and step that a rank is in, as exactly as is known."""
@@ -145,11 +148,12 @@ class Launch:
         return f"phase {rank.phase}, {position.phase} of step {position.done}"
 
 
-def _kill_group(group: int) -> None:
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all of it is gone
+def _kill(pids: list[int]) -> None:
+    """End the group that the first of these processes leads, and each of them, which may be in another group by now."""
+    with suppress(ProcessLookupError):  # all of the group is gone
+        os.killpg(pids[0], signal.SIGKILL)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[int, ...] = ()) -> int:
@@ -205,7 +209,11 @@ def _prepare(workload: Training) -> dict[str, Any]:
             prepare(workload)
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
-    return {**_in_child(lambda: examine(workload)), "imports": versions()}
+    try:
+        return {**ask(lambda: examine(workload), ANSWER_LIMIT_S), "imports": versions()}
+    except Unanswered as error:
+        what = f"{workload.file}: the process that made its first example {error}"
+        return {"refused": ["--workload", what, "fix the file"]}
 
 
 def _describe(apex_path: str | None) -> dict[str, Any]:
@@ -224,29 +232,8 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
         "bf16_instructions": cpu.bf16_instructions(),
-        "apex": _in_child(lambda: apex.probe(apex_path)),
+        "apex": ask(lambda: apex.probe(apex_path), ANSWER_LIMIT_S),
     }
-
-
-def _in_child(question: Any) -> Any:
-    """The answer to ``question()``, asked in a forked child; it must be JSON."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with os.fdopen(writer, "w") as out:
-                json.dump(question(), out)
-            status = 0
-        except BaseException:  # noqa: BLE001  # the child ends here, whatever it was
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(text)
 
 
 def start_launch(
@@ -396,10 +383,11 @@ def _fork(job: Job, log: str, environment: dict[str, str], theirs: socket.socket
     except BaseException:  # noqa: BLE001  # the rank ends here, whatever it was
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # the host's exit handlers are not this process's to run
-    raise AssertionError
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # whatever a scenario made of these: past this line it would be a second host
+            _exit(status)  # the host's exit handlers are not this process's to run
 
 
 def _start_fresh(
@@ -417,6 +405,7 @@ def _start_fresh(
         process_group=group,
     )
     os.close(log)
+    process.returncode = 0  # so that it is reaped here and nowhere else, when the launch is over
     return process.pid
 
 
@@ -432,8 +421,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
         _let_in(launch, readable)
         for rank in launch.ranks:
             if rank.channel in readable:
-                for message in rank.channel.receive():
-                    _hear(launch, rank, message, control)
+                _listen(launch, rank, control)
         _reap(launch, control)
         _check_progress(launch)
         if launch.failed_at_s is not None and time.monotonic() - launch.failed_at_s >= GRACE_AFTER_FAILURE_S:
@@ -493,19 +481,35 @@ def _obey(launch: Launch, control: Channel) -> None:
         launch.kill()
 
 
-def _hear(launch: Launch, rank: Rank, message: dict[str, Any], control: Channel) -> None:
-    event = message["event"]
-    if event == "step":
-        _progress(rank, message["step"])
-    elif event == "phase":
-        rank.phase = message["phase"]
-    elif event == "error":
-        names = ("kind", "reason", "collateral", "memory")
-        launch.fail(Failure(rank=rank.number, **{name: message[name] for name in names if name in message}))
-    elif event == "done":
-        rank.result = message.pop("result")
+def _listen(launch: Launch, rank: Rank, control: Channel) -> None:
+    """Hear what a rank says. What no rank of bench says comes from the scenario, and fails its launch."""
+    try:
+        for message in rank.channel.receive():
+            _hear(launch, rank, message, control)
+    except (ValueError, RecursionError):
+        rank.channel.closed = True
+        reason = f"rank {rank.number} in {launch.where(rank)}: it sent what no rank of bench sends"
+        launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
+
+
+def _hear(launch: Launch, rank: Rank, message: Any, control: Channel) -> None:
+    match message:
+        case {"event": "step", "step": int(step), "of": int()}:
+            _progress(rank, step)
+        case {"event": "phase", "phase": str(phase)}:
+            rank.phase = phase
+        case {"event": "error", "kind": "oom" | "error" as kind, "reason": str(reason), "collateral": bool(collateral)}:
+            about = {"kind": kind, "reason": reason, "collateral": collateral, "memory": message.get("memory")}
+            launch.fail(Failure(rank=rank.number, **about))
+        case {"event": "done", "result": str(result)}:
+            rank.result = result
+            message = {"event": "done"}
+        case {"event": "up", "pid": int()} | {"event": "probe", "pid": int(), "stage": str()}:
+            pass  # for the sampler
+        case _:
+            raise ValueError(message)
     rank.heard_s = time.monotonic()
-    control.send(**message)
+    control.send(**message | {"rank": rank.number})
 
 
 def _progress(rank: Rank, step: int) -> None:
@@ -518,8 +522,7 @@ def _progress(rank: Rank, step: int) -> None:
 def _hear_the_last(launch: Launch, rank: Rank, control: Channel) -> None:
     """What a rank said before it ended, since its channel was last read."""
     while not rank.channel.closed and select.select([rank.channel], [], [], 0)[0]:
-        for message in rank.channel.receive():
-            _hear(launch, rank, message, control)
+        _listen(launch, rank, control)
 
 
 def _reap(launch: Launch, control: Channel) -> None:
@@ -561,7 +564,7 @@ def _reap_launcher(launch: Launch, pid: int, control: Channel) -> None:
     if ended:
         launch.launcher_status = ended.si_status
         if launch.absent:
-            *_, last = ["nothing was printed", *processes.log_end(launch.launcher_log)]
+            *_, last = ["nothing was printed", *log_end(launch.launcher_log)]
             reason = f"the launcher ended with status {ended.si_status} before rank {launch.absent[0]} came: {last}"
             launch.fail(Failure(rank=launch.absent[0], kind="error", reason=reason))
 
@@ -662,15 +665,10 @@ def _bury(launch: Launch) -> None:
         launch.door.close()
     mine = launch.children
     if mine:
-        _kill_group(mine[0])
-    deadline_s = time.monotonic() + KILL_PATIENCE_S
-    while strays := [pid for pid in processes.children(os.getpid()) if pid not in mine]:
-        for pid in strays:  # left by a rank, and ours since then: the host is who orphans of its ranks come to
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > deadline_s:
-            break
-        time.sleep(0.01)
+        _kill(mine)
+    if strays := end_children(but=mine):  # left by a rank, and ours since then: orphans of ranks come to the host
+        reason = f"what a rank had started could not be ended (PID {strays[0]})"
+        launch.failures.insert(0, Failure(rank=0, kind="timeout", reason=reason))
     for number, pid in enumerate(mine):
         ended, _, used = os.wait4(pid, os.WNOHANG)
         launch.cpu_s += used.ru_utime + used.ru_stime
@@ -696,7 +694,7 @@ def _describe_failure(launch: Launch, cause: Failure) -> dict[str, Any]:
         "step": rank.step if rank else 0,
         "where": launch.where(rank) if rank and launch.beats is not None else None,
         "memory": cause.memory,
-        "log_end": processes.log_end(rank.log) if rank else [],
+        "log_end": log_end(rank.log) if rank else [],
         "others": [
             {"rank": other.rank, "kind": other.kind, "reason": other.reason, "collateral": other.collateral}
             for other in launch.failures

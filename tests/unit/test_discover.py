@@ -1,11 +1,17 @@
 """From a name to a scenario: what is found, in which order, and what is said about files that are wrong."""
 
+import os
+import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
+from standin.processes import nobody_left
 
 from bench.core.errors import RequestError
 from bench.seams import discover
@@ -315,3 +321,83 @@ def test_a_package_cannot_take_the_name_of_the_reference(install: Install) -> No
     site = install({"reference": "theirs.reference"}, {"theirs/__init__.py": "", "theirs/reference.py": GOOD})
     with pytest.raises(RequestError, match=rf"{site}/theirs/reference.py takes the name 'reference'.*; rename it"):
         discover.names()
+
+
+# What a file can do to the process that imports it
+
+
+@pytest.mark.parametrize(
+    ("load", "option", "line", "what"),
+    [
+        (discover.load, "--scenario", "os._exit(0)", "left with exit status 0"),
+        (discover.load_workload, "--workload", "os._exit(0)", "left with exit status 0"),
+        (discover.try_site, "--site", "os._exit(0)", "left with exit status 0"),
+        (discover.load, "--scenario", "while True: pass", "was not done after 1 s"),
+        (discover.load, "--scenario", "os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        (discover.load, "--scenario", "os.closerange(0, 100)", "left with exit status 0"),
+        (discover.load, "--scenario", "raise BaseException('mine')", ":3 cannot be executed: BaseException: mine"),
+        (discover.load, "--scenario", "raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+    ],
+)
+def test_what_ends_or_hangs_an_import_is_refused(
+    tmp_path: Path,
+    load: Callable[[str, str], object],
+    option: str,
+    line: str,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 1.0)
+    file = scenario_file(tmp_path, f"import os\n\n{line}\n")
+    error = refusal(lambda: load("mine", file))
+    assert error.option == option and file in error.problem and what in error.problem
+
+
+MEDDLING = """import atexit, os, resource, signal, subprocess, sys, threading, time
+from bench.seams import Scenario
+
+os.chdir("/")
+os.umask(0o777)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+time.perf_counter = time.monotonic = lambda: 0.0
+os._exit = sys.exit = lambda status: None
+os.environ["MEDDLED"] = "1"
+threading.Thread(target=time.sleep, args=(600,)).start()
+atexit.register(time.sleep, 600)
+print("printed", flush=True)
+pid = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+sys.setrecursionlimit(200)
+sys.stdout = sys.stderr = None
+SCENARIO = Scenario(summary=f"pid {pid}", strategy="ddp")
+"""
+
+
+def test_what_an_import_does_is_not_done_to_bench(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (os.getcwd(), time.perf_counter, os._exit, sys.stdout, dict(os.environ), threading.active_count())
+    found = discover.load("mine", scenario_file(tmp_path, MEDDLING))
+    after = (os.getcwd(), time.perf_counter, os._exit, sys.stdout, dict(os.environ), threading.active_count())
+    assert after == before and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert capfd.readouterr().out == "", "standard output is bench's own"
+    (pid,) = re.findall(r"pid (\d+)", found.scenario.summary)
+    assert nobody_left([int(pid)])
+
+
+RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ("lambda devices: (Rank(devices=(0,), replicas=devices),)", None),
+        ("lambda devices: 1 / 0", "raised ZeroDivisionError"),
+        ("lambda devices: 3", "ranks(2) returned 3"),
+        ("lambda devices: (Rank(devices=(2,)),)", "ranks(2) returned"),
+    ],
+)
+def test_a_strategys_own_ranks(tmp_path: Path, ranks: str, named: str | None) -> None:
+    found = discover.load("mine", scenario_file(tmp_path, RANKS.format(fields=f'label="x", ranks={ranks}', more="")))
+    if named is None:
+        assert (found.strategy.processes(2), found.strategy.replicas(2)) == (1, 2)
+    else:
+        assert named in refusal(lambda: found.strategy.processes(2)).problem
