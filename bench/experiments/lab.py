@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import bench
@@ -144,14 +145,25 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
         locks=locks,
     )
     try:
-        connected = discover.load_file(name, file, discover.SITE).connect(options)
-        if not hasattr(connected, "perform"):
-            problem = f"connect(options) of {file} returned {type(connected).__name__}"
-            raise RequestError("--site", problem, "return what performs launches, such as WorkerHost.of(options)")
+        connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
         with connected as site:
             yield site
     finally:
         os.close(descriptor)
+
+
+def _connected(site: ModuleType, file: str, options: Options) -> Connected:
+    try:
+        connected: Connected = site.connect(options)
+    except BenchError:
+        raise
+    except Exception as error:  # whatever the user's function raises is the finding
+        what = f"{file}:{discover.line_in(file, error)} fails to connect: {type(error).__name__}: {error}"
+        raise RequestError("--site", what, "fix the file") from error
+    if not hasattr(connected, "perform"):
+        problem = f"connect(options) of {file} returned {type(connected).__name__}"
+        raise RequestError("--site", problem, "return what performs launches, such as WorkerHost.of(options)")
+    return connected
 
 
 def _circumstances(

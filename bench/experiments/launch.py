@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench import machine
+from bench.core.errors import BenchError
 from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
+from bench.runs.codec import decode, encode
 from bench.runs.document import LaunchRecord
 from bench.runs.files import write_atomically
+from bench.runs.tables import COLUMNS, to_table
+from bench.runs.writer import as_text
 from bench.sample.noticed import allocator_rows, checks
-from bench.seams.site import Connected, Event, LaunchInterrupted
+from bench.seams.site import Connected, Event, LaunchInterrupted, Outcome
 
 LOG_LIMIT_BYTES = 16 << 20
 """Of what one rank prints."""
@@ -46,21 +50,42 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     if sampled:
         lab.sampler.begin(job.launch)
     done = execute(job, lab.site, lab.writer.logs, on_event)
-    memory, device = lab.sampler.finish(job.launch) if sampled else ([], [])
-    tables = rows.of(job, done.outcome.results, done.outcome.partial)
+    samples = lab.sampler.finish(job.launch) if sampled else ([], [])
+    try:
+        performed = _described(job, lab, done, *samples)
+    except Exception as error:  # noqa: BLE001  # a scenario can send anything: what it breaks here is its launch alone
+        performed = _described(job, lab, _without_results(done, error), [], [])
+    with interrupts.held():
+        text = keep(performed)
+    lab.progress.end(status=performed.record.status, text=text)
+    if done.interrupted:
+        raise KeyboardInterrupt
+    return performed
+
+
+def _described(job: Job, lab: Lab, done: Executed, memory: rows.Rows, device: rows.Rows) -> Performed:
+    """The record and the rows of a launch. Raises where what its ranks sent cannot be written, or read back."""
+    sampled = job.purpose == "measure"
+    outcome = done.outcome
+    rows.check(job, outcome.results)
+    tables = rows.of(job, outcome.results, outcome.partial)
     noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
     launch = record.of(job, done, noticed)
     if sampled:
         host = lab.writer.document.machine.host or ""
-        memory += allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
+        memory = memory + allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
         tables |= {"memory": memory, "device": device}
-    performed = Performed(job=job, record=launch, results=done.outcome.results, tables=tables)
-    with interrupts.held():
-        text = keep(performed)
-    lab.progress.end(status=launch.status, text=text)
-    if done.interrupted:
-        raise KeyboardInterrupt
-    return performed
+    as_text(encode(decode(LaunchRecord, encode(launch))))
+    for name, found in tables.items():
+        to_table(found, COLUMNS[name])
+    return Performed(job=job, record=launch, results=outcome.results, tables=tables)
+
+
+def _without_results(done: Executed, error: Exception) -> Executed:
+    """A launch whose ranks sent what no rank of bench does; what failed before that is still why it failed."""
+    reason = f"what its ranks sent is no result: {' '.join(str(error).split()) or type(error).__name__}"
+    outcome = replace(done.outcome, results=[], partial=[])
+    return replace(done, outcome=replace(outcome, status="error", reason=reason) if outcome.status == "ok" else outcome)
 
 
 def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], None]) -> Executed:
@@ -71,6 +96,11 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         outcome = site.perform(job, on_event)
     except LaunchInterrupted as error:
         outcome, interrupted = error.outcome, True
+    except BenchError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the site may be a file of the user's
+        reason = f"the site failed: {type(error).__name__}: {error}"
+        outcome = Outcome(status="error", reason=reason, first_failed_rank=None, ranks=[])
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
     for rank in range(job.processes):

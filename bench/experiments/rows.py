@@ -1,6 +1,7 @@
 """From what the ranks of a launch report to the rows of its tables."""
 
 import itertools
+import math
 from typing import Any
 
 from bench.core.records import PHASES, Job
@@ -16,6 +17,24 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
         return {"numerics": reference_rows(job, results)}
     steps = step_rows(job, results) + partial_step_rows(job, partial)
     return {"steps": steps, "numerics": gradient_rows(job, results)}
+
+
+def check(job: Job, results: list[dict[str, Any]]) -> None:
+    """Raise ``ValueError`` that names a rank whose times cannot be those of its steps: its clock stands still, say."""
+    numbers = [result.get("rank") if isinstance(result, dict) else None for result in results]
+    if not set(numbers) <= set(range(job.processes)) or len(set(numbers)) < len(numbers):
+        raise ValueError(f"they are of the ranks {numbers}, and there are {job.processes}")
+    if job.purpose != "measure":
+        return
+    for result in results:
+        for window, steps in (("warmup", job.workload.warmup), ("measured", job.iters)):
+            times_ms = result[window]["step_ms"]
+            if len(times_ms) != steps:
+                raise ValueError(f"rank {result['rank']} has {len(times_ms)} steps in place of {steps} ({window})")
+            for name in ("step_ms", *(f"{phase}_ms" for phase in PHASES)):
+                for ms in result[window][name]:
+                    if not (0 <= ms < math.inf and (ms or name != "step_ms")):
+                        raise ValueError(f"the clock of rank {result['rank']} is wrong: {name} is {ms} ({window})")
 
 
 def step_rows(job: Job, results: list[dict[str, Any]]) -> Rows:

@@ -88,11 +88,11 @@ def _sync(folder: str) -> None:
 
 
 def describe_files(path: str) -> dict[str, Sealed]:
-    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``; a pipe is no file."""
+    """SHA-256 and row count (logs: lines) of every file of a run folder but ``run.json``; pipes and links are none."""
     return {
         name: Sealed(sha256=checksum(path, name), rows=_count_rows(path, name))
         for name in entries(path)
-        if is_file(os.path.join(path, name))
+        if stat.S_ISREG(os.lstat(os.path.join(path, name)).st_mode)
     }
 
 

@@ -107,6 +107,7 @@ class Spool:
         self._fd: int | None = None
         self._sync_due_s = time.monotonic() + SYNC_S
         try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # an earlier launch may have removed it
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         except OSError as error:
             self._refused(error)

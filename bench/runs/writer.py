@@ -62,7 +62,6 @@ class RunWriter:
         tables = {name: recorded(read_table(path, name, option="--resume"), document) for name in COLUMNS}
         writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
-        os.makedirs(writer.logs, exist_ok=True)
         for name in sorted(os.listdir(writer.logs)):
             if re.match(rf"launch-0*{document.next_launch}-.*\.log$", name):
                 os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
@@ -75,7 +74,10 @@ class RunWriter:
 
     @property
     def logs(self) -> str:
-        return os.path.join(self.path, "logs")
+        """The folder for what ranks print, and with it that of the run: a scenario may have removed them."""
+        path = os.path.join(self.path, "logs")
+        os.makedirs(path, exist_ok=True)
+        return path
 
     @property
     def scratch(self) -> str:
@@ -143,13 +145,16 @@ class RunWriter:
         for name, rows in tables.items():
             if rows:
                 self._tables[name].append(to_table(rows, COLUMNS[name]))
-                self._write_table(name)
+        for name, written in self._tables.items():
+            if written:
+                self._write_table(name)  # also without new rows: the launch may have changed the file
         self.seal(complete=False)
 
     def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
-        for name, rows in salvage(self.path, self._document).items():
+        left = {} if complete else salvage(self.path, self._document)
+        for name, rows in left.items():
             if rows:
                 self._tables[name].append(to_table(rows, COLUMNS[name]))
         for name in COLUMNS:
@@ -157,14 +162,14 @@ class RunWriter:
                 self._write_table(name)
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:
-            write_atomically(os.path.join(self.path, DIGEST), as_text(digest))
+            self._write(DIGEST, as_text(digest))
         self.seal(complete=complete)
 
     def seal(self, *, complete: bool) -> None:
         """Write ``run.json`` with the checksum and row count of every other file."""
         self._change(files=describe_files(self.path), complete=complete, seal=None, schema_version=SCHEMA_VERSION)
         self._change(seal=seal_of(encode(self._document)))
-        write_atomically(os.path.join(self.path, "run.json"), as_text(encode(self._document)))
+        self._write("run.json", as_text(encode(self._document)))
 
     def _change(self, **fields: Any) -> None:
         self._document = replace(self._document, **fields)
@@ -185,7 +190,13 @@ class RunWriter:
 
         sink = pa.BufferOutputStream()
         pq.write_table(self._whole(name), sink, write_page_checksum=True)
-        write_atomically(os.path.join(self.path, f"{name}.parquet"), sink.getvalue().to_pybytes())
+        self._write(f"{name}.parquet", sink.getvalue().to_pybytes())
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = os.path.join(os.path.dirname(self.logs), name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)  # made by a scenario
+        write_atomically(path, content)
 
 
 def as_text(document: dict[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.core.bootstrap import program
 from bench.core.channel import Channel
+from bench.core.files import log_end
 from bench.core.records import Job
 from bench.runs.spool import read_spool, spool_path
 from bench.sample.attribution import unavailable
@@ -139,6 +140,7 @@ class Sampler:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
+        os.makedirs(self._config["spool"], exist_ok=True)  # a scenario may have removed it
         with theirs, open(self._log, "ab") as log:
             arguments = (str(theirs.fileno()), str(os.getpid()), json.dumps(self._config))
             self._process = subprocess.Popen(
@@ -184,6 +186,5 @@ class Sampler:
             return f"{name} did not answer within {ANSWER_LIMIT_S:g} s and was killed; its later samples are missing"
         if code < 0:
             return f"{name} was killed by {signal.Signals(-code).name}; its later samples are missing"
-        with open(self._log, encoding="utf-8", errors="replace") as log:
-            last = (log.read().splitlines() or ["it said nothing"])[-1]
+        *_, last = ["it said nothing", *log_end(self._log)]
         return f"{name} ended with exit code {code} ({last}); its later samples are missing"

@@ -6,10 +6,10 @@ knows where a rank hangs, and what one that was killed had measured. Standard li
 
 import mmap
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from time import perf_counter_ns
 
 from bench.core.records import PHASES
 
@@ -72,12 +72,11 @@ class Beats:
         if window < MOST_WINDOWS:
             words[start + 2 + 2 * window], words[start + 3 + 2 * window] = marks, first_step
             words[start + WINDOWS] = window + 1
-        now = time.perf_counter_ns
 
         def note() -> None:
             nonlocal marks
             if marks < capacity:
-                words[at + marks] = now()
+                words[at + marks] = perf_counter_ns()
                 marks += 1
                 words[start + MARKS] = marks
 

@@ -9,16 +9,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from conftest import Bench, CommandLine, one_host, request_for
 from standin.processes import nobody_left
 
 from bench.core.channel import Channel
+from bench.experiments import launch
 from bench.plan import launches
 from bench.seams import discover
-from bench.seams.site import Outcome
+from bench.seams.site import Connected, Outcome
 from bench.sites.local import WorkerHost
 from bench.worker.door import Door
 
@@ -143,6 +144,10 @@ def test_nobody_comes_in_without_the_token() -> None:
             "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): ...",
             "returned NoneType; return what performs launches, such as WorkerHost.of(options)",
         ),
+        (
+            "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): 1 / 0",
+            "site.py:3 fails to connect: ZeroDivisionError",
+        ),
     ],
 )
 def test_a_file_that_is_no_site_is_refused_in_one_line(bench: Bench, tmp_path: Path, source: str, problem: str) -> None:
@@ -150,6 +155,19 @@ def test_a_file_that_is_no_site_is_refused_in_one_line(bench: Bench, tmp_path: P
     code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
     assert (code, said.count("\n")) == (2, 1) and "--site" in said and problem in said, said
     assert not (tmp_path / "results").exists()
+
+
+def test_a_site_that_fails_costs_its_launch(tmp_path: Path) -> None:
+    class Lost:
+        description = {"apex": {"problems": {}}}  # noqa: RUF012
+
+        def perform(self, *about: Any) -> Any:
+            raise ValueError("lost")
+
+    found = discover.load(*discover.resolve("ddp"))
+    (planned,) = launches(request_for((found,)), (found,), one_host(2))
+    outcome = launch.execute(planned.job, cast(Connected, Lost()), str(tmp_path), print).outcome
+    assert (outcome.status, outcome.reason) == ("error", "the site failed: ValueError: lost")
 
 
 def test_a_misspelt_site_is_refused_with_the_closest_name(bench: Bench) -> None:

@@ -5,17 +5,20 @@ import os
 import re
 import resource
 import signal
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Executed, one_host, request_for
-from standin.processes import alive, nobody_left
+from conftest import CommandLine, Executed, one_host, request_for
+from standin.processes import SMALL, alive, document_of, nobody_left
 from standin.workloads import workload
 
 from bench.plan import launches
+from bench.runs.check import findings
+from bench.runs.reader import read
 from bench.seams import discover
 from bench.sites import local
 from bench.sites.local import WorkerHost
@@ -134,6 +137,39 @@ def scenario(fault: str) -> str:
 """
 
 
+@pytest.mark.parametrize("leave", ["os.setpgid(0, 0)", "os.setsid()"])
+def test_a_rank_that_leaves_its_group_is_ended_with_it(execute: Callable[..., Executed], leave: str) -> None:
+    fault = f"{leave}\ntime.sleep(600)\n"
+    source = scenario(fault).replace("if parts.rank == 1:", "if parts.rank == 0:\n            1 / 0\n        else:")
+    done = execute(source)
+    assert (done.outcome.status, done.outcome.reason) == ("error", "ZeroDivisionError: division by zero")
+    assert nobody_left([rank["pid"] for rank in done.outcome.ranks])
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("sys.stdout = sys.stderr = None\nraise ValueError('without streams')", "ValueError: without streams"),
+        ("os.closerange(0, 1000)\nraise ValueError", "left with exit status 1 and no result"),
+        (
+            "import socket\n"
+            "for number in range(3, 100):\n"
+            "    try:\n"
+            "        socket.socket(fileno=number).send(b'[]\\n')\n"
+            "    except OSError:\n"
+            "        pass",
+            "it sent what no rank of bench sends",
+        ),
+    ],
+    ids=["streams", "descriptors", "nonsense"],
+)
+def test_what_a_rank_breaks_is_its_own(execute: Callable[..., Executed], fault: str, reason: str) -> None:
+    source = scenario(fault).replace("rank == 1", "rank == 0").replace('parts.build("ddp")', "parts.session()")
+    done = execute(source.replace('label="planted"', 'label="planted", group=False'), replicas=1)
+    assert done.outcome.status == "error" and reason in done.outcome.reason
+    assert "went away" not in done.outcome.reason, "the host goes on"
+
+
 def test_an_exception_in_a_thread_fails_the_launch(execute: Callable[..., Executed]) -> None:
     done = execute(
         scenario("thread = threading.Thread(target=lambda: 1 / 0, name='loader')\nthread.start()"), iters=2000
@@ -248,18 +284,69 @@ def test_a_setup_that_returns_no_session_is_told_what_to_return(execute: Callabl
     assert "planted.py returned NoneType; return a Session, such as parts.session(wrap=...)" in outcome.reason
 
 
-def test_ranks_die_with_the_host(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
+def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost, Path], tmp_path: Path) -> None:
     host, _ = planted  # which comes up again for whoever needs it after this
-    found = discover.load(*discover.resolve("ddp"))
+    file = tmp_path / "planted.py"
+    start = "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)"
+    file.write_text(textwrap.dedent(scenario(start)))
+    found = discover.load("planted", str(file))
     (planned,) = launches(request_for((found,), iters=100000), (found,), one_host(2))
     pids: list[int] = []
 
-    def kill_when_both_are_up(event: dict[str, Any]) -> None:
+    def kill_when_both_train(event: dict[str, Any]) -> None:
         if event["event"] == "up":
             pids.append(event["pid"])
-        if len(pids) == 2:
+        if event["event"] == "step":
             host.process.kill()
 
-    outcome = host.perform(replace(planned.job, logs=str(tmp_path)), kill_when_both_are_up)
+    outcome = host.perform(replace(planned.job, logs=str(tmp_path)), kill_when_both_train)
     assert outcome.status == "killed"
-    assert len(pids) == 2 and nobody_left(pids)
+    started = int(next(tmp_path.glob("*rank1.log")).read_text())
+    assert len(pids) == 2 and nobody_left([*pids, started])
+
+
+SEALED = "import json, bench.worker.rank\nbench.worker.rank._sealed = "
+MEDDLING = {
+    "scratch": ("ok", "shutil.rmtree(os.path.join(run, '.scratch'))"),
+    "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
+    "pipes": (
+        "ok",
+        "os.mkfifo(os.path.join(run, 'logs', 'pipe'))\n"
+        "os.symlink('/dev/zero', os.path.join(run, 'logs', 'zero'))\n"
+        "os.rename(os.path.join(run, 'steps.parquet'), os.path.join(run, 'logs', 'moved.parquet'))\n"
+        "os.mkdir(os.path.join(run, 'steps.parquet'))\n",
+    ),
+    "tables": ("ok", "os.truncate(os.path.join(run, 'memory.parquet'), 7)"),
+    "log": ("error", "log = os.path.join(run, 'logs', parts.job.log_name(0))\nos.unlink(log)\nos.mkfifo(log)\n1 / 0"),
+    "listed": ("error", f"{SEALED}lambda result: '[]'"),
+    "nonsense": ("error", f"{SEALED}lambda result: 'nonsense'"),
+    "words": ("error", f"{SEALED}lambda result: json.dumps(result | {{'measured': 'words'}})"),
+    "infinite": ("error", f"{SEALED}lambda result: json.dumps(result | {{'first_forward_s': float('inf')}})"),
+    "frozen": ("error", "import bench.worker.loop\nbench.worker.loop.perf_counter_ns = lambda: 7"),
+    "frozen_time": ("ok", "time.perf_counter_ns = time.monotonic = lambda: 7"),
+}
+"""Scenarios that harm the run that they are in: the status of their launch, and what they do in the rank."""
+
+
+def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path: Path) -> None:
+    for name, (_, fault) in MEDDLING.items():
+        (tmp_path / f"{name}.py").write_text(
+            "from bench.seams import Scenario, Strategy\n"
+            f"SCENARIO = Scenario(summary='harms', strategy=Strategy(label={name!r}, group=False))\n"
+            "def build(parts):\n    import os, shutil, time\n    run = os.path.dirname(parts.job.logs)\n"
+            + textwrap.indent(fault, "    ")
+            + "\n    return parts.session()\n"
+        )
+    names = ",".join([*(str(tmp_path / f"{name}.py") for name in MEDDLING), "single"])
+    out = tmp_path / "out"
+    more = ["--nproc", "1", "--iters", "2", "--global-batch", "4", "--no-parity", "--out", str(out)]
+    done = run_here("run", *SMALL, "--scenario", names, *more)
+    assert done.returncode == 1, done.stderr
+    launches = document_of(out)["launches"]
+    statuses = {launch["scenario"]: launch["status"] for launch in launches}
+    assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
+    assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr
+    (path,) = out.iterdir()
+    left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-004-log-rank0.log")}
+    assert set(findings(str(path))) == left
+    assert set(read(str(path)).steps["launch"]) == {one["launch"] for one in launches if one["status"] == "ok"}
