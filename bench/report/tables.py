@@ -295,13 +295,17 @@ def _detail_cells(ran: Effective) -> list[str]:
         if scaler is None
         else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
         f"{scaler['scale']:,g} at the end",
-        "none" if ran.backend is None else f"{ran.backend} × {ran.world_size}",
+        "none" if ran.backend is None else f"{_backend(ran)} × {ran.world_size}",
         ran.memory_format,
         "no GPU" if tf32 is None else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
         {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark],
         str(ran.threads),
         ", ".join(versions),
     ]
+
+
+def _backend(ran: Effective) -> str:
+    return f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
 
 
 def _dtypes(counts: Mapping[str, int]) -> str:

@@ -153,8 +153,8 @@ Scaler = TypedDict("Scaler", {"class": str, "dynamic": bool, "scale": float})
 class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
-    ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``apex_kernels`` and ``bf16_instructions``
-    are null where they do not apply.
+    ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
+    torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
     """
 
     model: str | None
@@ -174,6 +174,7 @@ class Effective:
     optimizer_dtypes: Mapping[str, Elements]
     scaler: Scaler | None
     backend: str | None
+    backend_class: str | None
     world_size: Several
     device: Mapping[str, str | int | None]
     memory_format: str

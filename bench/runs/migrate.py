@@ -65,6 +65,22 @@ def _from_3(document: Json) -> Json:
     return found
 
 
+def _from_4(document: Json) -> Json:
+    """The class of the process group's backend came with 5."""
+    found = dict(document)
+    for name in ("launches", "diagnostics", "superseded"):
+        found[name] = [_launch_from_4(record) for record in found[name]]
+    if found["batch_search"] is not None:
+        tries = [_launch_from_4(record) for record in found["batch_search"]["launches"]]
+        found["batch_search"] = {**found["batch_search"], "launches": tries}
+    return found
+
+
+def _launch_from_4(record: Json) -> Json:
+    ran = record.get("effective")  # the reference has none
+    return record if ran is None else {**record, "effective": _empty("backend_class") | ran}
+
+
 _STRATEGIES = {
     name: {"hue": hue, "dash": dash, "not_comparable": None}
     for name, hue, dash in (
@@ -168,5 +184,5 @@ def _lists(names: str) -> Json:
     return {name: [] for name in names.split()}
 
 
-STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3}
+STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 """By the version that each step begins at."""

@@ -60,6 +60,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "optimizer_dtypes": _dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
         "scaler": _scaler(session),
         "backend": dist.get_backend() if dist.is_initialized() else None,
+        "backend_class": _backend_class(session.parts.device) if dist.is_initialized() else None,
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
         "device": _device(session.parts.device),
         "memory_format": watch.memory_format,
@@ -184,6 +185,13 @@ def _scaler(session: Session) -> dict[str, Any] | None:
     if isinstance(session.amp, ApexAmp):
         return {"class": name, "dynamic": bool(scaler.dynamic), "scale": float(scaler.loss_scale())}
     return {"class": name, "dynamic": True, "scale": float(scaler.get_scale())}
+
+
+def _backend_class(device: torch.device) -> str:
+    """What communicates, such as ``ProcessGroupNCCL2``, which is "nccl" since torch 2.15 (pytorch/pytorch#192281)."""
+    group = dist.group.WORLD
+    assert group is not None
+    return type(group._get_backend(device)).__name__
 
 
 def _tf32(device: torch.device) -> dict[str, bool]:

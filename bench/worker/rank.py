@@ -353,8 +353,12 @@ def _is_full() -> bool:
 
 
 def _is_collateral(error: BaseException) -> bool:
-    """Whether a collective failed because another rank was gone."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+    """Whether a collective failed because another rank was gone. Of gloo and of ``ProcessGroupNCCL2`` it is a plain
+    ``RuntimeError``, such as "NCCL AllReduce failed".
+    """
+    text = str(error).lower()
+    said = isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text)
+    return said or isinstance(error, dist.DistError)
 
 
 def _one_line(error: BaseException) -> str:

@@ -64,6 +64,7 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
         assert effective["device"]["type"] == "cuda" and effective["device"]["uuid"] == A, "rank 0 has the first"
         distributed = name not in ("single", "dp")
         assert (effective["backend"], effective["world_size"]) == (("nccl", 2) if distributed else (None, 1))
+        assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None), "whatever it is called"
         assert effective["replicas"] == (1 if name == "single" else 2)
         assert effective["cudnn_benchmark"] == (name != "dp"), "DataParallel would search in every step"
         half = name.partition("_o")[2][-1:]

@@ -59,6 +59,7 @@ def test_all_ten_scenarios_run_and_say_what_ran(comparison: tuple[dict[str, Any]
         assert effective["precision"] == level, scenario
         distributed = scenario not in ("single", "dp")
         assert (effective["backend"], effective["world_size"]) == (("gloo", 2) if distributed else (None, 1))
+        assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None)
 
 
 def test_the_table_and_the_next_step_are_shown(comparison: tuple[dict[str, Any], str, Path]) -> None:

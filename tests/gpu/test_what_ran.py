@@ -121,6 +121,7 @@ def test_levels_run_in_fp16(watched: Callable[[str], Executed], gpus: tuple[str,
         assert ran["scaler"]["scale"] > 1.0
     assert ran["wrapper"] == "torch.nn.parallel.distributed.DistributedDataParallel"
     assert (ran["backend"], ran["world_size"]) == ("nccl", len(gpus))
+    assert ran["backend_class"].startswith("ProcessGroupNCCL")
 
 
 def test_nccl_alone(watched: Callable[[str], Executed], on_gpu: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
