@@ -47,7 +47,7 @@ def test_only_the_slower_scenario_is_named(bench: Bench, tmp_path: Path, pair: t
     assert f"base: {base.name}" in out and f"new:  {new.name}" in out
     (line,) = [line for line in out.splitlines() if "slower:" in line]
     assert line.startswith("ddp_o2: slower: step time +")
-    assert "no difference found: step time of ddp;" in out
+    assert "no difference found: step time of ddp" in out
     assert not list(tmp_path.iterdir()), "nothing is written unasked"
 
 
