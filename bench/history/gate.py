@@ -6,6 +6,9 @@ the geometric mean over tonight's launches lies beyond the prediction bound of t
 confidence bound of the ratio of launches (Welch) is beyond a wider threshold (3 %). Numerics may not be worse than the
 worst of those nights.
 
+Silence is worth what the bound is worth. Where a change of :data:`SEEN` could have gone unseen, what did not regress is
+``too noisy``, with how many launches a night would do; the night joins the base, since it is within the threshold.
+
 The level (99 %) is that of a metric over all its scenarios (Bonferroni). Divided among the metrics too, the gate would
 catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/gate_simulation.py``).
 
@@ -16,15 +19,16 @@ measured in another way (memory as ``rss``, ``nvml_pid``, ...): only nights with
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
-from bench.analyse.comparison import LAUNCHES_WANTED
-from bench.analyse.intervals import ratio_of
+from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
+from bench.analyse.intervals import ratio_of, t_quantile, welch
 from bench.analyse.parity import PARITIES
 from bench.core import errors
 from bench.history.prediction import margins
@@ -38,14 +42,14 @@ POOLED = (STEP_TIME,)
 """Metrics that scatter alike in all scenarios. Memory does not: often by nothing, then by a block of the allocator."""
 
 OK, BETTER, REGRESSED = "ok", "better", "regressed"
-NEW, TOO_FEW, UNCERTAIN = "new", "too few launches", "uncertain"
+NEW, TOO_FEW, UNCERTAIN, TOO_NOISY = "new", "too few launches", "uncertain", "too noisy"
 MISSING, NOT_COMPARABLE, NOT_RUN = "missing", "not comparable", "not run"
 
 ACCEPTED, INCONCLUSIVE = "accepted", "inconclusive"
 
-UNDECIDED = (NEW, TOO_FEW, UNCERTAIN)
+UNDECIDED = (NEW, TOO_FEW, UNCERTAIN, TOO_NOISY)
 ABSENT = (MISSING, NOT_COMPARABLE)
-PASSES = (OK, BETTER, NEW)
+PASSES = (OK, BETTER, NEW, TOO_NOISY)
 """Verdicts of a scenario that joins its base."""
 
 EXIT_CODES = {
@@ -60,6 +64,9 @@ NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "
 NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
 
 FEWEST_NIGHTS = 3  # for a prediction bound
+
+SEEN = 0.10
+"""A change that a gate must be able to see, or twice its threshold where that is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +114,8 @@ class Judged:
     without usable figures: ``ok`` where these are invalid. What is unknown is None.
 
     ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (no base, or none
-    measured in this way), ``too few launches`` or ``uncertain`` (over the threshold, possibly noise); ``missing`` (no
+    measured in this way), ``too few launches``, ``uncertain`` (over the threshold, possibly noise) or ``too noisy``
+    (within it, beside a bound beyond which it could not look, with the ``wanted`` launches a night); ``missing`` (no
     figure, and there should be one) or ``not comparable``; ``not run`` (it cannot run here, and never did).
     """
 
@@ -119,6 +127,7 @@ class Judged:
     ratio: float | None = None
     bound: float | None = None
     launches: int = 0
+    wanted: int | None = None
     nights: tuple[str, ...] = ()
     why: str | None = None
     status: str | None = None
@@ -232,7 +241,7 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
     for name, one in tonight.items():
         if one.why is not None:
             continue
-        if by_person and not verdicts[name] <= {OK, NEW}:
+        if by_person and not verdicts[name] <= {OK, NEW, TOO_NOISY}:
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
@@ -354,12 +363,49 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     nights = np.array([[one.mean for one in pair.before] for pair in pairs])
     apart = np.array([pair.tonight.mean for pair in pairs]) - nights.mean(axis=1)
     extra = np.array([_of_fewer_launches(pair) for pair in pairs])
-    bounds = np.maximum(margins(nights, error, metric in POOLED, extra), math.log1p(threshold))
+    reach = margins(nights, error, metric in POOLED, extra)
+    bounds = np.maximum(reach, math.log1p(threshold))
     rows = []
-    for pair, difference, bound in zip(pairs, apart.tolist(), bounds.tolist(), strict=True):
-        verdict = REGRESSED if difference > bound else BETTER if difference < -bound else OK
-        rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+    for pair, difference, bound, margin in zip(pairs, apart.tolist(), bounds.tolist(), reach.tolist(), strict=True):
+        if difference > bound or difference < -bound or not _blind(bound, threshold):
+            verdict = REGRESSED if difference > bound else BETTER if difference < -bound else OK
+            rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+        else:
+            wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
+            rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
     return rows
+
+
+def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
+    """What ``margin`` would be with so many launches a night. How far nights differ by themselves stays."""
+    usual = sum([len(one.launches) for one in pair.before]) / len(pair.before)
+    within = sum([one.variance for one in pair.before]) / len(pair.before)
+    between = float(np.var([one.mean for one in pair.before], ddof=1))
+    explained = min(1.0, within / usual / between) if between > 0.0 else 1.0
+    return margin * math.sqrt(1.0 - explained + explained * usual / launches)
+
+
+def _blind(bound: float, threshold: float) -> bool:
+    return bound > math.log1p(max(SEEN, 2.0 * threshold))
+
+
+def _launches_wanted(threshold: float, bound_of: Callable[[int], float]) -> int | None:
+    """With how many launches a night the bound would do; None for more than anybody measures."""
+    counts = range(LAUNCHES_WANTED, MOST_LAUNCHES + 1)
+    return next((count for count in counts if not _blind(bound_of(count), threshold)), None)
+
+
+def _unseen(metric: str, pair: _Pair, difference: float, bound: float, threshold: float, wanted: int | None) -> Judged:
+    """The row of a figure that has not regressed, beside a bound beyond which it could not look."""
+    verdict = UNCERTAIN if difference > math.log1p(threshold) else TOO_NOISY
+    enough = "more launches a night would not do" if wanted is None else f"about {wanted} launches a night would do"
+    unseen = f"a change of {100 * max(SEEN, 2.0 * threshold):.0f} % could not have been seen"
+    why = f"{_by_chance(threshold) if verdict == UNCERTAIN else unseen}; {enough}"
+    return replace(_row(metric, verdict, pair, difference=difference, bound=bound, why=why), wanted=wanted)
+
+
+def _by_chance(threshold: float) -> str:
+    return f"beyond {100 * threshold:.1f} %, and that may be chance"
 
 
 def _of_fewer_launches(pair: _Pair) -> float:
@@ -382,11 +428,20 @@ def _by_interval(metric: str, pair: _Pair, error: float, threshold: float) -> Ju
     bound = math.log1p(threshold) + difference - math.log(ratio.low) if ratio.low > 0.0 else math.inf
     if ratio.low > 1.0 + threshold:
         verdict = REGRESSED
+    elif ratio.high >= 1.0 / (1.0 + threshold) and _blind(bound, threshold):
+        sides = ((launches, len(pair.before)), (pair.tonight.launches, 1))
+        scatters = [(float(np.var(np.log(side), ddof=1)), nights) for side, nights in sides]
+
+        def bound_of(count: int) -> float:
+            error_of, freedom = welch([(variance, count * nights) for variance, nights in scatters])
+            return math.log1p(threshold) + t_quantile(1.0 - 2.0 * error, freedom) * error_of
+
+        return _unseen(metric, pair, difference, bound, threshold, _launches_wanted(threshold, bound_of))
     elif ratio.value > 1.0 + threshold:
         verdict = UNCERTAIN
     else:
         verdict = BETTER if ratio.high < 1.0 / (1.0 + threshold) else OK
-    why = f"beyond {100 * threshold:.1f} %, and that may be chance" if verdict == UNCERTAIN else None
+    why = _by_chance(threshold) if verdict == UNCERTAIN else None
     return _row(metric, verdict, pair, difference=difference, bound=bound, why=why)
 
 

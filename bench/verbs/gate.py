@@ -30,8 +30,8 @@ from the first night on, and stores nothing. A night that is worse on purpose is
 the same work in DIR counts as one. Give it the same number of launches every night, five or more.
 
 Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base, or none that was
-measured in this way), too few launches or uncertain (beyond 3%, and that may be chance); missing (no figure, and there
-should be one) or not comparable; not run (cannot run here, and never did).
+measured in this way), too few launches, uncertain (beyond 3%, and that may be chance) or too noisy (10% could not have
+been seen); missing (no figure, and there should be one) or not comparable; not run (cannot run here, and never did).
 """
 EPILOG = """\
 examples:
@@ -50,7 +50,7 @@ Thresholds, in pyproject.toml or another TOML file (--config); options go before
 
 Exit codes: 0 nothing regressed, or a person accepted this run; 10 something regressed; 12 nothing did, and a scenario
 or a figure is missing, failed or not comparable, or a --scenario was never measured; 11 nothing of that, and something
-could not be decided: no base, too few launches, uncertain; 2 the request is wrong, or this run is damaged or
+could not be decided: no base, too few launches, uncertain, too noisy; 2 the request is wrong, or this run is damaged or
 incomplete.
 """
 

@@ -227,20 +227,21 @@ def test_scenarios_of_one_run_are_compared_with_a_base(base: Digest) -> None:
 
 def test_drift_of_the_machine_hides_nothing_between_scenarios_of_a_run() -> None:
     """It gets slower by 5 % from launch to launch; what is 2 % apart is so in every round, and is found."""
-    slow = [1.05**number for number in (0, 3, 4, 7, 8)]
-    noise = (0.999, 1.002, 1.001, 0.998, 1.0)
-    ddp = scenario("ddp", [40 * one for one in slow])
-    dp = scenario(
-        "dp",
-        [
-            40.8 * one * more * 1.05 ** (1 if at % 2 == 0 else -1)
-            for at, (one, more) in enumerate(zip(slow, noise, strict=True))
-        ],
+    places = {"ddp": (0, 3, 4, 7, 8), "dp": (1, 2, 5, 6, 9)}
+    noise = {"ddp": (1.0, 1.001, 0.999, 1.0, 1.001), "dp": (0.999, 1.002, 1.001, 0.998, 1.0)}
+    run = digest(
+        "run",
+        *(
+            scenario(name, [40 * one * 1.05**at for one, at in zip(noise[name], places[name], strict=True)])
+            for name in places
+        ),
     )
-    for one, places in ((ddp, (0, 3, 4, 7, 8)), (dp, (1, 2, 5, 6, 9))):
-        for launch, place in zip(one["launches"], places, strict=True):
+    for one in run["scenarios"]:
+        for launch, place in zip(one["launches"], places[one["scenario"]], strict=True):
             launch["launch"] = place
-    found = between_runs.scenarios(digest("run", ddp, dp), ["dp"], "ddp")
+            launch["step_ms"] *= 1.02 if one["scenario"] == "dp" else 1.0
+            launch["throughput_per_s"] = 8000.0 / launch["step_ms"]
+    found = between_runs.scenarios(run, ["dp"], "ddp")
     row = rows(found)["dp", "step_time"]
     assert row.verdict == "slower" and row.ratio == pytest.approx(1.02, abs=0.003)
     assert row.low is not None and row.low > 1.01, "the interval is that of the verdict"

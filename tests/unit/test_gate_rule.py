@@ -221,6 +221,60 @@ def test_too_few_launches_are_inconclusive_and_no_base(launches: int) -> None:
     assert replayed([*TEN, few[0]], accepted=[10])["ddp"] == base["ddp"], "a person cannot make a base of it either"
 
 
+# Power
+
+
+def test_a_gate_that_could_not_have_seen_a_change_does_not_pass() -> None:
+    """Launches that are half as far apart as they are long: the bound is far out, and silence says nothing."""
+    rough = (100.0, 160.0, 70.0)
+    nights = [gated.digest(day, [gated.scenario("ddp", rough)]) for day in range(2)]
+    base = replayed(nights[:1])
+    rows = judged(nights[1], base)
+    row = rows["ddp", STEP_TIME]
+    assert row.bound is not None and row.bound > 3.0
+    assert row.verdict == "too noisy" and verdict(rows) == ("inconclusive", 11)
+    assert rows["ddp", MEMORY].verdict == "ok", "which does not scatter"
+    assert row.wanted is not None and row.wanted > 100
+    assert row.why == f"a change of 10 % could not have been seen; about {row.wanted} launches a night would do"
+    assert len(replayed(nights)["ddp"]) == 2, "the night is within the threshold, and the base grows"
+    slower = judged(gated.digest(1, [gated.scenario("ddp", [1.2 * one for one in rough])]), base)["ddp", STEP_TIME]
+    assert slower.verdict == "uncertain" and slower.wanted is not None
+    assert judged(nights[1], base, Rule(before=3.0))["ddp", STEP_TIME].verdict == "ok", "nothing smaller is looked for"
+
+
+def test_so_many_launches_as_are_named_would_do() -> None:
+    rough = judged(*pair_of_nights(5))
+    wanted = rough["ddp", STEP_TIME].wanted
+    assert wanted is not None
+    found = judged(*pair_of_nights(wanted))["ddp", STEP_TIME]
+    assert found.verdict == "ok" and found.bound == pytest.approx(1.10, abs=0.01)
+
+
+@pytest.mark.parametrize(("launch_noise", "enough"), [(0.2, True), (0.0, False)])
+def test_nights_that_differ_by_themselves_are_too_noisy_whatever_the_launches(
+    launch_noise: float, enough: bool
+) -> None:
+    """With ten of them: the same scatter of their means, from launches or not."""
+    means = 0.06 * np.array([-1.5, 1.2, -0.6, 0.9, 0.3, -0.3, 1.5, -1.2, -0.9, 0.6])
+    within = launch_noise * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    nights = [nights_of(mean + within, day) for day, mean in enumerate([*means, 0.0])]
+    row = judged(nights[10], {"ddp": tuple(gate.measured(str(day), one)["ddp"] for day, one in enumerate(nights[:10]))})
+    found = row["ddp", STEP_TIME]
+    assert found.verdict == "too noisy" and (found.wanted is not None) == enough
+    assert ("more launches a night would not do" in str(found.why)) != enough
+
+
+def pair_of_nights(launches: int) -> tuple[dict[str, Any], Base]:
+    """Tonight and a base, whose launches scatter by 8 %, however many they are."""
+    logs = stats.norm.ppf((np.arange(launches) + 0.5) / launches)
+    logs *= 0.08 / np.std(logs, ddof=1)
+    return nights_of(logs, 1), replayed([nights_of(logs, 0)])
+
+
+def nights_of(logs: Any, day: int) -> dict[str, Any]:
+    return gated.digest(day, [gated.scenario("ddp", [100.0 * math.exp(one) for one in logs])])
+
+
 # What is not there
 
 
