@@ -6,6 +6,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
+from bench.core import control_group
 from bench.core.errors import RequestError, remedy
 from bench.core.records import Host
 from bench.machine import nvml, redact
@@ -16,6 +17,7 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 """A variable for debugging: with it every kernel is waited for, nothing overlaps, and no figure is one of training."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
 _OR_CPU = ", or use --device cpu"
 
 
@@ -25,13 +27,14 @@ def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
 
 
 def cores() -> int:
-    """How many cores this process may use: its affinity, not what the machine has."""
-    return len(os.sched_getaffinity(0))
+    """How many cores this process may keep busy: those of its affinity, within the quota of its control group."""
+    allowed, quota = len(os.sched_getaffinity(0)), control_group.cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def available_memory_bytes() -> int:
-    """What the kernel says can be had without swapping."""
-    return _meminfo()["MemAvailable"]
+    """What can be had without swapping, within the limit of the control group."""
+    return control_group.available_memory_bytes()
 
 
 def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
@@ -58,8 +61,9 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
 def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
     """The GPUs of this host that ``CUDA_VISIBLE_DEVICES`` leaves to this process; why there are none, or one less.
 
-    NVML ignores the variable. As CUDA reads it: indices (in PCI order) or beginnings of UUIDs, up to the first that
-    names no GPU.
+    NVML ignores the variable. As CUDA reads it: indices or beginnings of UUIDs, up to the first that names no GPU. CUDA
+    counts the fastest first, and those that are alike in PCI order, which is ours. Which of several kinds it takes for
+    faster is not known here: raises :class:`RequestError` where that decides which GPUs are left.
     """
     here, why_none = nvml.list_gpus()
     named = os.environ.get(VISIBLE)
@@ -72,6 +76,11 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
         if len(match) != 1:
             break
         left += match
+    unlike = len({(gpu.name, gpu.memory_total_mib) for gpu in here}) > 1
+    counted = any(name.strip().isdigit() for name in named.split(","))
+    if counted and unlike and 0 < len(set(left)) < len(here) and os.environ.get(ORDER) != "PCI_BUS_ID":
+        problem = f"'{named}' counts GPUs of several kinds, the fastest first, and which CUDA takes for that is unknown"
+        raise RequestError(VISIBLE, problem, f"name them by UUID (nvidia-smi -L), or set {ORDER}=PCI_BUS_ID")
     hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
     return [gpu for gpu in here if gpu in left], why_none if left else hidden
 

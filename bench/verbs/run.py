@@ -350,8 +350,8 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         known = discover.names()  # by path where the name alone would not be found
         names = [found.name if found.name in known else place(found.file) for found in scenarios]
         options += ["--scenario", ",".join(names)]
-    every = tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
-    of_gpus = request.device == "cuda" and request.devices != every
+    on_gpus = request.device == "cuda"
+    of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     trained = discover.load_workload(request.task.name, request.task.file)
     usual = trained.workload.settings_on(request.device)
     usual_batch = global_batch(None, None, trained.workload, request.device, scenarios, request.replicas)

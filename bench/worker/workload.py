@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.core import control_group
 from bench.core.errors import RequestError
 from bench.core.records import Setting, Training
 from bench.seams import discover
@@ -168,9 +169,8 @@ def examine(workload: Training) -> dict[str, Any]:
     opened = _open(workload)
     with open("/proc/self/statm", encoding="ascii") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
-    with open("/proc/meminfo", encoding="ascii") as file:
-        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
-    resource.setrlimit(resource.RLIMIT_AS, (taken + free // 2, resource.RLIM_INFINITY))
+    room = control_group.available_memory_bytes() // 2
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))
     try:
         if hasattr(opened.module, "check"):
             opened.module.check(opened.work)

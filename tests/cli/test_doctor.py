@@ -13,7 +13,6 @@ from standin import MIB, TWO_GPUS, A, B, Driver
 
 from bench.machine.doctor.concerns import LEVELS, concerns
 from bench.machine.doctor.gpus import numa_node
-from bench.machine.doctor.host import cpu_quota
 from bench.machine.doctor.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -249,7 +248,9 @@ HOST: dict[str, Any] = {
     "memory_available_gib": 60,
     "governor": None,
     "container": None,
+    "cores_of_affinity": 8,
     "cpu_quota": None,
+    "memory_limit_gib": None,
     "load_1min": 0.0,
     "shm_mib": 4096,
     "numa_nodes": 1,
@@ -311,21 +312,10 @@ def test_half_an_apex_is_named_module_by_module() -> None:
     assert finding.finding == "apex is there without amp_C"
 
 
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"cpu.max": "max 100000"}, None),
-        ({"cpu.max": "150000 100000"}, 1.5),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0),
-        ({}, None),
-    ],
-)
-def test_limits_of_both_versions_of_control_groups(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    assert cpu_quota(str(tmp_path)) == quota
+def test_the_page_says_what_limits_memory() -> None:
+    assert "60 of 64 GiB free, 2.5 GiB by the control group" in page(
+        {**facts(host={"memory_limit_gib": 2.5}), "findings": []}
+    )
 
 
 def test_the_numa_node_of_a_gpu_is_that_of_its_pci_device(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from conftest import CommandLine, request_for
 from standin.processes import descendants, nobody_left
 
+from bench import machine
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import obstacles
 from bench.seams import discover
@@ -128,7 +129,7 @@ def test_equal_work(comparison: tuple[dict[str, Any], str, Path]) -> None:
     assert first["ddp"] == first["apex_ddp"]
     assert first["dp"] == pytest.approx(first["ddp"], rel=0.2), "equal images; batch norm sees other groups of them"
     for launch in document["launches"]:
-        assert launch["effective"]["threads"] * launch["processes"] == len(os.sched_getaffinity(0))
+        assert launch["effective"]["threads"] * launch["processes"] == machine.cores()
 
 
 def test_memory_of_every_process_is_sampled(comparison: tuple[dict[str, Any], str, Path]) -> None:

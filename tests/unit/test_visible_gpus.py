@@ -1,5 +1,7 @@
 """Which GPUs a process takes for its own."""
 
+from dataclasses import replace
+
 import pytest
 from conftest import request_for
 
@@ -51,6 +53,35 @@ def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], mon
     if not left:
         with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
             machine.choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("variable", "order", "left"),
+    [
+        ("1", None, None),
+        ("0,2", "FASTEST_FIRST", None),
+        (f"GPU-{'b' * 8},3", None, None),
+        ("1", "PCI_BUS_ID", [1]),
+        (f"GPU-{'b' * 8}", None, [1]),
+        ("3,2,1,0", None, [0, 1, 2, 3]),
+    ],
+)
+def test_an_index_is_not_guessed_among_gpus_of_several_kinds(
+    variable: str, order: str | None, left: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA counts the fastest first, unless it is told to count in PCI order."""
+    monkeypatch.setattr(nvml, "list_gpus", lambda: ([*FOUR[:3], replace(FOUR[3], name="another")], None))
+    monkeypatch.setenv(machine.VISIBLE, variable)
+    monkeypatch.delenv(machine.ORDER, raising=False)
+    if order is not None:
+        monkeypatch.setenv(machine.ORDER, order)
+    if left is not None:
+        assert [gpu.index for gpu in machine.choose_device("auto")[1]] == left
+        return
+    with pytest.raises(RequestError) as caught:
+        machine.choose_device("auto")
+    assert caught.value.option == machine.VISIBLE
+    assert "UUID" in caught.value.remedy and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caught.value.remedy
 
 
 BROKEN = "NVML does not start: Driver/library version mismatch; fix the driver until nvidia-smi works"

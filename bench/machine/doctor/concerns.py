@@ -126,9 +126,9 @@ def _host(host: dict[str, Any]) -> Iterator[Concern]:
     if host["load_1min"] > cores / 2:
         finding = f"other work is running (load {host['load_1min']:.1f} on {cores} cores)"
         yield Concern("warning", "CPU", finding, "its share of the cores is in the figures", "wait until it is done")
-    if quota is not None and quota < cores:
-        finding = f"the container may use {quota:g} cores' worth of time on {cores} cores"
-        stopped = "threads stop for the rest of each period, which shows as outliers of up to 100 ms"
+    if quota is not None and quota < host["cores_of_affinity"]:
+        finding = f"the control group allows {quota:g} cores' worth of time on {host['cores_of_affinity']} cores"
+        stopped = f"ranks have {cores} threads in all; when it is used up, all stop, which shows as outliers of 100 ms"
         remedy = "pin cores instead (docker run --cpuset-cpus), or raise the limit"
         yield Concern("warning", "CPU", finding, stopped, remedy)
     if shm_mib is not None and shm_mib < 1024:

@@ -26,7 +26,9 @@ def _host(host: dict[str, Any]) -> list[str]:
     quota = "" if host["cpu_quota"] is None else f", {host['cpu_quota']:g} cores' worth of time"
     cores = f"{host['cores_usable']} of {host['cores_online']} cores{quota}"
     governor = f"governor {_told(host['governor'])}, load {host['load_1min']:.1f}"
-    memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free"
+    limit = host["memory_limit_gib"]
+    limited = "" if limit is None else f", {limit} GiB by the control group"
+    memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free{limited}"
     shared = "not told" if host["shm_mib"] is None else f"{host['shm_mib'] / 1024:,.1f} GiB"
     return [
         f"Host     {host['host']}: {host['os']}, {container}{namespace}",

@@ -1,0 +1,69 @@
+"""What the control groups of this process leave it of the machine's CPU time and memory: cgroup v2, or v1.
+
+    python -c "from bench.core import control_group as c; print(c.cpu_quota(), c.memory_limit_bytes())"
+
+A group may use no more than those that it is in. In a container the path of /proc/self/cgroup may be that on the host,
+whose innermost folders are not there; what limits the container is at the root of what is mounted then.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = "/sys/fs/cgroup"
+OWN = "/proc/self/cgroup"
+
+
+def cpu_quota(root: str = ROOT, own: str = OWN) -> float | None:
+    """How many cores' worth of time this process may use; None where it is not limited."""
+    quotas = []
+    for group in _groups("cpu", root, own):
+        if (v2 := group / "cpu.max").is_file():
+            quota, period = v2.read_text().split()
+        elif (v1 := group / "cpu.cfs_quota_us").is_file():
+            quota, period = v1.read_text().strip(), v1.with_name("cpu.cfs_period_us").read_text()
+        else:
+            continue
+        if quota not in ("max", "-1"):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def memory_limit_bytes(root: str = ROOT, own: str = OWN) -> int | None:
+    """How much this process and those in its group may use; None where it is no less than the machine has."""
+    limits = [limit for limit, _ in _memory(root, own)]
+    least = min(limits, default=None)
+    return None if least is None or least >= _meminfo("MemTotal") else least
+
+
+def available_memory_bytes(root: str = ROOT, own: str = OWN) -> int:
+    """What can be had without swapping: by the kernel's estimate, and within each limit."""
+    return min([_meminfo("MemAvailable"), *(max(0, limit - used) for limit, used in _memory(root, own))])
+
+
+def _memory(root: str, own: str) -> Iterator[tuple[int, int]]:
+    """Limit and use (bytes) of each group that has a limit; files that can be dropped from the cache do not count."""
+    for group in _groups("memory", root, own):
+        for limit, used, dropped in (
+            ("memory.max", "memory.current", "inactive_file "),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),
+        ):
+            if (group / limit).is_file() and (text := (group / limit).read_text().strip()) != "max":
+                lines = (group / "memory.stat").read_text().splitlines()
+                cache = sum(int(line.split()[1]) for line in lines if line.startswith(dropped))
+                yield int(text), int((group / used).read_text()) - cache
+
+
+def _groups(controller: str, root: str, own: str) -> Iterator[Path]:
+    """The folders of the group of this process and of all that it is in, from the innermost on."""
+    for line in Path(own).read_text().splitlines() if Path(own).is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            mounted = Path(root, controller) if controllers else Path(root)
+            group = mounted / path.lstrip("/")
+            yield group
+            yield from group.parents[: len(group.parts) - len(mounted.parts)]
+
+
+def _meminfo(name: str) -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{name}:"))
