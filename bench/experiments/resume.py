@@ -108,11 +108,13 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
                 _refuse(f"{entry} is neither a file nor a folder")
             _refuse_other_owner(entry, about)
     asked = [(SCENARIO, _asked(document, name)) for name in request.scenarios] + [(SITE, request.site)]
-    named = [name for kind, name in asked if name not in discover.names(kind)]
+    named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
     named += [shutil.which(request.python) or request.python] if request.python else []
     named += [request.apex_path] if request.apex_path else []
     for name in named:
+        if not os.path.isabs(name):  # which bench does not write
+            _refuse(f"it would execute {name}, whichever that is here")
         try:
             for way in (os.path.abspath(name), os.path.realpath(name)):
                 _refuse_way(way)

@@ -257,6 +257,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_python(options.python)
+    if os.sep in (options.python or ""):
+        options.python = os.path.abspath(options.python)
     check_apex(options.apex)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
     profile = PROFILES[options.profile, device]
@@ -272,7 +274,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
         launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
-        apex_path=options.apex,
+        apex_path=options.apex and os.path.abspath(options.apex),
         stall_timeout_s=options.stall_timeout,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),

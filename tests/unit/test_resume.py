@@ -203,7 +203,7 @@ def test_code_in_a_run_folder_is_executed_for_those_alone_who_trust_it(
 
 
 def test_a_run_that_leads_out_of_its_folder_or_is_another_users_is_refused(bench: Bench, tmp_path: Path) -> None:
-    path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "no"}})
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "/no"}})
     (path / "logs" / "out").symlink_to(tmp_path)
     assert "logs/out is neither a file nor a folder" in resumed(bench, path)
     (path / "logs" / "out").unlink()
@@ -212,6 +212,13 @@ def test_a_run_that_leads_out_of_its_folder_or_is_another_users_is_refused(bench
         assert "logs belongs to another user (UID 65534)" in resumed(bench, path)
         os.chown(path / "logs", 0, 0)
     assert "--python" in resumed(bench, path)
+
+
+def test_a_path_that_depends_on_the_working_directory_is_refused(bench: Bench, tmp_path: Path) -> None:
+    asked = {"task": asdict(REQUEST.task) | {"file": "mine.py"}}
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | asked})
+    (tmp_path / "mine.py").write_text("open('executed', 'w')\n")
+    assert "it would execute mine.py" in resumed(bench, path) and not (tmp_path / "executed").exists()
 
 
 def test_trust_alone_is_refused(bench: Bench) -> None:
