@@ -28,6 +28,8 @@ SHARED_FOLDER = "/tmp/bench-locks"
 POLL_S = 0.2
 ENDING_S = 5.0
 """What is left of a run without its command line counts as a holder after this time."""
+SLEEPING_S = 10.0
+"""Who has a place in the queue and leaves free for this time what it waits for is passed."""
 MOST_BYTES = 1 << 16
 """Of what a lock or a ticket says; more is not from bench."""
 MOST_LETTERS = 200
@@ -161,6 +163,7 @@ class _Ticket:
     def __init__(self, folder: _Folder, wanted: list[str]) -> None:
         self.folder = folder
         self.wanted = wanted
+        self.free_since_s: dict[str, float] = {}
         self.name = f"line-{time.time_ns():020d}-{os.getpid()}"
 
     def __enter__(self) -> "_Ticket":
@@ -201,10 +204,31 @@ class _Ticket:
                 with suppress(FileNotFoundError):  # another run of this user's was quicker
                     os.unlink(name, dir_fd=self.folder.descriptor)
         except BlockingIOError:
-            return isinstance(wanted, list) and any(one in self.wanted for one in wanted)
+            rival = isinstance(wanted, list) and any(one in self.wanted for one in wanted)
+            return rival and not self._sleeps(name, wanted)
         finally:
             os.close(descriptor)
         return False
+
+    def _sleeps(self, name: str, wanted: list[Any]) -> bool:
+        """Whether a ticket's owner has long left free what it wants: it is stopped, or not from bench."""
+        if any(_is_taken(self.folder, one) for one in wanted if isinstance(one, str) and os.sep not in one):
+            self.free_since_s.pop(name, None)
+        return time.monotonic() - self.free_since_s.setdefault(name, time.monotonic()) > SLEEPING_S
+
+
+def _is_taken(folder: _Folder, name: str) -> bool:
+    try:
+        descriptor = folder.open(f"{name}.lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _try(folder: _Folder, wanted: list[str]) -> tuple[tuple[int, ...], str | None]:

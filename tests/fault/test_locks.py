@@ -265,6 +265,16 @@ def test_a_ticket_that_bench_did_not_make_is_passed_over_and_stays(
         os.close(descriptor)
 
 
+def test_a_ticket_whose_owner_takes_nothing_is_passed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "SLEEPING_S", 0.3)
+    folder.mkdir()
+    (folder / FIRST).write_text('["cpu", 1, "../cpu"]')
+    descriptor, said = locked(folder / FIRST), []
+    with within(20.0), lock.acquire((), wait=True, say=said.append):
+        assert said == ["waiting until the CPU is free of another run; 1 before this run"]
+    os.close(descriptor)
+
+
 def test_tickets_of_the_dead_are_removed_by_their_owner(folder: Path) -> None:
     folder.mkdir()
     mine, theirs = folder / FIRST, folder / "line-00000000000000000002-1"
