@@ -113,7 +113,7 @@ def of_interest(report: dict[str, Any], gpus: str) -> list[dict[str, str]]:
 def summary(out: Path, code: int, gate: str, history: Path, *, kept: bool) -> str:
     """The Markdown of a night: how it ended and why, the gate's own words, figures, findings, and what lies where."""
     tonight = next((_digest(file.parent) for file in (out / "results").glob("*/digest.json")), None)
-    parts = [f"# Nightly benchmark: {_headline(code, gate)}", _about(tonight, kept), _errors(out)]
+    parts = [f"# Nightly benchmark: {_headline(code, gate)}", _about(tonight, _kept(out, kept)), _errors(out)]
     if (out / "gate.md").is_file():
         parts.append((out / "gate.md").read_text(encoding="utf-8"))
     if tonight:
@@ -129,15 +129,27 @@ def _headline(code: int, gate: str) -> str:
     return said if judged in (None, said) else f"{judged} (exit code {code}: {said})" if code else f"{judged}, allowed"
 
 
-def _about(tonight: dict[str, Any] | None, kept: bool) -> str:
+def _kept(out: Path, kept: bool) -> str:
+    """Whether the run is in the history, and of which scenarios it is nothing that later nights are held against."""
+    if not kept:
+        return "not kept in the history"
+    no_base = (_json(out / "gate.json") or {}).get("no_base", ())
+    return "kept in the history" + (f", but as no base for {', '.join(map(_inert, no_base))}" if no_base else "")
+
+
+def _about(tonight: dict[str, Any] | None, kept: str) -> str:
     if tonight is None:
         return "No launch was measured."
     git, conditions = tonight.get("git") or {}, tonight["conditions"]
     commit = f"commit `{git['commit'][:12]}`{' with local changes' if git.get('dirty') else ''}" if git else ""
-    where = f"{tonight['replicas']} × {', '.join(sorted(set(tonight['hardware'])))}"
+    hardware = tonight["hardware"]
+    where = " + ".join(f"{hardware.count(name)} × {name}" for name in dict.fromkeys(hardware))
+    if tonight.get("device") == "cpu":
+        ranks = tonight["replicas"]
+        where = f"{ranks} CPU rank{'' if ranks == 1 else 's'} on {', '.join(hardware)}"
     versions = [f"{name} {conditions[name]}" for name in ("driver", "torch", "cuda", "nccl") if conditions.get(name)]
     facts = [f"Run `{tonight['run']}`", commit, _inert(where), *map(_inert, versions)]
-    return " · ".join(fact for fact in facts if fact) + f" · {'kept' if kept else 'not kept'} in the history"
+    return " · ".join(fact for fact in (*facts, kept) if fact)
 
 
 def _errors(out: Path) -> str:
@@ -179,7 +191,8 @@ def _figures(nights: Sequence[dict[str, Any]]) -> str:
             _number(largest(one, "peak_pid_mib"), 0),
         ]
         steps = [mean(night[name], "step_ms") if name in night else None for night in by_night]
-        lines.append(f"| {' | '.join([_inert(name), *figures, _inert(one['status']), bars(steps)])} |")
+        status = f"invalid ({', '.join(one['invalid'])})" if one.get("validity") == "invalid" else one["status"]
+        lines.append(f"| {' | '.join([_inert(name), *figures, _inert(status), bars(steps)])} |")
     about = (
         f"Bars are the step time of the last {len(nights)} nights, tonight's at the end: higher is slower, and a row "
         f"spans at least {FULL_HEIGHT:.0%}."

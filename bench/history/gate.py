@@ -173,6 +173,14 @@ class Outcome:
         return EXIT_CODES[self.verdict]
 
     @property
+    def no_base(self) -> list[str]:
+        """The scenarios of which this run joins no base, as :func:`after` decides it."""
+        if self.accepted is not None:
+            unusable = [row for row in self.rows if row.verdict == TOO_FEW or (row.verdict == MISSING and row.status)]
+            return list(dict.fromkeys(row.scenario for row in unusable))
+        return [name for name, said in _said(self.rows).items() if not said <= {*PASSES, NOT_RUN}]
+
+    @property
     def nights(self) -> list[str]:
         """The runs of all bases, by name."""
         return sorted({night for row in self.rows for night in row.nights})
@@ -234,9 +242,7 @@ def replay(
 
 
 def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, rule: Rule, *, by_person: bool) -> Base:
-    verdicts: dict[str, set[str]] = {}
-    for row in rows:
-        verdicts.setdefault(row.scenario, set()).add(row.verdict)
+    verdicts = _said(rows)
     grown = dict(base)
     for name, one in tonight.items():
         if one.why is not None:
@@ -249,6 +255,14 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
     return grown
+
+
+def _said(rows: Iterable[Judged]) -> dict[str, set[str]]:
+    """The verdicts of each scenario."""
+    said: dict[str, set[str]] = {}
+    for row in rows:
+        said.setdefault(row.scenario, set()).add(row.verdict)
+    return said
 
 
 def judge(tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:

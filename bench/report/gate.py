@@ -179,6 +179,7 @@ def for_programs(outcome: Outcome) -> dict[str, Any]:
         "remedies": remedies(outcome),
         "history": outcome.folder,
         "base": outcome.nights,
+        "no_base": outcome.no_base,
         "obstacles": list(outcome.obstacles),
         "accepted": outcome.accepted,
         "rule": asdict(outcome.rule),
@@ -238,11 +239,11 @@ def _named(outcome: Outcome, verdicts: Sequence[str]) -> str:
     rows = [row for row in outcome.rows if row.verdict in verdicts]
     one_by_one = [row for row in rows if row.ratio is not None or (row.metric == gate.PARITY and row.base is not None)]
     texts = [_about_shortly(row) for row in sorted(one_by_one, key=lambda row: -(row.ratio or 0.0))]
-    for verdict in verdicts:
-        rest = [row for row in rows if row.verdict == verdict and row not in one_by_one]
-        if rest:
-            texts.append(f"{_who(rest, outcome)} ({verdict})")
-    return few(texts)
+    rest: dict[str, list[Judged]] = {}
+    for row in sorted((row for row in rows if row not in one_by_one), key=lambda row: verdicts.index(row.verdict)):
+        invalid = row.verdict == gate.MISSING and row.status == "ok"
+        rest.setdefault("measured, and invalid" if invalid else row.verdict, []).append(row)
+    return few([*texts, *(f"{_who(mine, outcome)} ({what})" for what, mine in rest.items())])
 
 
 def _who(rows: Sequence[Judged], outcome: Outcome) -> str:

@@ -14,6 +14,7 @@ from standin import gated
 from standin.runs import HOSTILE
 
 from bench.cli import main
+from bench.core.records import SCHEMA_VERSION
 from bench.history import gate as judging
 from bench.history import nights
 from bench.history.gate import Outcome, Rule
@@ -231,7 +232,7 @@ def test_what_else_changed_is_told(gate: Gate, history: Path) -> None:
 def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history: Path) -> None:
     first, second, third, fourth = sorted(history.iterdir())[-4:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
-    edited = (second / "run.json").read_text().replace('"schema_version": 4', '"schema_version": 3')
+    edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 3')
     (second / "run.json").write_text(edited)  # seen only where all of it is verified
     sealed_again(third, complete=False)
     (fourth / "run.json").write_text("{")

@@ -9,6 +9,8 @@ import pytest
 from standin import gated
 from standin.documents import document
 
+from bench.history.gate import Outcome, Rule, judge, measured
+from bench.report.gate import as_markdown, for_programs
 from bench.runs.writer import RunWriter
 from nightly import summary
 from nightly.summary import bars
@@ -109,6 +111,26 @@ def test_what_ran_and_whether_it_was_kept_stand_at_the_top(night: Path) -> None:
         assert fact in top
     assert top.endswith("kept in the history") and "nccl" not in top
     assert "not kept in the history" in written(night, kept=False)
+
+
+def test_a_night_of_ranks_on_a_cpu_that_is_invalid_tells_one_story(night: Path) -> None:
+    """As it is measured and gated: two ranks share one CPU, and the launches of one scenario do not count."""
+    shutil.rmtree(night / "out" / "results")
+    invalid = gated.scenario("ddp", gated.STEADY, validity="invalid", invalid=["phases"])
+    scenarios = [invalid, gated.scenario("dp", gated.STEADY)]
+    tonight = gated.digest(0, scenarios, run=LATEST, device="cpu", hardware=["AMD EPYC"])
+    put(night / "out" / "results", tonight)
+    rows = judge(measured(LATEST, tonight), {}, Rule())
+    outcome = Outcome(run=LATEST, rows=tuple(rows), rule=Rule(), against="DIR", folder="DIR")
+    (night / "out" / "gate.md").write_text(as_markdown(outcome))
+    (night / "out" / "gate.json").write_text(json.dumps(for_programs(outcome)))
+    text = written(night, code=12, gate="12")
+    assert " · 2 CPU ranks on AMD EPYC · " in text
+    assert "kept in the history, but as no base for ddp\n" in text
+    assert "Missing or not comparable: ddp (measured, and invalid)" in text
+    tonight_ms = text.partition("## Tonight")[2]
+    assert " | invalid (phases) | " in tonight_ms and tonight_ms.count(" | ok | ") == 1, "that of dp"
+    assert "no base" not in written(night, code=12, gate="12", kept=False)
 
 
 @pytest.mark.parametrize(

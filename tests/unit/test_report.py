@@ -382,6 +382,12 @@ def test_answer_shows_how_well_its_figures_are_known(tmp_path: Path) -> None:
     )
 
 
+def test_what_ran_alone_was_not_faster_than_anything(tmp_path: Path) -> None:
+    alone, said = sentences([FAST], tmp_path)
+    assert alone.startswith("No scenario of this run ended well and can be believed")
+    assert "ddp_o2 ran to its end and is not recommended: not finite." in said and "was faster" not in said
+
+
 @pytest.mark.parametrize(
     ("launches", "expected"),
     [
