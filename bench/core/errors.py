@@ -16,6 +16,32 @@ NOT_COMPARABLE = 12
 INTERRUPTED = 130
 
 
+EXHAUSTED = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room on that disk",
+    errno.EFBIG: "raise the limit on the size of a file ('ulimit -f')",
+    errno.EMFILE: "raise the limit on open files ('ulimit -n')",
+    errno.ENFILE: "raise the limit on open files ('ulimit -n')",
+    errno.EAGAIN: "raise the limit on processes ('ulimit -u'), or end some",
+    errno.ENOMEM: "free memory, or raise the limit on it ('ulimit -v')",
+}
+"""What to do where the system has no more of something, by the number of the error."""
+
+AS_LIBRARIES_SAY = {
+    "failed to map segment": errno.ENOMEM,
+    "MemoryError": errno.ENOMEM,
+    "bad_alloc": errno.ENOMEM,
+    "can't start new thread": errno.EAGAIN,
+}
+"""The same in other words."""
+
+
+def remedy_of(words: str) -> str | None:
+    """The remedy where the last words of a process say that the system had no more of something."""
+    known = {os.strerror(number): number for number in EXHAUSTED} | AS_LIBRARIES_SAY
+    return next((EXHAUSTED[number] for said, number in known.items() if said in words), None)
+
+
 class BenchError(Exception):
     """Something that a person is told in one line."""
 
@@ -23,11 +49,14 @@ class BenchError(Exception):
 
 
 class RequestError(BenchError):
-    """The request is wrong. The parts are joined into one line: ``option: problem; remedy``."""
+    """The request is wrong. The parts are joined into one line: ``option: problem; remedy``. Another remedy takes the
+    place of ``remedy`` where the problem is that the system has no more of something.
+    """
 
     exit_code = USAGE
 
     def __init__(self, option: str, problem: str, remedy: str) -> None:
+        remedy = remedy_of(problem) or remedy
         super().__init__(option, problem, remedy)
         self.option = option
         self.problem = problem
@@ -59,33 +88,3 @@ def closest(name: str, known: list[str], n: int = 1, cutoff: float = 0.6) -> str
 
     close = get_close_matches(name, known, n, cutoff)
     return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}"
-
-
-EXHAUSTED = {
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room on that disk",
-    errno.EFBIG: "raise the limit on the size of a file ('ulimit -f')",
-    errno.EMFILE: "raise the limit on open files ('ulimit -n')",
-    errno.ENFILE: "raise the limit on open files ('ulimit -n')",
-    errno.EAGAIN: "raise the limit on processes ('ulimit -u'), or end some",
-    errno.ENOMEM: "free memory, or raise the limit on it ('ulimit -v')",
-}
-"""What to do where the system has no more of something, by the number of the error."""
-
-AS_LIBRARIES_SAY = {
-    "failed to map segment": errno.ENOMEM,
-    "MemoryError": errno.ENOMEM,
-    "bad_alloc": errno.ENOMEM,
-    "can't start new thread": errno.EAGAIN,
-}
-"""The same in other words."""
-
-
-def remedy(error: OSError, otherwise: str) -> str:
-    return EXHAUSTED.get(error.errno or 0, otherwise)
-
-
-def remedy_of(words: str) -> str | None:
-    """The remedy where the last words of a process say that the system had no more of something."""
-    known = {os.strerror(number): number for number in EXHAUSTED} | AS_LIBRARIES_SAY
-    return next((EXHAUSTED[number] for said, number in known.items() if said in words), None)

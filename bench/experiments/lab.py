@@ -13,7 +13,7 @@ from typing import Any
 import bench
 from bench import machine
 from bench.console import Console, RunProgress
-from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy
+from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy_of
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
@@ -227,7 +227,7 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
         if error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             problem = f"{writer.path} is unfinished: {error.strerror}"
         go_on = f"go on with --resume {os.path.basename(writer.path)}"
-        raise BenchError(f"{problem}; {remedy(error, 'make room')} and {go_on}") from error
+        raise BenchError(f"{problem}; {remedy_of(problem) or 'make room'} and {go_on}") from error
 
 
 def _keep_log(site: Connected, writer: RunWriter) -> None:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from bench.core import control_group
-from bench.core.errors import RequestError, remedy
+from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.machine import nvml, redact
 from bench.seams.discover import Found
@@ -103,7 +103,7 @@ def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=1.0).close()
     except OSError as error:
-        if groups and remedy(error, "") == "":
+        if groups:
             problem = f"ranks of {', '.join(groups)} meet on 127.0.0.1, and it cannot be reached ({error.strerror})"
             what = "bring the loopback interface up ('ip link set lo up'), or leave these out"
             raise RequestError("--scenario", problem, what) from error

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from bench.core.errors import RequestError, remedy
+from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular
 from bench.core.records import canonical_json
 from bench.runs.document import Sealed
@@ -20,6 +21,9 @@ RESTORE = "restore it, or measure again"
 DIGEST_BYTES, TABLE_BYTES, FILE_BYTES = 8 << 20, 2 << 30, 16 << 30
 """The most that is read of a digest, a table, and anything else, such as a log or a trace, which nobody holds."""
 PIECE_BYTES = 1 << 20
+
+TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")
+"""What a file is called until it is in its place."""
 
 TRIED_BYTES = 1 << 14
 """What a disk must take before anything is measured: about one run.json."""
@@ -207,7 +211,7 @@ def _is_run(folder: str) -> bool:
 
 
 def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:
-    return RequestError(option, f"{path} cannot be written: {error.strerror}", remedy(error, otherwise))
+    return RequestError(option, f"{path} cannot be written: {error.strerror}", otherwise)
 
 
 def _deepest_existing(path: str) -> str:

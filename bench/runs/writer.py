@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs.codec import encode
-from bench.runs.files import DIGEST, describe_files, seal_of, unwritable, write_atomically
+from bench.runs.files import DIGEST, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
@@ -62,6 +62,8 @@ class RunWriter:
         tables = {name: recorded(read_table(path, name, option="--resume"), document) for name in COLUMNS}
         writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
+        for name in filter(TEMPORARY.fullmatch, os.listdir(path)):
+            os.unlink(os.path.join(path, name))  # a SIGKILL came while it was written
         for name in sorted(os.listdir(writer.logs)):
             if re.match(rf"launch-0*{document.next_launch}-.*\.log$", name):
                 os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))

@@ -114,12 +114,14 @@ class WorkerHost:
             if self.channel.closed:
                 words = self._last_words()
                 if self.process.returncode < 0:
-                    name = signal.Signals(-self.process.returncode).name
-                    why = f"{name} ended the worker host while it imported torch ({words})"
-                    raise HostError(f"{why}; if nobody sent it, free memory or raise the limits ('ulimit -a')")
+                    raise self._ended(f"while it imported torch ({words})")
                 raise self._unfit(f"cannot host the workers: {words}", "name another one")
         what = f"the worker host did not import torch within {START_TIMEOUT_S:.0f} s"
         raise HostError(f"{what}; see how long {self.python} -c 'import torch' takes")
+
+    def _ended(self, how: str) -> HostError:
+        what = f"{signal.Signals(-self.process.returncode).name} ended the worker host {how}"
+        return HostError(f"{what}; if nobody sent it, free memory or raise the limits ('ulimit -a')")
 
     def _unfit(self, what: str, remedy: str) -> BenchError:
         """Why the host did not come up: this machine has no more of something, or it is the wrong interpreter."""
@@ -142,6 +144,8 @@ class WorkerHost:
                     return
         slow = f"was still being imported after {START_TIMEOUT_S:g} s"
         how = f"ended the worker host: {self._last_words()}" if self.channel.closed else slow
+        if self.channel.closed and -self.process.returncode in (signal.SIGKILL, signal.SIGTERM):
+            raise self._ended(f"while it imported {workload.file}")
         raise RequestError("--workload", f"{workload.file} {how}", "fix the file")
 
     def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:

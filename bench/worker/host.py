@@ -24,7 +24,7 @@ from typing import Any
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
-from bench.core.errors import RequestError
+from bench.core.errors import RequestError, remedy_of
 from bench.core.files import log_end
 from bench.core.records import Job, Training, job_from_json, job_to_json
 from bench.worker import processes
@@ -252,8 +252,8 @@ def start_launch(
                 _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
     except OSError as error:
         traceback.print_exc()
-        number, remedy = len(launch.ranks), "raise the limit ('ulimit -a') or use fewer ranks"
-        reason = f"rank {number} could not be started: {error.strerror}; {remedy}"
+        number, remedy = len(launch.ranks), remedy_of(str(error)) or "see the limits ('ulimit -a')"
+        reason = f"rank {number} could not be started: {error.strerror}; {remedy}, or use fewer ranks"
         launch.fail(Failure(rank=number, kind="error", reason=reason))
         launch.kill()
     return launch

@@ -170,7 +170,9 @@ def examine(workload: Training) -> dict[str, Any]:
     with open("/proc/self/statm", encoding="ascii") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     room = control_group.available_memory_bytes() // 2
-    resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = taken + room if hard == resource.RLIM_INFINITY else min(taken + room, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     try:
         if hasattr(opened.module, "check"):
             opened.module.check(opened.work)

@@ -280,6 +280,14 @@ def test_a_full_disk_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path) == ["run.json"]
 
 
+def test_what_a_sigkill_left_of_a_file_goes_when_the_run_goes_on(tmp_path: Path) -> None:
+    path = finished(tmp_path, complete=False)
+    for name in (".0123456789abcdef.part", ".mine.part"):
+        (path / name).touch()
+    RunWriter.reopen(str(path))
+    assert [one.name for one in path.glob(".*")] == [".mine.part"]
+
+
 def test_a_place_that_cannot_be_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError):
