@@ -7,7 +7,7 @@ from urllib.parse import unquote
 HIDDEN = "***"
 
 _NAME = (
-    r"(?:(?<!_IB_P)KEY|TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|CREDENTIAL|COOKIE|SIGNATURE|JWT|WEBHOOK|AUTH(?!OR(?!I[SZ]))"
+    r"(?:(?<!_IB_P)KEY(?!ERROR)|TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|PASSCODE|PWD|CREDENTIAL|COOKIE|SIGNATURE|JWT|WEBHOOK|AUTH(?!OR(?!I[SZ]))"
     r"|PASS(?![A-Z]|(?<=\w\sPASS):\s)|(?<![A-Z])(?:PAT|PW|CREDS?|SESSION|SIG|SAS|OTP|PSK)(?![A-Z]))"
 )
 """In the name of a credential, but not: author, path, tokens, NCCL_IB_PKEY, 'backward pass: slow'."""

@@ -7,11 +7,12 @@ the inline SVG those of a dark one (:func:`inline`).
 import html
 import io
 import logging
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from colorsys import hls_to_rgb
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,8 @@ class Entry:
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the style of bench whatever a matplotlibrc says: equal figures give equal files."""
-    import matplotlib
+    with chdir(os.sep):  # on its first import matplotlib reads a matplotlibrc of the working directory, be it a pipe
+        import matplotlib
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -1,6 +1,7 @@
 """Standard streams as they come: no ±, closed, full, or a reader that leaves. One line at most, no traceback."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,9 @@ def test_a_label_of_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 
 
 def test_a_home_that_cannot_be_written_is_not_talked_about(tmp_path: Path) -> None:
-    """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot."""
+    """matplotlib keeps a cache of fonts in it, and says so in two long lines where it cannot. It also waits for what
+    lies in the working directory under the name of its settings."""
+    os.mkfifo(tmp_path / "matplotlibrc")
     run = write_run(tmp_path / "results", [DDP])
     done = shell(f"bench report {run}", tmp_path, HOME="/proc")
     assert (done.returncode, done.stderr) == (0, "")

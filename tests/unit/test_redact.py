@@ -79,6 +79,7 @@ backward pass: 3 % faster
 single_passes: on
 2048 tokens: fast
 author: me
+fix of KeyError: 'x'
 see http://host/x
 a token ring
 expandable_segments:True,max_split_size_mb:128
