@@ -24,8 +24,8 @@ from bench.analyse.comparable import Digest, differences, other_source, scenario
 from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
 from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of, t_quantile, t_tail, welch
 from bench.analyse.memory import LEAST_MEMORY
-from bench.analyse.parity import PARITIES
 from bench.analyse.rounds import Rounds
+from bench.core.records import PARITIES
 
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"

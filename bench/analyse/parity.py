@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.core.records import PARITIES
 from bench.runs.document import Effective, LaunchRecord, ParityRecord, RunDocument
 from bench.runs.frames import Iterations
 
@@ -31,8 +32,7 @@ UNIT_ROUNDOFF = {"float32": U_FP32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 U_TF32 = 2.0**-11
 
-PARITIES = SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = "same", "within half precision", "diverged", "not finite"
-"""From the best to the worst."""
+SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = PARITIES
 
 FINE = "within the bounds of half precision, but not of fp32"
 COARSE = "it computes in fp32, and is within the bounds of half precision only"

@@ -13,6 +13,8 @@ PROBE_MIB = 512.0
 """What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
+PARITIES = ("same", "within half precision", "diverged", "not finite")
+"""The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
 PURPOSES = ("measure", "diagnose", "reference")
 """What a launch is for: figures; where its time goes; the numbers that every scenario is held against."""
@@ -109,6 +111,13 @@ KEYS = {
 }
 """By table the columns in which no two rows are alike. Under MIG a process may be listed in two instances."""
 
+COUNTED = {
+    "steps": (("launch", "rank"), "step"),
+    "numerics": (("launch", "rank", "replicas", "twin", "quantity"), "position"),
+    "diagnostics": (("launch", "rank", "look"), "step"),
+}
+"""By table the column that counts from 0 without gaps, in the order of rows, while others stay the same."""
+
 ALWAYS_KNOWN = {
     "steps": (*LAUNCH_COLUMNS, "repeat", "rank", "step", "warmup", "step_ms"),
     "memory": (*LAUNCH_COLUMNS, "t_ns", "pid", "rank", "source"),
@@ -127,9 +136,13 @@ RANGES: dict[str, tuple[int, int]] = {
     "temperature_c": (-273, 1000),
     **dict.fromkeys(("energy_mj", *LINK_COLUMNS), (0, 10**18)),
     **dict.fromkeys(("comm_ms", "compute_ms", "overlap_ms"), (-(10**12), 10**12)),
+    **dict.fromkeys(("loss", "value"), (-(10**40), 10**40)),
     **dict.fromkeys((f"{part}_ms" for part in ("scatter", "replicate", "parallel_apply", "gather")), (0, 10**12)),
 }
-"""The least and the most of a number in any table. A loss or a gradient may be anything, NaN too."""
+"""The least and the most of a number in any table."""
+
+NOT_FINITE = ("loss", "value")
+"""What a training may make of its numbers, in any table."""
 
 
 Setting = str | int | float | bool

@@ -29,8 +29,8 @@ import numpy as np
 from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
 from bench.analyse.intervals import ratio_of, t_quantile, welch
-from bench.analyse.parity import PARITIES
 from bench.core import errors
+from bench.core.records import PARITIES
 from bench.history.prediction import margins
 
 STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 from bench.core.errors import RequestError
 from bench.core.records import Host, Job, Placement, Task, Training
+from bench.runs.codec import Between, OneOf
+from bench.runs.document import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.workload import Workload
 
@@ -50,28 +53,28 @@ class Request:
     """
 
     scenarios: tuple[str, ...]
-    device: str
+    device: DeviceKind
     devices: tuple[str, ...]
-    replicas: int
+    replicas: Several
     task: Task
-    global_batch: int
-    warmup: int
-    iters: int
-    launches: int
+    global_batch: Batch
+    warmup: Count
+    iters: Several
+    launches: Several
     profile: str
-    impl: str
+    impl: Annotated[str, OneOf(("auto", "native", "apex"))]
     apex_path: str | None
     python: str | None
-    seed: int
+    seed: Annotated[int, Between(0, 2**32 - 1)]
     fresh: bool
-    stall_timeout_s: float
+    stall_timeout_s: Amount
     label: str | None
-    until_precision: float | None = None
-    budget_s: float | None = None
+    until_precision: Amount | None = None
+    budget_s: Amount | None = None
     diagnose: bool = False
     trace: bool = False
     parity: bool = True
-    sample_interval_s: float | None = None
+    sample_interval_s: Amount | None = None
     force: bool = False
     per_rank: bool = False
     site: str = "local"

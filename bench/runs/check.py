@@ -34,9 +34,7 @@ def findings(path: str) -> list[str]:
     except RequestError as error:
         return [error.problem]
     run = _of_known_launches(whole)
-    known = {record.launch for record in run.document.records}
-    others = [_unrecorded(name, getattr(run, name), known) for name in ("device", "numerics", "diagnostics")]
-    return list(chain(_files(run), _document(run), _steps(run), _memory(run), *others))
+    return list(chain(_files(run), _document(run), _steps(run), _memory(run)))
 
 
 def _of_known_launches(run: Run) -> Run:
@@ -82,7 +80,8 @@ def _steps(run: Run) -> Iterator[str]:
     document, search = run.document, run.document.batch_search
     timed = [*document.launches, *document.superseded, *(search.launches if search else ())]
     measured = {record.launch: record for record in timed if isinstance(record, LaunchRecord)}
-    yield from _unrecorded("steps", rows, set(measured))
+    for launch in sorted(set(rows["launch"]) - set(measured)):
+        yield f"steps.parquet has rows of launch {launch}, which was not measured"
     for launch, record in measured.items():
         mine = rows[rows["launch"] == launch]
         yield from _ranks_and_steps(run, record, mine)
@@ -129,8 +128,6 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> It
     for rank, steps in mine.sort_values("step").groupby("rank"):
         count = warmup + iters if whole else kept.get(str(rank), 0) if kept is not None else len(steps)
         who = f"launch {record.launch}, rank {rank}"
-        if rank not in range(record.processes):
-            yield f"{who}: there is no such rank"
         if len(steps) != count or list(steps["step"]) != list(range(len(steps))):
             yield f"{who}: {count} steps were recorded and {_short(list(steps['step']))} are there"
         elif list(steps["warmup"]) != [step < warmup for step in range(count)]:
@@ -138,25 +135,9 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> It
 
 
 def _memory(run: Run) -> Iterator[str]:
-    rows = run.memory
-    known = {
-        (record.launch, rank.pid, rank.rank)
-        for record in run.document.records
-        if isinstance(record, LaunchRecord)
-        for rank in record.ranks
-    }
-    for key in sorted(set(zip(rows["launch"], rows["pid"], rows["rank"], strict=True)) - known):
-        yield f"memory.parquet: launch {key[0]} has no rank {key[2]} of PID {key[1]}"
-    unexplained = rows["used_mib"].isna() & rows["reason"].isna()
-    if unexplained.any():
-        yield f"memory.parquet: {int(unexplained.sum())} figures are unknown without a reason"
-    if (rows["used_mib"] <= 0).any():
-        yield f"memory.parquet: {int((rows['used_mib'] <= 0).sum())} figures are 0 or less"
-
-
-def _unrecorded(name: str, rows: "pd.DataFrame", known: set[int]) -> Iterator[str]:
-    for launch in sorted(set(rows["launch"]) - known):
-        yield f"{name}.parquet has rows of launch {launch}, which has no record"
+    nothing = int((run.memory["used_mib"] == 0).sum())
+    if nothing:
+        yield f"memory.parquet: {nothing} figures are 0, where they should be unknown"
 
 
 def _short(numbers: list[Any]) -> str:

@@ -12,7 +12,7 @@ from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, parse_json
 from bench.core.records import STATUSES
 from bench.runs.codec import Between, OneOf, decode
-from bench.runs.document import Count, DeviceKind, Git, Imported, Names, Several, Utc, WorkloadRecord
+from bench.runs.document import Count, DeviceKind, Git, Imported, Names, Parity, Several, Utc, WorkloadRecord
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
 from bench.runs.migrate import digest_from_1
 
@@ -47,11 +47,16 @@ class ScenarioDigest(TypedDict):
     reason: str | None
     validity: Annotated[str, OneOf(("valid", "warning", "invalid"))] | None
     invalid: Names
-    parity: str | None
+    parity: Parity | None
     loss_error: float | None
     memory_source: str | None
     energy_source: str | None
     launches: tuple[LaunchDigest, ...]
+
+
+class Conditions(TypedDict):
+    power_limit_w: tuple[float | None, ...]
+    more: dict[str, str | int | float | None]
 
 
 class Digest(TypedDict):
@@ -66,7 +71,7 @@ class Digest(TypedDict):
     device: DeviceKind | None
     hardware: Names
     replicas: Several | None
-    conditions: dict[str, str | int | float | tuple[float | None, ...] | None]
+    conditions: Conditions
     scenarios: tuple[ScenarioDigest, ...]
 
 

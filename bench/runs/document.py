@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Self, TypedDict
 
-from bench.core.records import SCHEMA_VERSION, STATUSES, Setting
+from bench.core.records import PARITIES, SCHEMA_VERSION, STATUSES, Setting
 from bench.machine.nvml import Gpu
 from bench.runs.codec import Between, Moment, OneOf
 
@@ -24,6 +24,7 @@ Amount = Annotated[float, Between(0, 10**15)]
 """Of time, memory, energy: what is measured, in the unit that is in the name."""
 Utc = Annotated[str, Moment()]
 Status = Annotated[str, OneOf(STATUSES)]
+Parity = Annotated[str, OneOf(PARITIES)]
 Severity = Annotated[str, OneOf(("invalid", "warning"))]
 DeviceKind = Annotated[str, OneOf(("cpu", "cuda"))]
 Half = Annotated[str, OneOf(("fp16", "bf16"))]
@@ -206,6 +207,15 @@ class Throttle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """How often the sampler looked at one kind of thing, and how long that took."""
+
+    calls: Count
+    total_ms: Amount
+    max_ms: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
     """What was verified about a launch; None if nothing was.
 
@@ -224,7 +234,7 @@ class Checks:
     initial_weights_alike: bool | None = None
     final_weights_alike: bool | None = None
     foreign_cores: Amount | None = None
-    sampling: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Cost] | None = None
     foreign: tuple[ForeignProcess, ...] | None = ()
     scrambled_lists: Count | None = None
     probes: Mapping[str, Pid] | None = None
@@ -412,7 +422,7 @@ class ParityRecord:
 
     launch: Count
     scenario: str
-    verdict: str | None
+    verdict: Parity | None
     reason: str | None
     replicas: float | None
     gradient_error: float | None

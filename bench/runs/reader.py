@@ -13,12 +13,22 @@ from bench.core.errors import RequestError
 from bench.core.files import read_json
 from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs.codec import Damaged, decode
-from bench.runs.document import RunDocument
+from bench.runs.document import LaunchRecord, RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
 from bench.runs.migrate import migrate
 from bench.runs.spool import read_spool, spool_path, spooled_launches
-from bench.runs.tables import COLUMNS, SAMPLED, condensed, read_table, recorded, scenarios_of, to_frame, to_table
+from bench.runs.tables import (
+    ALWAYS_WRITTEN,
+    COLUMNS,
+    SAMPLED,
+    condensed,
+    distinct,
+    read_table,
+    recorded,
+    to_frame,
+    to_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +78,9 @@ def read(
         salvaged = {} if document.complete else salvage(path, document)
     except OSError as error:
         raise unreadable("RUN", path, error) from error
+    for name in ALWAYS_WRITTEN if document.complete else ():
+        if f"{name}.parquet" not in document.files:
+            raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
     if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
@@ -183,15 +196,43 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
 
 def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str | None:
     """What a table says that the document does not; None for nothing. An unfinished run may have one more launch."""
-    scenarios = {record.launch: getattr(record, "scenario", None) for record in document.records}
-    for launch, scenario in sorted(scenarios_of(table)):
-        if launch not in scenarios:
-            if document.complete:
-                return f"it has rows of launch {launch}, which has no record"
-        elif scenarios[launch] not in (None, scenario):
-            return f"it has rows of launch {launch} under another scenario than {scenarios[launch]}"
+    records = {record.launch: record for record in document.records}
+    scenarios = distinct(table, "launch", "scenario")
+    for launch, scenario in scenarios:
+        record = records.get(launch)
+        if record is None and document.complete:
+            return f"it has rows of launch {launch}, which has no record"
+        if isinstance(record, LaunchRecord) and record.scenario != scenario:
+            return f"it has rows of launch {launch} under another scenario than {record.scenario}"
+    of_rank = [column for column in ("launch", "rank", "pid") if column in table.column_names]
+    for launch, rank, *pid in distinct(table, *of_rank) if "rank" in of_rank else ():
+        record = records.get(launch)
+        if isinstance(record, LaunchRecord) and rank is not None and rank >= record.processes:
+            return f"it has rows of launch {launch}, rank {rank}, and there is no such rank"
+        pids = {one.rank: one.pid for one in record.ranks} if isinstance(record, LaunchRecord) else {}
+        if pid and pid != [pids.get(rank, *pid)]:
+            return f"launch {launch} has no rank {rank} of PID {pid[0]}"
+    absent = _with_rows(name, document) - {launch for launch, _ in scenarios}
+    if absent and document.complete:
+        return f"it has no rows of launch {min(absent)}"
     if name == "steps" and not document.imported:
         for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
             if table[column].null_count:
                 return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"
     return None
+
+
+def _with_rows(name: str, document: RunDocument) -> set[int]:
+    """The launches that must have rows in a table of a finished run, by what their records say."""
+    match name:
+        case "steps":
+            return {launch.launch for launch in document.good}
+        case "diagnostics":
+            good = [launch for launch in document.diagnostics if launch.status == "ok"]
+            return {launch.launch for launch in good if any(None in look.reasons.values() for look in launch.looks)}
+        case "numerics":
+            trained = {document.reference.launch} if document.reference and document.reference.status == "ok" else set()
+            return trained | {one.launch for one in document.parity if one.verdict is not None}
+        case _:
+            sampled = [(launch.launch, (launch.checks.sampling or {}).get(name)) for launch in document.good]
+            return {launch for launch, cost in sampled if cost and cost.calls}

@@ -20,7 +20,7 @@ SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
 
 COLUMNS = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
-_KINDS: dict[str, tuple[type, ...]] = {"string": (str,), "bool": (bool,), "float64": (float, int)}
+_KINDS: dict[str, tuple[type, ...]] = {"string": (), "bool": (bool,), "float64": (float, int)}
 
 _NAME = re.compile(r"samples-(\d+)\.jsonl")
 
@@ -89,6 +89,7 @@ def _is_row(table: str, row: dict[str, Any], launch: int) -> bool:
         and row.keys() <= columns.keys()
         and all(name in row or name in later for name in columns)
         and all(_may_be(name, value, table, columns[name]) for name, value in row.items())
+        and (table != "memory" or row["reason" if row["used_mib"] is None else "device"] is not None)
     )
 
 
@@ -96,7 +97,11 @@ def _may_be(name: str, value: Any, table: str, kind: str) -> bool:
     if value is None:
         return name not in ALWAYS_KNOWN[table]
     least, most = RANGES.get(name, (0, 1))  # the others are words
-    return type(value) in _KINDS.get(kind, (int,)) and (isinstance(value, str) or least <= value <= most)
+    if isinstance(value, str):
+        return kind == "string" and not any(
+            "\ud800" <= letter <= "\udfff" for letter in value
+        )  # which no table can hold
+    return type(value) in _KINDS.get(kind, (int,)) and least <= value <= most
 
 
 class Spool:

@@ -1,7 +1,7 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,8 @@ def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", size
     found = about.schema.to_arrow_schema()
     later = records.LATER_COLUMNS.get(name, ())
     columns = [column for column in found.names if column in schema.names]
-    if columns != [column for column in schema.names if column in columns or column not in later]:
+    missing = [column for column in schema.names if column not in columns]
+    if columns + missing != schema.names or not set(missing) <= set(later) or (missing and len(found) > len(columns)):
         return f"its columns are not those of {name}.parquet in their order"
     for column in columns:
         kind = found.field(column).type
@@ -145,11 +146,39 @@ def untrue(table: "pa.Table", name: str) -> str | None:
             least, most = records.RANGES[column]
             bounds = [float(bound) if pa.types.is_floating(values.type) else bound for bound in (least, most)]
             within = pc.and_(pc.greater_equal(values, bounds[0]), pc.less_equal(values, bounds[1]))  # NaN is not
+            if column in records.NOT_FINITE:
+                within = pc.or_(within, pc.invert(pc.is_finite(values)))
             if pc.all(within).as_py() is False:
                 count = pc.sum(pc.invert(within)).as_py()
                 return f"{column} must be from {least:,} to {most:,}, and is not in {count:,} rows"
     twice = _twice(table, records.KEYS[name])
-    return f"{twice:,} rows are there twice, by {', '.join(records.KEYS[name])}" if twice else None
+    if twice:
+        return f"{twice:,} rows are there twice, by {', '.join(records.KEYS[name])}"
+    if name in records.COUNTED and not _is_counted(table, *records.COUNTED[name]):
+        same, column = records.COUNTED[name]
+        return f"{column} does not count from 0 for each {', '.join(same)}"
+    return next((what for what, rows in _unlawful(table, name) if pc.any(rows).as_py()), None)
+
+
+def _unlawful(table: "pa.Table", name: str) -> Iterator[tuple[str, "pa.ChunkedArray"]]:
+    """What columns may not say together, and the rows where they do."""
+    import pyarrow.compute as pc
+
+    known = {column: pc.is_valid(table[column]) for column in table.column_names}
+    if name == "memory":
+        used, unknown = known["used_mib"], pc.invert(known["used_mib"])
+        yield "used_mib is unknown without a reason", pc.and_not(unknown, known["reason"])
+        yield "used_mib is known, and device is not", pc.and_not(used, known["device"])
+        yield "host is known in some rows, and not in others", pc.and_(known["host"], pc.any(pc.invert(known["host"])))
+    elif name == "diagnostics":
+        yield "pair is known, and backward_ms is not", pc.and_not(known["pair"], known["backward_ms"])
+        yield (
+            "only some of compute_ms, comm_ms and overlap_ms are known",
+            pc.or_(pc.xor(known["compute_ms"], known["comm_ms"]), pc.xor(known["comm_ms"], known["overlap_ms"])),
+        )
+        yield "only one of pair and synchronised is known", pc.xor(known["pair"], known["synchronised"])
+    elif name == "numerics":
+        yield "rank and replicas are both known, or neither", pc.equal(known["rank"], known["replicas"])
 
 
 def _twice(table: "pa.Table", key: Sequence[str]) -> int:
@@ -168,11 +197,27 @@ def _twice(table: "pa.Table", key: Sequence[str]) -> int:
     return int(alike.sum())
 
 
+def _is_counted(table: "pa.Table", same: Sequence[str], column: str) -> bool:
+    import numpy as np
+
+    if not table.num_rows:
+        return True
+    begins = np.zeros(table.num_rows, dtype=bool)
+    begins[0] = True
+    for name in same:
+        values = _numbers(table[name])
+        begins[1:] |= values[1:] != values[:-1]
+    count = _numbers(table[column])
+    return bool((count[begins] == 0).all() and ((np.diff(count) == 1) | begins[1:]).all())
+
+
 def _numbers(column: "pa.ChunkedArray") -> Any:
     """A column as a numpy array of numbers: a text as its place in the dictionary, null as -1."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_string(column.type):
+        column = column.dictionary_encode()
     if pa.types.is_dictionary(column.type):
         column = pa.chunked_array([chunk.indices for chunk in column.unify_dictionaries().chunks], pa.int32())
     if pa.types.is_boolean(column.type):
@@ -180,16 +225,22 @@ def _numbers(column: "pa.ChunkedArray") -> Any:
     return pc.fill_null(column, -1).to_numpy()
 
 
-def scenarios_of(table: "pa.Table") -> set[tuple[int, str]]:
-    """The launches in a table, each with the scenarios that its rows name."""
+def distinct(table: "pa.Table", *columns: str) -> list[tuple[Any, ...]]:
+    """The values that rows have in these columns together, each once, in order."""
     import numpy as np
+    import pyarrow as pa
 
     if not table.num_rows:
-        return set()
-    column = table["scenario"].dictionary_encode().unify_dictionaries()
-    pairs = np.unique(_numbers(table["launch"]).astype("int64") << 32 | _numbers(column))
-    words = column.chunk(0).dictionary.to_pylist()
-    return {(int(pair >> 32), words[pair & 0xFFFFFFFF]) for pair in pairs}
+        return []
+    changes = np.zeros(table.num_rows, dtype=bool)
+    changes[0] = True
+    for name in columns:
+        values = _numbers(table[name])
+        changes[1:] |= values[1:] != values[:-1]
+    kinds = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in table.schema]
+    some = table.filter(pa.array(changes)).cast(pa.schema(kinds)).select(list(columns))
+    rows = some.group_by(list(columns)).aggregate([]).to_pylist()
+    return sorted((tuple(row[name] for name in columns) for row in rows), key=str)
 
 
 def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":

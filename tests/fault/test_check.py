@@ -11,6 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +26,7 @@ from bench.core.errors import BenchError, RequestError
 from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs import check
 from bench.runs.codec import encode
-from bench.runs.files import describe_files, seal_of
+from bench.runs.files import checksum, describe_files, seal_of
 from bench.runs.reader import read
 from bench.runs.tables import COLUMNS, to_table
 from bench.runs.writer import RunWriter
@@ -97,8 +100,6 @@ def resealed(run: Path, **changes: Any) -> None:
 
 
 def rewritten(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any]) -> None:
-    import pyarrow.parquet as pq
-
     rows = pq.read_table(run / f"{name}.parquet").to_pylist()
     change(rows)
     pq.write_table(to_table(rows, COLUMNS[name]), run / f"{name}.parquet")
@@ -134,18 +135,34 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
         ),
         ("steps", lambda rows: rows[2].update(start_ns=1_021_000_000), "step 1 does not end where the next one starts"),
         ("steps", lambda rows: rows[1].update(warmup=True), "launch 0, rank 0: other steps than the first 1"),
-        ("steps", lambda rows: rows[0].update(rank=7), "launch 0, rank 7: there is no such rank"),
+        ("steps", lambda rows: rows[0].update(rank=7), "step does not count from 0 for each launch, rank"),
+        (
+            "steps",
+            lambda rows: [row.update(rank=7) for row in rows[4:8]],
+            "launch 0, rank 7, and there is no such rank",
+        ),
         (
             "steps",
             lambda rows: rows[0].update(scenario="dp"),
             "steps.parquet: it has rows of launch 0 under another scenario",
         ),
         ("steps", lambda rows: rows[0].update(repeat=1), "launch 0: its steps are of another scenario or repeat"),
-        ("steps", lambda rows: rows[0].update(launch=9), "steps.parquet: it has rows of launch 9, which has no record"),
-        ("steps", lambda rows: rows.pop(8), "launch 1, rank 0: 2 steps were recorded and 1 are there"),
+        (
+            "steps",
+            lambda rows: [row.update(launch=9) for row in rows[10:]],
+            "rows of launch 9, which has no record",
+        ),
+        ("steps", lambda rows: rows.reverse(), "step does not count from 0 for each launch, rank"),
+        ("steps", lambda rows: rows.clear(), "steps.parquet: it has no rows of launch 0"),
+        ("steps", lambda rows: rows.pop(9), "launch 1, rank 0: 2 steps were recorded and 0 are there"),
         ("memory", lambda rows: rows[0].update(pid=4711), "memory.parquet: launch 0 has no rank 0 of PID 4711"),
-        ("memory", lambda rows: rows[0].update(used_mib=None), "1 figures are unknown without a reason"),
-        ("memory", lambda rows: rows[0].update(used_mib=0.0), "1 figures are 0 or less"),
+        ("memory", lambda rows: rows[0].update(used_mib=None), "memory.parquet: used_mib is unknown without a reason"),
+        ("memory", lambda rows: rows[0].update(device=None), "memory.parquet: used_mib is known, and device is not"),
+        (
+            "memory",
+            lambda rows: rows[0].update(used_mib=0.0),
+            "1 figures are 0, where they should be unknown",
+        ),
         (
             "memory",
             lambda rows: rows.extend(list(rows)),
@@ -205,6 +222,91 @@ def test_an_edit_of_run_json_is_refused_by_name(run: Path) -> None:
     (run / "run.json").write_text(text.replace('"killed"', '"ok"'))
     with pytest.raises(RequestError, match=r"run\.json was changed after it was sealed"):
         read(str(run))
+
+
+def sealed_as_is(run: Path, **changes: Any) -> None:
+    """As :func:`resealed`, with the checksums that run.json has: they are not looked at."""
+    document = json.loads((run / "run.json").read_text()) | changes
+    document["seal"] = seal_of(document)
+    (run / "run.json").write_text(json.dumps(document))
+
+
+def many(run: Path, rows: int, label: str = "ddp") -> pa.Table:
+    """A table of steps that says one thing so many times: a few bytes on disk."""
+    zeros = pa.array(np.zeros(rows, dtype="int32"))
+    words = pa.DictionaryArray.from_arrays(zeros, pa.array([label]))
+    schema = pq.read_schema(run / "steps.parquet")
+    return pa.table({one.name: words if one.type == pa.string() else zeros.cast(one.type) for one in schema})
+
+
+@pytest.mark.parametrize(
+    ("bomb", "says"),
+    [
+        (lambda run: pq.write_table(many(run, 3_000_000), run / "steps.parquet"), "it says that it has 3,000,000 rows"),
+        (lambda run: pq.write_table(many(run, 200_000, "x" * 10_000), run / "steps.parquet"), "its texts take "),
+        (
+            lambda run: pq.write_table(many(run, 10), run / "steps.parquet", compression="zstd"),
+            "it is compressed in another way than by bench",
+        ),
+        (lambda run: os.truncate(run / "steps.parquet", 3 << 30), "it has 3,221,225,472 bytes, and at most"),
+    ],
+)
+def test_a_table_larger_than_its_bytes_can_say_is_refused_before_it_is_read(
+    run: Path, bomb: Callable[[Path], Any], says: str
+) -> None:
+    bomb(run)
+    files = json.loads((run / "run.json").read_text())["files"]
+    if (run / "steps.parquet").stat().st_size < 1 << 30:
+        files["steps.parquet"]["sha256"] = checksum(str(run), "steps.parquet")
+    sealed_as_is(run, files=files)
+    (found,) = check.findings(str(run))
+    assert f"{run}/steps.parquet" in found and says in found
+
+
+def test_a_digest_of_118_mb_is_refused_by_name(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with open(run / "digest.json", "wb") as file:
+        file.truncate(118 << 20)
+    files = json.loads((run / "run.json").read_text())["files"]
+    sealed_as_is(run, files=files | {"digest.json": {"sha256": "0" * 64, "rows": 0}})
+    says = f"{run}/digest.json cannot be read: it has 123,731,968 bytes, and at most 8,388,608 are read"
+    assert check.findings(str(run)) == [says]
+    for verb in ("report", "gate"):
+        assert cli.main([verb, str(run), *(("--baseline", str(run)) if verb == "gate" else ())]) == 2
+        assert capsys.readouterr().err.startswith(f"bench: error: RUN: {says}; ")
+    assert cli.main(["history", str(run.parent), "--out", str(tmp_path / "reports")]) in (0, 2)
+    assert says in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("place", ["steps.parquet", "run.json", "logs/launch-000-ddp-rank0.log"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: os.symlink("/dev/zero", file)])
+@pytest.mark.timeout(20)
+def test_what_is_no_file_of_the_run_is_refused_by_name(run: Path, place: str, make: Callable[[Path], Any]) -> None:
+    (run / place).unlink()
+    make(run / place)
+    (found,) = check.findings(str(run))
+    assert f"{run}" in found and ("cannot be read: it " in found or "no run.json" in found)
+
+
+def test_a_seal_names_no_file_elsewhere(run: Path) -> None:
+    files = json.loads((run / "run.json").read_text())["files"]
+    sealed_as_is(run, files=files | {"../../x": {"sha256": "", "rows": 0}})
+    assert "cannot be read: it lies outside" in check.findings(str(run))[0]
+
+
+def test_without_a_seal_nothing_is_taken(run: Path) -> None:
+    """With NaN in it the seal cannot be made: it was None, and so was one that was missing."""
+    document = json.loads((run / "run.json").read_text())
+    del document["seal"]
+    for nan in ({}, {"load_1min": math.nan}):
+        (run / "run.json").write_text(json.dumps(document | {"start": document["start"] | nan}))
+        (found,) = check.findings(str(run))
+        assert "was changed after it was sealed" in found or "NaN is not a number in JSON" in found
+
+
+def test_an_emptied_log_of_an_unfinished_run_is_found(tmp_path: Path) -> None:
+    run = sound(tmp_path, complete=False)
+    (run / "logs" / "launch-000-ddp-rank0.log").write_text("")
+    assert f"{run}/logs/launch-000-ddp-rank0.log was changed after it was sealed" in check.findings(str(run))
 
 
 def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

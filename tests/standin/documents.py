@@ -57,16 +57,8 @@ R = TypeVar("R", bound=Run)
 def sample(table: str = "memory", **values: Any) -> dict[str, Any]:
     """A row of memory.parquet or device.parquet, with what a row must have and no more."""
     columns = {"memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}[table]
-    usual = {
-        "launch": 0,
-        "scenario": "ddp",
-        "host": "h",
-        "t_ns": 5,
-        "pid": 1,
-        "rank": 0,
-        "device": "cpu",
-        "source": "rss",
-    }
+    usual: dict[str, Any] = {"launch": 0, "scenario": "ddp", "host": "h", "t_ns": 5, "pid": 1, "rank": 0}
+    usual |= {"device": "cpu", "source": "rss"} | ({"used_mib": 100.0} if table == "memory" else {})
     return {name: (usual | values).get(name) for name in columns}
 
 

@@ -4,7 +4,6 @@ No table is written: nobody who goes by digests opens one, and a night is writte
 """
 
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,12 +78,14 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
         "device": "cuda",
         "hardware": ["NVIDIA H100 80GB HBM3"] * 2,
         "replicas": 2,
-        "conditions": {"host": "host", "torch": "2.9.0", "driver": "550.54.15"},
+        "conditions": {"host": "host", "torch": "2.9.0", "driver": "550.54.15", "power_limit_w": []},
         "scenarios": [dict(one) for one in scenarios],
     }
-    number = itertools.count()
-    for one in usual["scenarios"]:
-        one["launches"] = [launch | {"launch": next(number)} for launch in one["launches"]]
+    numbers = [launch["launch"] for one in scenarios for launch in one["launches"]]
+    if len(set(numbers)) < len(numbers):
+        for place, one in enumerate(usual["scenarios"]):  # in rounds, as a run does
+            numbered = enumerate(one["launches"])
+            one["launches"] = [launch | {"launch": at * len(scenarios) + place} for at, launch in numbered]
     return usual | changes
 
 

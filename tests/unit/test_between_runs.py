@@ -28,7 +28,9 @@ def scenario(name: str, step_ms: list[float], **about: Any) -> dict[str, Any]:
 
 
 def digest(run: str, *scenarios: dict[str, Any]) -> Digest:
-    return gated.digest(0, scenarios, run=run, conditions={"host": "host", "bench": "0.1.0"}, findings=[])
+    return gated.digest(
+        0, scenarios, run=run, conditions={"host": "host", "bench": "0.1.0", "power_limit_w": []}, findings=[]
+    )
 
 
 def launches(centre: float, seed: int, count: int = 5, noise: float = 0.005) -> list[float]:

@@ -31,7 +31,7 @@ def digest(run: str, step_ms: float | None, image_size: int = 224, status: str =
         git={"commit": "0123456789abcdef", "dirty": True},
         workload=gated.trained("resnet101", "x", image_size=image_size),
         hardware=["A | B", "A | B"],
-        conditions={"driver": "580.1", "torch": "2.9.0", "cuda": "13.0", "nccl": None},
+        conditions={"driver": "580.1", "torch": "2.9.0", "cuda": "13.0", "nccl": None, "power_limit_w": []},
     )
 
 

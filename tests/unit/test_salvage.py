@@ -121,6 +121,7 @@ def line(row: dict[str, object], table: str = "memory") -> bytes:
         line({"launch": 1, "scenario": "ddp"}),
         line(sample(launch=1, used_mib="300")),
         line(sample(launch=1, used_mib=-1.0)),
+        line(sample(launch=1, used_mib=None)),
         line(sample(launch=1, rank=None)),
         line(sample("device", launch=1, t_ns=2**70), "device"),
     ],

@@ -37,7 +37,7 @@ def row(table: str, **values: Any) -> dict[str, Any]:
 STEPS = [
     row("steps", scenario="ddp", rank=0, step=0, warmup=True, start_ns=2**62, step_ms=1.5, loss=6.9),
     row("steps", scenario="ddp", rank=0, step=1, step_ms=1.25, loss=math.nan),
-    row("steps", scenario="ddp", rank=1, step=1, step_ms=1.75, loss=None),
+    row("steps", scenario="ddp", rank=1, step=0, step_ms=1.75, loss=None),
 ]
 MEMORY = [
     row("memory", scenario="ddp", t_ns=2**62, pid=2**40, device="cpu", used_mib=512.25, source="rss", reason=None),
