@@ -221,6 +221,7 @@ class Job:
     ``apex_problems``: why a module of apex cannot be imported, or None where it can; None as a whole where nobody has
     looked yet. ``logs``: the folder for what ranks print. ``replica_counts``: for the reference, the numbers of chunks
     that are asked for. ``trace``: the file for the profile, with ``{rank}`` in its name; empty to keep none.
+    ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists they are.
     """
 
     launch: int
@@ -243,6 +244,7 @@ class Job:
     purpose: str = "measure"
     replica_counts: tuple[int, ...] = ()
     trace: str = ""
+    memory_probe: bool = True
 
     @property
     def steps(self) -> int:

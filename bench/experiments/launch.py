@@ -48,6 +48,7 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
 
     lab.progress.begin(job.scenario, doing)
     if sampled:
+        job = replace(job, memory_probe=not lab.sampler.knows_pids)
         lab.sampler.begin(job.launch)
     done = execute(job, lab.site, lab.writer.logs, on_event)
     samples = lab.sampler.finish(job.launch) if sampled else ([], [])

@@ -53,7 +53,8 @@ _P2P_READ, _P2P_NVLINK = 0, 2
 """NVML_P2P_CAPS_INDEX_READ and _NVLINK: pynvml has the first one as a tuple, which its own function refuses."""
 
 SCRAMBLED = (
-    "the driver's list was scrambled (PID 0, PID 4294967295, or a PID twice), as by early R535; update the driver"
+    "the driver's list was scrambled (PID 0, PID 4294967295, or a PID with two figures), as by early R535; update the "
+    "driver"
 )
 MIG_ENERGY = "MIG is on, and the counter is that of the whole GPU"
 
@@ -157,7 +158,8 @@ class Nvml:
     def processes(self, uuid: str) -> tuple[list[tuple[int, float | None]], str | None]:
         """``(pid, used_mib)`` of every compute process on a device, and why the list or a figure in it is missing.
 
-        A process that is there without a figure, or with one of 0, has ``used_mib`` None.
+        A process that is there without a figure, or with one of 0, has ``used_mib`` None; one that is listed twice with
+        the same figure is there once.
         """
         pynvml = self._pynvml
         reason = None
@@ -170,7 +172,9 @@ class Nvml:
             except self._errors as error:
                 return [], _line(error)
             used = [(int(row.pid), _scaled(row.usedGpuMemory or None, 1 / _MIB)) for row in rows]
-            if self._is_scrambled(uuid, [pid for pid, _ in used]):
+            twice = len(dict(used)) < len(used) and not self.mig(uuid)  # under MIG it may be in two instances
+            used = list(dict.fromkeys(used)) if twice else used
+            if any(pid in _NO_PID for pid, _ in used) or (twice and len(dict(used)) < len(used)):
                 self.scrambled += 1
                 return [], SCRAMBLED
             if any(row.usedGpuMemory == 0 for row in rows):
@@ -331,10 +335,6 @@ class Nvml:
         if uuid not in self._handles:
             self._handles[uuid] = self._pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return self._handles[uuid]
-
-    def _is_scrambled(self, uuid: str, pids: list[int]) -> bool:
-        twice = len(set(pids)) < len(pids)
-        return any(pid in _NO_PID for pid in pids) or (twice and not self.mig(uuid))  # under MIG it may be in two
 
     def _no_figure(self, uuid: str) -> str:
         if self.mig(uuid):

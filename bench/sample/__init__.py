@@ -33,6 +33,7 @@ START_LIMIT_S = 30.0
 
 class Sampler:
     """One sampler process per host. ``cost`` and ``findings``: of the last finished launch, None if the process died.
+    ``knows_pids``: the driver's lists have had every rank of a launch under its own PID, so none need show it.
 
     The kernel ends the process with the thread that started it, so start it from the main thread.
     """
@@ -40,6 +41,7 @@ class Sampler:
     def __init__(self, config: dict[str, Any]) -> None:
         self.cost: dict[str, Any] | None = None
         self.findings: dict[str, Any] | None = None
+        self.knows_pids = False
         self._config = config
         self._log = os.path.join(config["spool"], "sampler.log")
         self._begun: int | None = None
@@ -119,6 +121,7 @@ class Sampler:
         head = {"launch": launch, "scenario": ranks[0]["scenario"], "host": self._config["host"]}
         head["t_ns"] = time.perf_counter_ns()
         by_pid = {rank["pid"]: rank["rank"] for rank in ranks}
+        self.knows_pids |= by_pid.keys() <= {row["pid"] for row in tables["memory"] if row["source"] == "nvml_pid"}
         for pid, device, reason in missing:
             device = "cpu" if self._config["device"] == "cpu" else device
             tables["memory"].append(unavailable(pid, device, reason).row(by_pid[pid], **head))

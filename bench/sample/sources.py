@@ -103,7 +103,7 @@ class GpuMemory:
         self.foreign: dict[tuple[str, int], tuple[float | None, bool]] = {}
         self.probed: dict[int, int | None] = {}
         self._before: dict[str, Before] = {}
-        self._aliases: dict[int, tuple[int, str]] = {}
+        self._aliases: dict[tuple[str, int], tuple[int, str]] = {}
         self._seen: set[int] = set()
         self._probes: dict[int, dict[str, dict[int, float | None]]] = {}
         self._earlier, self._ours = self._earlier | self._ours, set()
@@ -124,10 +124,11 @@ class GpuMemory:
             rows, reason = self.nvml.processes(uuid)
             answers[uuid] = None if rows else reason
             self._recognise([pid for pid, _ in rows], ranks)
+            aliases = {pid: rank for (device, pid), rank in self._aliases.items() if device == uuid}
             mig = any(mib is None for _, mib in rows) and self.nvml.mig(uuid)
             told = attribute(
                 Listing(device=uuid, rows=rows, reason=reason, mig=mig),
-                Known(ranks=ranks, aliases=self._aliases, earlier=self._earlier, nested=self.nested),
+                Known(ranks=ranks, aliases=aliases, earlier=self._earlier, nested=self.nested),
                 self._before.get(uuid),
                 partial(self.nvml.used_mib, uuid),
             )
@@ -149,22 +150,28 @@ class GpuMemory:
             self._probes[rank] = lists
             return
         before = self._probes.pop(rank, {})
-        taken = (set(ranks) | set(self._aliases)) - {rank}
-        found = {match_probe(before.get(uuid, {}), lists[uuid], taken) for uuid in mine} - {None}
+        found = {match_probe(before.get(uuid, {}), lists[uuid], self._taken(uuid, ranks) - {rank}) for uuid in mine}
+        found -= {None}
         listed = found.pop() if len(found) == 1 else None
         self.probed[rank] = listed
         if listed is not None and listed != rank:
-            self._alias(listed, rank, "nvml_probe")
+            self._alias(listed, rank, "nvml_probe", mine)
+
+    def _taken(self, uuid: str, ranks: Ranks) -> set[int]:
+        return set(ranks) | {pid for device, pid in self._aliases if device == uuid}
 
     def _recognise(self, listed: Collection[int], ranks: Ranks) -> None:
         """Look once at each other PID: ``/proc`` may know it as a rank's under another number."""
-        for pid in {*listed} - {*ranks} - self._seen - {*self._aliases}:
+        for pid in {*listed} - {*ranks} - self._seen:
             self._seen.add(pid)
             rank = rank_of(pid, frozenset(ranks))
             if rank is not None:
-                self._alias(pid, rank, "nvml_pid")
+                self._alias(pid, rank, "nvml_pid", self.gpus)
 
-    def _alias(self, listed: int, rank: int, source: str) -> None:
-        self._aliases[listed] = rank, source
-        for uuid in self.gpus:
+    def _alias(self, listed: int, rank: int, source: str, gpus: Collection[str]) -> None:
+        """On these GPUs. What a probe shows is true of the rank's own: a sandbox such as gVisor gives all its processes
+        one PID, and on another GPU that is another rank.
+        """
+        for uuid in gpus:
+            self._aliases[uuid, listed] = rank, source
             self.foreign.pop((uuid, listed), None)  # so it was one of ours

@@ -102,8 +102,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         _join(job, me, device)
     tell("phase", phase="build")
     plan = Plan.of(job, me, device)
-    if job.purpose == "measure":
-        memory_probe.show(tell, device)
+    if job.purpose == "measure" and job.memory_probe:
+        born_ns += memory_probe.show(tell, device)
     # Shapes are fixed, so cuDNN's search for algorithms falls into the warm-up. Not where one process drives several
     # GPUs: torch keeps what was found by thread (pytorch/pytorch#103939), and DataParallel starts a new thread for each
     # GPU in every forward pass, so every step would search anew.

@@ -180,6 +180,50 @@ def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[.
     assert run.findings["foreign"] == []
 
 
+def test_a_sandbox_in_which_all_processes_have_one_pid(start: Callable[..., Sampling], driver: Driver) -> None:
+    """What a probe shows of a PID is true of its GPU: on the other it is the other rank."""
+
+    def listed(first: float, second: float) -> None:
+        driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {B} 100011 {int(second * MIB)}")
+
+    run = start(nested=True)
+    run.sampler.begin(0)
+    run.sampler.watch(0, "ddp", 0, 11, (A,))
+    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    run.until_begun()
+    for rank, (pid, mib) in enumerate(((11, (400, 700)), (12, (400, 700)))):
+        listed(*mib)
+        run.until_next("device")
+        run.sampler.probe(0, pid, "before")
+        run.until_next("device")
+        listed(mib[0] + (rank == 0) * PROBE_MIB, mib[1] + (rank == 1) * PROBE_MIB)
+        run.sampler.probe(0, pid, "allocated")
+        run.until_next("device")
+        listed(*mib)
+        run.sampler.probe(0, pid, "freed")
+    run.until_next("memory")
+    run.until(lambda: len({row["pid"] for row in run.rows("memory") if row["source"] == "nvml_probe"}) == 2)
+    memory, _ = run.sampler.finish(0)
+    assert {row["device"] for row in memory if row["pid"] == 11} == {A}
+    assert {row["device"] for row in memory if row["pid"] == 12} == {B}
+    assert run.findings["probes"] == {"0": 100011, "1": 100011}
+    assert not run.sampler.knows_pids
+
+
+@pytest.mark.parametrize("there", [(11, 12), (11,)])
+def test_whether_the_driver_knows_our_pids(
+    there: tuple[int, ...], start: Callable[..., Sampling], driver: Driver
+) -> None:
+    """Then ranks need not show them in later launches."""
+    driver.write(*TWO_GPUS, *(f"process {A} {pid} {512 * MIB}" for pid in there))
+    run = start(nested=True)
+    for rank, pid in enumerate((11, 12)):
+        run.sampler.watch(0, "two", rank, pid, (A,))
+    run.until(lambda: run.rows("memory"))
+    run.sampler.finish(0)
+    assert run.sampler.knows_pids == (there == (11, 12))
+
+
 def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], driver: Driver) -> None:
     def used(mib: float) -> None:
         driver.write(*TWO_GPUS, f"value {A} used {int((600 + mib) * MIB)}", f"value {B} used {600 * MIB}")

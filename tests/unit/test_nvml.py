@@ -276,6 +276,11 @@ def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> Non
     assert processes == [[[11, None]], "MIG is on, and the driver gives no figure of a process on the whole GPU"]
 
 
+def test_a_process_that_is_listed_twice_alike_is_there_once(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *[f"process {A} 11 {512 * MIB}"] * 2, f"process {A} 12 {MIB}")
+    assert asked(driver, f"[nvml.processes({A!r}), nvml.scrambled]") == [[[[11, 512.0], [12, 1.0]], None], 0]
+
+
 def test_a_process_in_two_mig_instances_is_no_scrambled_list(driver: Driver) -> None:
     twice = (f"process {A} 11 {512 * MIB}", f"process {A} 11 {256 * MIB}")
     driver.write(*TWO_GPUS, *twice, f"value {A} mig 1")
@@ -284,7 +289,7 @@ def test_a_process_in_two_mig_instances_is_no_scrambled_list(driver: Driver) -> 
     assert asked(driver, f"nvml.processes({A!r})") == [[], SCRAMBLED]
 
 
-@pytest.mark.parametrize("rows", [(0,), (2**32 - 1,), (11, 0), (11, 12, 11)])
+@pytest.mark.parametrize("rows", [(0,), (2**32 - 1,), (11, 0)])
 def test_lists_with_impossible_pids_are_dropped_and_counted(driver: Driver, rows: tuple[int, ...]) -> None:
     driver.write(*TWO_GPUS, *(f"process {A} {pid} {MIB}" for pid in rows), f"process {B} 5 {MIB}")
     answers = asked(driver, f"[nvml.processes({A!r}), nvml.processes({B!r}), nvml.scrambled]")

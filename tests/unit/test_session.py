@@ -152,7 +152,7 @@ def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypat
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
     monkeypatch.setattr(rank, "_device", lambda job, me: torch.device("cpu"))
     monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
-    monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: None)
+    monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: 0)
     monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
     me = rank.Identity(rank=0, local_rank=0, world_size=planned.job.processes)
     assert rank._train(planned.job, me, lambda event, **values: None, 0)["searches"] is searches
