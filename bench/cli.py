@@ -41,11 +41,14 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 130 interrupted.
 """
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
 
 
 def program() -> None:
     """The whole process. It ends without what libraries do at exit, which hangs where they could start no thread."""
+    if BLAS_THREADS not in os.environ:  # numpy's begin with it, and crash where they may not; nothing here needs them
+        os.putenv(BLAS_THREADS, "1")  # which os.environ does not show: ranks and records have what the user set
     os._exit(main(last=True))
 
 

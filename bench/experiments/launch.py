@@ -121,7 +121,7 @@ def where_to_look(launch: LaunchRecord) -> str:
     if launch.status == "ok":
         return ""
     logs = {rank.rank: rank.log for rank in launch.ranks}
-    return f"{launch.reason} (see {logs.get(launch.first_failed_rank or 0, 'logs/worker-host.log')})"
+    return f"{launch.reason} (see {logs.get(launch.first_failed_rank or 0, 'logs/worker-site.log')})"
 
 
 def shorten(log: str) -> None:

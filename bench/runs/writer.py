@@ -139,7 +139,7 @@ class RunWriter:
 
     def frames(self) -> Run:
         """The run as it would be read now."""
-        tables = {name: self._whole(name).to_pandas() for name in COLUMNS}
+        tables = {name: self._whole(name).to_pandas(use_threads=False) for name in COLUMNS}
         return Run(path=self.path, document=self._document, timed=RankSteps(tables.pop("steps")), **tables)
 
     def put(self, **tables: Rows) -> None:

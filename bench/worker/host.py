@@ -546,6 +546,9 @@ def _reap(launch: Launch, control: Channel) -> None:
             launch.fail(Failure(rank=rank.number, kind=kind, reason=f"{where}: ended by {name}{by}"))
         elif not rank.finished and not any(failure.rank == rank.number for failure in launch.failures):
             reason = f"{where}: left with exit status {rank.exit_status} and no result"
+            *_, last = ["", *log_end(rank.log)]
+            limit = remedy_of(last)
+            reason += f" ({last}; {limit})" if limit else ""
             launch.fail(Failure(rank=rank.number, kind="error", reason=reason))
 
 
