@@ -33,7 +33,9 @@ class Analysed(Run):
 
     @cached_property
     def iterations(self) -> Iterations:
-        return self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
+        """Without those of launches that others have taken the place of."""
+        known = self.timed if isinstance(self.timed, Iterations) else per_iteration(self.timed)
+        return known.only(known.frame["launch"].isin([launch.launch for launch in self.document.launches]))
 
     @cached_property
     def good_iterations(self) -> Iterations:

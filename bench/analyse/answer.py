@@ -123,7 +123,8 @@ def _about_checks(document: RunDocument) -> list[str]:
             "What ran was not the same on all ranks of {}: see the launches.",
         ),
     )
-    return [
+    again = [launch.reason for launch in document.superseded if launch.status == "ok" and launch.reason]
+    return [f"Not counted: {reason}." for reason in again] + [
         text.format(listed(named))
         for objects, text in objections
         if (named := list(dict.fromkeys(launch.scenario for launch in document.good if objects(launch.checks))))

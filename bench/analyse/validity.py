@@ -13,14 +13,14 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.parity import COARSE, UNTRUE
-from bench.runs.document import Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
+from bench.runs.document import BUSY, Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
 from bench.runs.frames import LaunchFigures
 
 UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
 SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
 INPUT_BOUND = 0.10  # share of the data phase in the step
-FOREIGN_CORES = {"cpu": 0.10, "cuda": 0.50}  # share of the usable cores that others may keep busy
+FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
 FEWEST_LAUNCHES = 3
 
 warning, invalid = partial(Finding, severity="warning"), partial(Finding, severity="invalid")
@@ -143,10 +143,14 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
     checks = launch.checks
     if checks.conservation_ok is False:
         error = abs(checks.conservation_error or 0.0)
+        load = checks.held_up(document.machine.cores_usable)
+        busy = f" while others kept {checks.foreign_cores:.1f} of the {document.machine.cores_usable} cores busy"
         yield invalid(
             code="phases",
-            text=f"its steps and the wall time differ by {100 * error:.1f} %",
-            remedy="measure again; if it stays, report it: a part of the time is not accounted for",
+            text=f"its steps and the wall time differ by {100 * error:.1f} %{busy if load else ''}",
+            remedy="stop what else runs here (top shows it), which takes its turns, and measure again"
+            if load
+            else "measure again; if it stays, report it: a part of the time is not accounted for",
             size=error,
         )
     if checks.skipped_steps:

@@ -12,6 +12,7 @@ from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, plain
 from bench.report.tables import TONES
+from bench.runs.document import LaunchRecord
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -200,7 +201,8 @@ def _stage(run: Run, title: str, rows: "pd.DataFrame", found: list[str]) -> Stag
 
 
 def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[Launch]:
-    known = {launch.launch: launch for launch in run.document.launches}
+    replaced = (one for one in run.document.superseded if isinstance(one, LaunchRecord))
+    known = {launch.launch: launch for launch in (*replaced, *run.document.launches)}
     numbers = {name: number for number, name in enumerate(bounds["scenario"].unique(), start=1)}
     return [
         Launch(

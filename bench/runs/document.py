@@ -15,6 +15,9 @@ from bench.machine.nvml import Gpu
 from bench.runs.codec import Between, Moment, OneOf
 
 Names = tuple[str, ...]
+
+BUSY = 0.10
+"""The part of the cores that others may keep busy before it counts as load."""
 Count = Annotated[int, Between(0, 10**9)]
 """How many, or which of them, from 0."""
 Several = Annotated[int, Between(1, 10**6)]
@@ -240,6 +243,10 @@ class Checks:
     probes: Mapping[str, Pid] | None = None
     cpu_energy: Mapping[str, str | None] | None = None
     throttle: Throttle | None = None
+
+    def held_up(self, cores: int | None) -> bool:
+        """Whether the steps miss wall time while others used more of so many cores than :data:`BUSY`."""
+        return self.conservation_ok is False and (self.foreign_cores or 0.0) > BUSY * (cores or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

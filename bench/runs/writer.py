@@ -127,11 +127,13 @@ class RunWriter:
     ) -> None:
         self._change(validity=validity, parity=parity, recommendation=recommendation)
 
-    def supersede(self, record: parts.LaunchRecord | parts.DiagnosticRecord | parts.ReferenceRecord) -> None:
-        """Take a failed launch of any kind out of what tables show. Its record and its rows stay."""
+    def supersede(
+        self, record: parts.LaunchRecord | parts.DiagnosticRecord | parts.ReferenceRecord, reason: str | None = None
+    ) -> None:
+        """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
         document = self._document
         self._change(
-            superseded=(*document.superseded, record),
+            superseded=(*document.superseded, record if reason is None else replace(record, reason=reason)),
             reference=None if record is document.reference else document.reference,
             launches=tuple(other for other in document.launches if other is not record),
             diagnostics=tuple(other for other in document.diagnostics if other is not record),

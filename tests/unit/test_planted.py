@@ -7,6 +7,9 @@ slower does not change the difference. Other work that comes and goes can still 
 measured again, twice at most. One that is wrong is wrong each time.
 """
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +18,11 @@ import pytest
 from conftest import measured
 from standin.frames import launch_figures
 
+from bench import machine
+from bench.analyse.analysed import Analysed
+from bench.analyse.answer import caveats
 from bench.analyse.overview import overview
+from bench.runs import check
 from bench.runs.document import Recommendation
 from bench.runs.reader import Run
 from bench.sites.local import WorkerHost
@@ -114,7 +121,9 @@ def meets(run: Run, host: WorkerHost, tmp_path: Path) -> Meets:
 
 
 def measured_steps(run: Run, scenario: str) -> pd.DataFrame:
-    return run.steps[(run.steps["scenario"] == scenario) & ~run.steps["warmup"]]
+    """Of the launch that counts, whatever it is in the place of."""
+    (launch,) = [one.launch for one in run.document.launches if one.scenario == scenario]
+    return run.steps[(run.steps["launch"] == launch) & ~run.steps["warmup"]]
 
 
 def more_on_odd_steps(steps: pd.DataFrame) -> pd.Series:
@@ -196,9 +205,46 @@ def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(
 def test_time_that_no_phase_has_makes_the_launch_invalid(run: Run) -> None:
     assert codes(run, "hidden")["phases"] == "invalid"
     (launch,) = [launch for launch in run.document.launches if launch.scenario == "hidden"]
-    window_ms = run.steps[(run.steps["scenario"] == "hidden") & ~run.steps["warmup"]].groupby("rank")["step_ms"].sum()
+    window_ms = (
+        run.steps[(run.steps["launch"] == launch.launch) & ~run.steps["warmup"]].groupby("rank")["step_ms"].sum()
+    )
     assert launch.checks.conservation_error == pytest.approx(50 / (window_ms.min() + 50), rel=0.2)
     assert {"greedy", "hidden"} <= set((run.document.recommendation or Recommendation()).left_out)
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_path: Path, times: int) -> None:
+    """Time is hidden in the first launch, or in every one, while another process has a core."""
+    hidden, launches = tmp_path / "hidden.py", tmp_path / "launches"
+    launches.mkdir()
+    held = f"(os.mkdir({str(launches)!r} + f'/{{os.getpid()}}') or len(os.listdir({str(launches)!r})) <= {times})"
+    about = {"alone": "True", "after": "0.08 * held", "more": "pass"}
+    source = SOURCE.format(**HONEST | about)
+    hidden.write_text(source.replace("    import torch\n", f"    import os, torch\n    held = {held}\n", 1))
+    endless = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(endless) for _ in range(1 + machine.cores() // 5)]
+    try:
+        made = measured(host, tmp_path, [str(hidden)], warmup=1, iters=9, global_batch=2, replicas=1, parity=False)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    document = made.document
+    (first,), (second,) = document.superseded, document.launches
+    assert (first.launch, second.launch, first.repeat, second.repeat) == (0, 1, 0, 0), "and no third"
+    assert first.status == "ok" and first.reason is not None
+    assert re.fullmatch(
+        r"launch 0 of hidden, whose steps and wall time differ by \d+\.\d % while others kept \d\.\d of the \d+ cores "
+        r"busy; launch 1 is in its place",
+        first.reason,
+    )
+    assert set(made.steps["launch"]) == {0, 1}, "its steps are there still"
+    assert list(Analysed.of(made).figures.frame["launch"]) == [1]
+    unsound = ["launch 1: its steps do not add up to the host's wall time"]
+    assert check.findings(made.path) == (unsound if times > 1 else []), "of what counts"
+    assert f"Not counted: {first.reason}." in caveats(document, overview(made))
+    texts = [finding.text for finding in document.validity if finding.code == "phases"]
+    assert [" while others kept " in text for text in texts] == [True] * (times > 1)
 
 
 def test_without_a_reference_no_verdict_on_numerics_is_given_and_the_reason_is(run: Run) -> None:
