@@ -124,7 +124,9 @@ def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[
     """The locks of the devices, and what this machine is while they are held."""
     with acquire(request.devices, wait=wait, say=console.line) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
-        foreign.refuse(gpus, request.devices, force=request.force)
+        for drawing in foreign.refuse(gpus, request.devices, force=request.force):
+            remedy = "its share is in the figures: measure on a GPU without a screen if there is one"
+            console.line(f"warning: something draws on {drawing}; {remedy}")
         if left_out is not None:
             console.line(f"warning: {left_out}")
         yield locks, machine.describe(gpus, left_out)

@@ -1,10 +1,12 @@
 """Who else is on the chosen GPUs: found before a run, so that it does not measure somebody else's work.
 
-A GPU is in use if the driver lists a process on it, more than 500 MiB are occupied, or it is more than 5 % busy (in a
-container the list may be empty). It is checked again for a moment: the driver still shows what has just ended.
+A GPU is in use if the driver lists a process that computes on it, more than 500 MiB are occupied, or it is more than
+5 % busy (in a container the list may be empty). It is checked again for a moment: the driver still shows what has just
+ended. What draws, such as a desktop, is named and may stay: its memory and its load are not held against the GPU.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 from bench.core.errors import RequestError
@@ -15,44 +17,63 @@ BUSY_PERCENT = 5.0
 PATIENCE_S = 2.0
 
 
-def occupant(nvml: Nvml, gpu: Gpu) -> str | None:
-    """What is on a GPU, or None if it is free as far as the driver knows.
+Rows = Sequence[tuple[int, float | None]]
+"""PID and MiB of processes; None: the driver gives no figure."""
+
+
+def in_use(computing: Rows, drawing: Rows, occupied_mib: float | None, busy_percent: float | None) -> bool:
+    """Whether somebody computes on a GPU, as far as the driver knows."""
+    screens = {pid for pid, _ in drawing}
+    drawn = sum(mib or 0.0 for _, mib in drawing)
+    hidden = 0.0 if any(mib is None for _, mib in drawing) else (occupied_mib or 0.0) - drawn
+    busy = 0.0 if drawing else busy_percent or 0.0
+    return any(pid not in screens for pid, _ in computing) or hidden > OCCUPIED_MIB or busy > BUSY_PERCENT
+
+
+def occupant(nvml: Nvml, gpu: Gpu) -> tuple[str, bool] | None:
+    """What is on a GPU, and whether it is in use; None if it is free as far as the driver knows.
 
     Such as ``GPU 0 (NVIDIA H100): PID 4711 (python, 2,048 MiB), 2,100 MiB occupied, 97 % busy``.
     """
-    rows, _ = nvml.processes(gpu.uuid)
+    (rows, _), drawing = nvml.processes(gpu.uuid), nvml.graphics(gpu.uuid)
     occupied_mib, _ = nvml.occupied_mib(gpu.uuid)
     busy = nvml.device_sample(gpu.uuid)["utilisation_percent"]
-    if not rows and (occupied_mib or 0.0) <= OCCUPIED_MIB and (busy or 0.0) <= BUSY_PERCENT:
+    used = in_use(rows, drawing, occupied_mib, busy)
+    if not used and not drawing:
         return None
     found = []
-    for pid, used_mib in rows:
+    for pid, used_mib in dict.fromkeys((*rows, *drawing)):
         size = "memory unknown" if used_mib is None else f"{used_mib:,.0f} MiB"
         found.append(f"PID {pid} ({nvml.process_name(pid) or 'name unknown'}, {size})")
     if occupied_mib is not None:
         found.append(f"{occupied_mib:,.0f} MiB occupied")
     if busy is not None:
         found.append(f"{busy:.0f} % busy")
-    return f"GPU {gpu.index} ({gpu.name}): {', '.join(found)}"
+    return f"GPU {gpu.index} ({gpu.name}): {', '.join(found)}", used
 
 
-def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> None:
-    """Raise :class:`RequestError` with PIDs, names and memory where a chosen GPU is in use; not with ``force``."""
+def refuse(gpus: list[Gpu], chosen: tuple[str, ...], *, force: bool) -> list[str]:
+    """What draws on the chosen GPUs, a line each. Raises :class:`RequestError` with PIDs, names and memory where one is
+    in use; not with ``force``.
+    """
     if force or not chosen:
-        return
+        return []
     try:
         nvml = Nvml()
     except NvmlUnavailable:  # the GPUs were listed a moment ago; the run itself will say what is wrong now
-        return
+        return []
     deadline_s = time.monotonic() + PATIENCE_S
     with closing(nvml):
-        while (found := [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]) and (
-            time.monotonic() < deadline_s
-        ):
+        while True:
+            found = [on for gpu in gpus if gpu.uuid in chosen and (on := occupant(nvml, gpu))]
+            used = [text for text, in_use in found if in_use]
+            if not used or time.monotonic() >= deadline_s:
+                break
             time.sleep(0.2)
-    if found:
+    if used:
         raise RequestError(
             "--gpus",
-            f"in use by others: {'; '.join(found)}",
+            f"in use by others: {'; '.join(used)}",
             "wait until they are free, choose others, or measure beside them with --force",
         )
+    return [text for text, _ in found]

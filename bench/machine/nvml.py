@@ -182,6 +182,11 @@ class Nvml:
             return used, self._no_figure(uuid) if any(mib is None for _, mib in used) else None
         return [], reason
 
+    def graphics(self, uuid: str) -> list[tuple[int, float | None]]:
+        """``(pid, used_mib)`` of every process that draws on a device, such as a display server; as far as is known."""
+        rows = self._ask(uuid, self._pynvml.nvmlDeviceGetGraphicsRunningProcesses) or []
+        return [(int(row.pid), _scaled(row.usedGpuMemory or None, 1 / _MIB)) for row in rows]
+
     def used_mib(self, uuid: str) -> tuple[float | None, str | None]:
         """The device's memory in use, as in :meth:`device_sample`, or why it is unknown."""
         memory, reason = self._try(lambda: self._pynvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).used)
@@ -251,7 +256,7 @@ class Nvml:
     def details(self, uuid: str) -> dict[str, Any]:
         """What :class:`Gpu` lacks, for a page about the device: what the driver does not know is None.
 
-        ``processes``: (PID, name, MiB); ``now``: :meth:`device_sample`.
+        ``processes`` and ``graphics``: (PID, name, MiB); ``now``: :meth:`device_sample`.
         """
         pynvml = self._pynvml
         ask = partial(self._ask, uuid)
@@ -278,6 +283,7 @@ class Nvml:
             "max_pcie_width": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
             "processes": [[pid, self.process_name(pid), mib] for pid, mib in rows],
             "processes_reason": reason,
+            "graphics": [[pid, self.process_name(pid), mib] for pid, mib in self.graphics(uuid)],
             "now": self.device_sample(uuid),
         }
 

@@ -177,6 +177,7 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
         *(f"value {A} power_limit 200000", f"value {A} default_power_limit 300000", f"value {A} temperature 61"),
         *(f"value {A} used {2048 * MIB}", f"process {A} 4242 {2000 * MIB}", "name trainer 4242 0"),
         *(f"value {A} compute_mode 3", f"value {B} compute_mode 2"),
+        *(f"graphics {B} 900 {90 * MIB}", "name Xorg 900 0"),
         *(f"value {A} pcie_width 8", f"value {A} max_pcie_width 16", f"value {A} throttle 64"),
         *("value * topology 50", "value * p2p_read 1", "value * p2p_nvlink 1", f"value {B} max_sm_clock 1980"),
     )
@@ -196,12 +197,12 @@ def test_two_gpus_in_pci_order_with_their_problems(driver: Driver, quick: dict[s
         "others are using it: PID 4242 (trainer), 2,048 MiB occupied",
         "its compute mode is exclusive process",
     ]
-    assert about(told, "GPU 0") == ["its compute mode is prohibited"]
+    assert about(told, "GPU 0") == ["its compute mode is prohibited", "something draws on it: PID 900 (Xorg)"]
     assert about(told, "topology") == ["no peer access between GPUs 0-1"]
     assert about(told, "GPUs") == ["they are of 2 models: Stand-in A, Stand-in B"]
     text = doctor(**environment).stdout
     assert f"GPU 0    Stand-in B, {B}" in text
-    assert "process 4242 (trainer): 2,000 MiB" in text
+    assert "process 4242 (trainer): 2,000 MiB" in text and "graphics process 900 (Xorg): 90 MiB" in text
     assert "GPU 0-1  no peer access, by the link between CPU sockets" in text
     assert "ECC on" in text and "compute mode exclusive process" in text
 

@@ -6,6 +6,7 @@
  *
  *     device UUID DOMAIN BUS DEVICE NAME TOTAL_BYTES
  *     process UUID PID BYTES                        BYTES may be 18446744073709551615, "not available"
+ *     graphics UUID PID BYTES                       likewise, in the list of graphics processes
  *     value UUID METRIC NUMBER                      what a metric is; 0 without such a line
  *     error UUID METRIC CODE                        the code that a call returns instead; UUID may be *
  *     every UUID METRIC/N NUMBER                    what every Nth call gives instead of its value
@@ -328,7 +329,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *
     return metric(__func__, handle, "throttle", bits);
 }
 
-static int list_processes(const char *function, void *handle, unsigned *count, Process *processes)
+static int list_of(const char *kind, const char *function, void *handle, unsigned *count, Process *processes)
 {
     unsigned long long unused;
     unsigned there = 0, room = *count;
@@ -338,7 +339,7 @@ static int list_processes(const char *function, void *handle, unsigned *count, P
     wait_us(delay_us);
     int race = processes && insufficient_so_far < insufficient && ++insufficient_so_far;
     for (unsigned i = 0; i < line_count; i++) {
-        if (strcmp(lines[i].kind, "process") || strcmp(lines[i].uuid, DEVICE(handle).uuid))
+        if (strcmp(lines[i].kind, kind) || strcmp(lines[i].uuid, DEVICE(handle).uuid))
             continue;
         if (processes && scrambled && there < room) { /* pid, memory, instances, then 8 bytes that the reader knows nothing of */
             char *row = (char *)processes + 32 * there;
@@ -351,6 +352,11 @@ static int list_processes(const char *function, void *handle, unsigned *count, P
     }
     *count = there;
     return race || there > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+static int list_processes(const char *function, void *handle, unsigned *count, Process *processes)
+{
+    return list_of("process", function, handle, count, processes);
 }
 
 int nvmlDeviceGetMemoryInfo_v2(void *handle, MemoryV2 *memory)
@@ -482,5 +488,10 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *bit
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, Process *processes)
 {
     return list_processes(__func__, handle, count, processes);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, Process *processes)
+{
+    return list_of("graphics", __func__, handle, count, processes);
 }
 #endif

@@ -58,6 +58,37 @@ def test_hidden_processes_show_in_memory_or_load(driver: Driver, line: str, told
     assert told in refused(driver)
 
 
+DESKTOP = (
+    f"graphics {A} 900 {700 * MIB}",
+    "name Xorg 900 0",
+    f"value {A} used {900 * MIB}",
+    f"value {A} utilisation 20",
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ((), ""),
+        ((f"process {A} 900 {700 * MIB}",), ""),
+        ((f"process {A} 4242 {100 * MIB}",), "PID 4242 (name unknown, 100 MiB), PID 900 (Xorg, 700 MiB)"),
+        ((f"value {A} used {1300 * MIB}",), "1,300 MiB occupied"),
+    ],
+)
+def test_a_screen_is_named_and_not_refused(more: tuple[str, ...], told: str, driver: Driver) -> None:
+    """With its memory and its load; what else computes there, or hides, is refused."""
+    driver.write(
+        *TWO_GPUS, *more, *(line for line in DESKTOP if not any(line.split()[:3] == m.split()[:3] for m in more))
+    )
+    assert told in refused(driver) and bool(told) == bool(refused(driver))
+    if not told:
+        named = driver.python(
+            "from bench.machine import foreign, nvml\n"
+            f"print(foreign.refuse(nvml.list_gpus()[0], {(A, B)!r}, force=False))"
+        )
+        assert "GPU 1 (Stand-in A): PID 900 (Xorg, 700 MiB), 900 MiB occupied, 20 % busy" in named
+
+
 def test_a_process_that_is_on_its_way_out_is_waited_for(driver: Driver) -> None:
     """The lock of a run is free before the driver has taken its last rank off the list."""
     driver.write(*TWO_GPUS, f"process {B} 4242 {2048 * MIB}")
@@ -68,7 +99,7 @@ def test_a_process_that_is_on_its_way_out_is_waited_for(driver: Driver) -> None:
         "threading.Timer(0.7, free).start()\n"
         f"print(foreign.refuse(nvml.list_gpus()[0], {(B,)!r}, force=False))"
     )
-    assert told == "None\n"
+    assert told == "[]\n"
 
 
 def test_a_share_that_is_only_the_echo_of_what_ended_is_waited_for(driver: Driver) -> None:

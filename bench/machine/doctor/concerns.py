@@ -175,17 +175,24 @@ def _gpu(gpu: dict[str, Any]) -> Iterator[Concern]:
 
 def _company(gpu: dict[str, Any], host: dict[str, Any]) -> Iterator[Concern]:
     about = f"GPU {gpu['index']}"
-    named = [f"PID {pid} ({name or 'name unknown'})" for pid, name, _ in gpu["processes"]]
+    computing, drawing = ([(pid, mib) for pid, _, mib in gpu[kind]] for kind in ("processes", "graphics"))
     occupied, busy = gpu["occupied_mib"], gpu["now"]["utilisation_percent"]
-    if (occupied or 0) > foreign.OCCUPIED_MIB:
+    used = foreign.in_use(computing, drawing, occupied, busy)
+    processes = {pid: name or "name unknown" for pid, name, _ in gpu["processes"] + gpu["graphics"]}
+    named = [f"PID {pid} ({name})" for pid, name in processes.items()]
+    if used and (occupied or 0) > foreign.OCCUPIED_MIB:
         named.append(f"{occupied:,.0f} MiB occupied")
-    if (busy or 0) > foreign.BUSY_PERCENT:
+    if used and (busy or 0) > foreign.BUSY_PERCENT:
         named.append(f"{busy:.0f} % busy")
-    if named:
+    if used:
         finding = f"others are using it: {', '.join(named)}"
         refused = "'bench run' refuses it, because their work would be in the figures"
         remedy = "wait, choose others with --gpus, or measure beside them with --force"
         yield Concern("warning", about, finding, refused, remedy)
+    elif drawing:
+        finding = f"something draws on it: {', '.join(named)}"
+        remedy = "choose a GPU without a screen with --gpus if there is one"
+        yield Concern("warning", about, finding, "its share of the GPU is in the figures", remedy)
     if gpu["processes_reason"] is not None and not gpu["mig"]:
         finding = f"its processes are unknown: {gpu['processes_reason']}"
         partly = "memory per process is known only where a rank is alone on it, or not at all"

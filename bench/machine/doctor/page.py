@@ -64,8 +64,9 @@ def _gpus(report: dict[str, Any]) -> list[str]:
             f"         {'; '.join(figures)}",
             f"         {', '.join(settings)}",
         ]
-        for pid, name, used_mib in gpu["processes"]:
-            lines.append(f"         process {pid} ({name or 'name unknown'}): {_number(used_mib, 'MiB')}")
+        for kind, what in (("processes", "process"), ("graphics", "graphics process")):
+            for pid, name, used_mib in gpu[kind]:
+                lines.append(f"         {what} {pid} ({name or 'name unknown'}): {_number(used_mib, 'MiB')}")
     for path in report["topology"]:
         one, other = path["between"]
         peer = {True: "peer access", False: "no peer access", None: "peer access not told"}[path["p2p"]]
