@@ -39,12 +39,12 @@ def heeded(*, last: bool) -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Within this context, which is short, an interruption waits; it comes at the end."""
+    """Within this context, which is short, an interruption waits; it comes at the end, unless an error does."""
     _State.held += 1
     try:
         yield
     finally:
         _State.held -= 1
-    if _State.waits and not _State.held:
-        _State.waits = False
+        waited, _State.waits = _State.waits, _State.waits and _State.held > 0
+    if waited and not _State.held:
         raise KeyboardInterrupt

@@ -81,6 +81,7 @@ def opened(
     :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
+    machine.refuse_missing_directory()
     machine.refuse_blocking_launches(request.device)
     machine.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
@@ -221,9 +222,9 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
                 _keep_log(site, writer)
                 _judged(writer)
                 writer.finish(complete=False, end=State(**machine.state()))
-            if isinstance(error, HostError):
-                raise
-            raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
+                if isinstance(error, HostError):
+                    raise
+                raise Interrupted(f"interrupted; what was done is in {writer.path}") from error
     except OSError as error:
         problem = f"{error.filename or writer.path} cannot be written: {error.strerror or error}"
         if error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM):

@@ -92,6 +92,14 @@ def refuse_blocking_launches(device: str) -> None:
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
 
 
+def refuse_missing_directory() -> None:
+    """Raises :class:`RequestError` in a working directory that was removed: importing torch ends the process there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise RequestError("run", "the working directory was removed", "change to one that exists") from error
+
+
 def refuse_unreachable_loopback(scenarios: tuple[Found, ...]) -> None:
     """Raises :class:`RequestError` where ranks that form a group could not meet: they would look for each other for
     minutes.

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 from conftest import Executed, one_host, request_for
 from standin.documents import document
 
-from bench.experiments import launch
+from bench import machine
+from bench.core.errors import RequestError
+from bench.experiments import interrupts, launch
 from bench.plan import launches
 from bench.runs.files import check_writable
 from bench.runs.names import find
@@ -126,6 +129,29 @@ def test_a_read_only_folder_is_refused_first(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(Exception, match=r"--out: .* cannot be written: Read-only file system"):
         check_writable(str(tmp_path))
+
+
+def test_a_working_directory_that_is_gone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.refuse_missing_directory()
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(RequestError, match="the working directory was removed; change to one that exists"):
+        machine.refuse_missing_directory()
+
+
+def test_an_interruption_waits_where_it_must_and_once() -> None:
+    done = []
+    with interrupts.heeded(last=False):
+        with pytest.raises(KeyboardInterrupt), interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("first")
+        with pytest.raises(ValueError), interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ValueError("what went wrong is worth more")
+        with interrupts.held():
+            done.append("second")
+    assert done == ["first", "second"]
 
 
 @pytest.mark.slow
