@@ -262,7 +262,7 @@ def test_too_few_descriptors_fail_the_launch_and_not_the_host(execute: Callable[
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, (open_now + 3, before[1]))
         done = execute("ddp", on=host)
         assert done.outcome.status == "error"
-        assert "Too many open files; raise the limit ('ulimit -a')" in (done.outcome.reason or "")
+        assert "Too many open files; raise the limit on open files ('ulimit -n')" in (done.outcome.reason or "")
         assert not any(alive(rank["pid"]) for rank in done.outcome.ranks)
         resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE, before)
         again = execute("ddp", on=host)
