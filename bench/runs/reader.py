@@ -196,6 +196,8 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
 
 def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str | None:
     """What a table says that the document does not; None for nothing. An unfinished run may have one more launch."""
+    import pyarrow.compute as pc
+
     records = {record.launch: record for record in document.records}
     scenarios = distinct(table, "launch", "scenario")
     for launch, scenario in scenarios:
@@ -219,6 +221,11 @@ def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str |
         for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
             if table[column].null_count:
                 return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"
+        finite = {launch.launch for launch in document.good if launch.checks.finite_loss}
+        without = table.filter(pc.is_null(table["loss"])) if table["loss"].null_count else table.slice(0, 0)
+        unknown = finite & {launch for (launch,) in distinct(without, "launch")}
+        if unknown:
+            return f"loss is unknown in launch {min(unknown)}, whose record says that it was finite"
     return None
 
 

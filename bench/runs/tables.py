@@ -171,6 +171,9 @@ def _unlawful(table: "pa.Table", name: str) -> Iterator[tuple[str, "pa.ChunkedAr
         yield "used_mib is known, and device is not", pc.and_not(used, known["device"])
         yield "host is known in some rows, and not in others", pc.and_(known["host"], pc.any(pc.invert(known["host"])))
     elif name == "diagnostics":
+        kinds = table["synchronised"]
+        uneven = 2 * (pc.sum(kinds).as_py() or 0) != len(kinds) - kinds.null_count
+        yield "pairs lack a step with or without synchronisation", pc.and_(known["pair"], uneven)
         yield "pair is known, and backward_ms is not", pc.and_not(known["pair"], known["backward_ms"])
         yield (
             "only some of compute_ms, comm_ms and overlap_ms are known",

@@ -65,7 +65,8 @@ def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:
 def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> dict[str, Any]:
     ranks = [{"rank": rank, "pid": 100 * launch + rank} for rank in range(2)]
     head = {"launch": launch, "scenario": scenario, "status": status, "ranks": ranks}
-    found: dict[str, Any] = encode(launched(**head, checks={"conservation_ok": True}, **more))
+    checks = {"conservation_ok": True, "finite_loss": True}
+    found: dict[str, Any] = encode(launched(**head, checks=checks, **more))
     return found
 
 
@@ -152,6 +153,7 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
             lambda rows: [row.update(launch=9) for row in rows[10:]],
             "rows of launch 9, which has no record",
         ),
+        ("steps", lambda rows: rows[1].update(loss=None), "steps.parquet: loss is unknown in launch 0, whose record"),
         ("steps", lambda rows: rows.reverse(), "step does not count from 0 for each launch, rank"),
         ("steps", lambda rows: rows.clear(), "steps.parquet: it has no rows of launch 0"),
         ("steps", lambda rows: rows.pop(9), "launch 1, rank 0: 2 steps were recorded and 0 are there"),
