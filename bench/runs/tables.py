@@ -144,7 +144,15 @@ def untrue(table: "pa.Table", name: str) -> str | None:
             return f"{column} is unknown in {values.null_count:,} of {table.num_rows:,} rows"
         if column in records.RANGES:
             least, most = records.RANGES[column]
-            bounds = [float(bound) if pa.types.is_floating(values.type) else bound for bound in (least, most)]
+            floats = pa.types.is_floating(values.type)
+            ends = pc.min_max(values).as_py()
+            if (
+                least <= (ends["min"] or 0)
+                and (ends["max"] or 0) <= most
+                and not (floats and pc.any(pc.is_nan(values)).as_py())
+            ):
+                continue
+            bounds = [float(bound) if floats else bound for bound in (least, most)]
             within = pc.and_(pc.greater_equal(values, bounds[0]), pc.less_equal(values, bounds[1]))  # NaN is not
             if column in records.NOT_FINITE:
                 within = pc.or_(within, pc.invert(pc.is_finite(values)))
