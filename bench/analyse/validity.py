@@ -143,11 +143,12 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
     checks = launch.checks
     if checks.conservation_ok is False:
         error = abs(checks.conservation_error or 0.0)
-        load = checks.held_up(document.machine.cores_usable)
-        busy = f" while others kept {checks.foreign_cores:.1f} of the {document.machine.cores_usable} cores busy"
+        cores = document.machine.cores_usable
+        load = checks.held_up(cores)
         yield invalid(
             code="phases",
-            text=f"its steps and the wall time differ by {100 * error:.1f} %{busy if load else ''}",
+            text=f"its steps and the wall time differ by {100 * error:.1f} %"
+            + (f" while others kept {checks.foreign_cores:.1f} of the {cores} cores busy" if load else ""),
             remedy="stop what else runs here (top shows it), which takes its turns, and measure again"
             if load
             else "measure again; if it stays, report it: a part of the time is not accounted for",
