@@ -18,6 +18,7 @@ WORKLOAD = Workload(
     imports=("torchvision",),
     smaller="--model resnet18 --image-size 32",
     global_batch={"cpu": 8, "cuda": 128},
+    example_mib=121.0,  # of 224 px, as torch.autograd.graph.saved_tensors_hooks counts it (torch 2.15)
     settings={
         "model": "resnet101",
         "image_size": {"cpu": 64, "cuda": 224},

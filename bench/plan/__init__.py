@@ -1,5 +1,6 @@
 """From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
@@ -37,6 +38,10 @@ REFERENCE = RESERVED
 
 BYTES_PER_RANK = 128 * 2**20
 """At least: a rank forked for a small model has 140 MiB of private memory."""
+
+KEPT_SHARE = 0.6
+"""Of a GPU's memory, for what autograd keeps of a default batch: the rest is for the CUDA context, weights and their
+gradients, what the backward pass makes, and cuDNN's search."""
 
 BYTES_PER_STEP = 2048
 """Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
@@ -101,17 +106,30 @@ class Planned:
 
 
 def global_batch(
-    asked: int | None, per_rank: int | None, workload: Workload, device: str, scenarios: Sequence[Found], replicas: int
+    asked: int | None,
+    per_rank: int | None,
+    workload: Workload,
+    device: str,
+    scenarios: Sequence[Found],
+    replicas: int,
+    gpu_mib: float | None = None,
 ) -> int:
     """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
 
-    Raises :class:`RequestError` when the parts would not be equal.
+    The workload's own is halved until what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of
+    the smallest GPU (None: unknown), in the scenario with the fewest replicas. Raises :class:`RequestError` when the
+    parts would not be equal.
     """
-    parts = max((found.strategy.replicas(replicas) for found in scenarios), default=1)
+    counts = [found.strategy.replicas(replicas) for found in scenarios] or [1]
+    parts = max(counts)
     if per_rank is not None:
         return per_rank * parts
     if asked is None:
-        return max(1, workload.batch_on(device) // parts) * parts
+        batch = workload.batch_on(device)
+        room_mib = math.inf if gpu_mib is None else KEPT_SHARE * gpu_mib
+        while batch > parts and batch / min(counts) * workload.example_mib > room_mib:
+            batch //= 2
+        return max(1, batch // parts) * parts
     if asked % parts:
         below, above = asked // parts * parts, (asked // parts + 1) * parts
         problem = f"{asked} {workload.unit} are not divisible by {parts} ranks"

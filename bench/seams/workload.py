@@ -38,6 +38,7 @@ class Workload:
     default, one number or one by kind of device. ``settings``: what ``--setting NAME=VALUE`` changes, with defaults,
     likewise; a value keeps the type of its default. ``title``: with settings in braces; default: its name. ``imports``:
     modules that are imported once for all ranks. ``smaller``: options of ``bench run`` that make it quick.
+    ``example_mib``: what autograd keeps of one example in fp32; with it, the default batch halves until it fits a GPU.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -50,12 +51,15 @@ class Workload:
     title: str = ""
     imports: tuple[str, ...] = ()
     smaller: str = ""
+    example_mib: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("summary", "unit", "unit_short", "title", "smaller"):
             value = getattr(self, name)
             if not isinstance(value, str) or not (value.strip() or name not in ("summary", "unit")):
                 raise ValueError(f"{name}={value!r} is not a text; give one")
+        if not isinstance(self.example_mib, int | float) or not 0 <= self.example_mib < math.inf:
+            raise ValueError(f"example_mib={self.example_mib!r} is not a number of MiB")
         if not isinstance(self.imports, tuple) or not all(isinstance(name, str) for name in self.imports):
             raise ValueError(f"imports={self.imports!r} is not a tuple of names")
         if not isinstance(self.settings, Mapping):

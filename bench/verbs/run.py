@@ -262,14 +262,19 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     check_apex(options.apex)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
     profile = PROFILES[options.profile, device]
-    batch = (options.global_batch, options.batch_per_rank)
+    batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
+    usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
+    fitting = global_batch(*batch, gpu_mib)
+    if gpu_mib is not None and fitting < usual:
+        why = f"the smallest chosen GPU has {gpu_mib / 1024:.0f} GiB; --global-batch {usual} asks for more all the same"
+        Console().line(f"the default global batch is {fitting}, not {usual}: {why}")
     return Request(
         scenarios=tuple(found.name for found in scenarios),
         device=device,
         devices=devices,
         replicas=replicas,
         task=trained.task(device, _settings(options, trained, device)),
-        global_batch=global_batch(*batch, trained.workload, device, scenarios, replicas),
+        global_batch=fitting,
         **{name: getattr(options, name) for name in SAME},
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
@@ -282,6 +287,13 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         per_rank=options.batch_per_rank is not None,
         site=_site(options.site),
     )
+
+
+def _smallest_mib(devices: tuple[str, ...]) -> float | None:
+    """The memory of the smallest of these GPUs; None where there is none, or it is unknown."""
+    gpus = machine.visible_gpus()[0] if devices else []
+    sizes = (gpu.memory_total_mib for gpu in gpus if gpu.uuid in devices)
+    return min((mib for mib in sizes if mib is not None), default=None)
 
 
 def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
@@ -356,7 +368,8 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
     of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     trained = discover.load_workload(request.task.name, request.task.file)
     usual = trained.workload.settings_on(request.device)
-    usual_batch = global_batch(None, None, trained.workload, request.device, scenarios, request.replicas)
+    batch = (None, None, trained.workload, request.device, scenarios, request.replicas)
+    usual_batch = global_batch(*batch, _smallest_mib(request.devices))
     own = trained.name not in discover.names(WORKLOAD)  # by path where the name alone would not be found
     said = {
         "--impl": (request.impl, "auto"),

@@ -88,6 +88,21 @@ def test_the_default_batch_is_divisible(device: str, replicas: int, batch: int) 
     assert global_batch(None, None, BUILT_IN.workload, device, ALL, replicas) == batch
 
 
+@pytest.mark.parametrize(
+    ("scenarios", "replicas", "gib", "batch"),
+    [
+        *(("all", 2, 80, 128), ("all", 2, 32, 128), ("all", 1, 24, 64), ("all", 3, 24, 63), ("all", 2, 8, 32)),
+        *(("ddp", 2, 16, 128), ("ddp", 4, 8, 128), ("all", 2, 0.1, 2), ("all", 2, None, 128)),
+    ],
+)
+def test_the_default_batch_fits_the_smallest_gpu(scenarios: str, replicas: int, gib: float | None, batch: int) -> None:
+    """In the scenario that puts most of it on one GPU: ``single`` has all of it there."""
+    found, gpu_mib = ALL if scenarios == "all" else named(scenarios), None if gib is None else gib * 1024
+    assert global_batch(None, None, BUILT_IN.workload, "cuda", found, replicas, gpu_mib) == batch
+    assert global_batch(128 * replicas, None, BUILT_IN.workload, "cuda", found, replicas, gpu_mib) == 128 * replicas
+    assert global_batch(None, 32, BUILT_IN.workload, "cuda", named("single"), 1, gpu_mib) == 32
+
+
 def test_a_batch_that_can_be_shared_is_taken_as_asked() -> None:
     assert global_batch(12, None, BUILT_IN.workload, "cpu", ALL, 3) == 12
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import one_host, request_for
 from torch import nn
+from torchvision import models
 
 from bench.experiments import record
 from bench.machine import recorded_environment
@@ -212,6 +213,26 @@ def test_tf32_is_claimed_where_there_is_some(
         assert effective._tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
+
+
+def test_the_workload_says_what_autograd_keeps_of_an_example() -> None:
+    """ResNet-101 at 224 px in fp32, without its weights."""
+    found = discover.load_workload("resnet101", discover.names(discover.WORKLOAD)["resnet101"])
+    with torch.device("meta"):
+        model = models.get_model("resnet101", num_classes=1000)
+    held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in held:
+            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(torch.empty(2, 3, 224, 224, device="meta"))
+    assert loss.requires_grad
+    mib = sum(storage.nbytes() for storage in kept.values()) / 2 / 2**20
+    assert mib == pytest.approx(found.workload.example_mib, rel=0.02)
 
 
 def test_a_first_step_that_is_skipped_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
