@@ -75,3 +75,33 @@ def check(work):
     if work.model not in known:
         close = get_close_matches(work.model, known, n=3, cutoff=0.4) or known[:3]
         raise RequestError("--model", f"torchvision has no model {work.model!r}", f"did you mean {' or '.join(close)}?")
+    why = too_small(work)
+    if why is not None:
+        raise RequestError("--image-size", f"{work.image_size} px: {why}", "take 224, or 32 and more for a ResNet")
+
+
+def too_small(work):
+    """Why the model cannot train on images of this size, None if it can. Torch's meta device computes nothing.
+
+    Where a layer that skips pixels has only one, it and what comes after no longer do what they are for.
+    """
+    import torch
+
+    with torch.device("meta"):
+        net = model(work)
+        images = torch.empty(2, 3, work.image_size, work.image_size)
+    idle = []
+
+    def look(layer, args, output):
+        strides = layer.stride if isinstance(layer.stride, tuple) else (layer.stride,)
+        if max(strides) > 1 and min(args[0].shape[-2:]) == 1:
+            idle.append(layer)
+
+    for layer in net.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.MaxPool2d | torch.nn.AvgPool2d):
+            layer.register_forward_hook(look)
+    try:
+        net(images)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        return f"{work.model} cannot take them ({str(error).splitlines()[0]})"
+    return f"too small for {work.model}: one pixel is left before its last {len(idle)} reductions" if idle else None

@@ -1,73 +1,106 @@
-"""Does a recipe still train the same model? Every launch against the chunk-accumulating fp32 reference.
+"""Does a recipe still train the same model? What every launch trained, tensor by tensor, against the reference.
 
-The bounds come from the run itself. The *twin* is the reference with its weights moved once by at most the unit
-roundoff u of half precision, in the one of eight ways that takes the first gradient farthest (``CANDIDATES`` in
-``bench.worker.reference``): how far it strays, in the gradient of the first step and in the loss of every step, is what
-one rounding a layer does to this model. A step in half rounds six times a layer (weight, convolution and batch norm,
-forward and backward); independent errors add up as a random walk, so :data:`ROUNDINGS` = 3, a little more than the
-square root of six, times the twin's distance is allowed. For another u the distance scales linearly or, through units
-that an activation switches, as the square root: the larger of the two. u times the loss is added, which is rounded too.
-To be called ``same`` a gradient may be off by :data:`SAME_GRADIENT`, and a loss by the bound for fp32's u.
+After its measured steps each launch does a probe (:mod:`bench.worker.probe`): whole steps from weights, and on batches,
+that it could not foresee. Three things are held against a reference that computed in the same way:
 
-A loss in fp32 is not called ``diverged`` before it leaves the bound of half, because in a small model a single unit
-that rounding switches is most of the twin's distance: it is ``within half precision``, and a finding says so. The
-gradient of the first step, before anything could build up, keeps the bound of what computes it.
+- the *gradient* of every tensor, in every step, and what the step did to the buffers. ||g - r|| / ||r||, the norm of r
+  being at least :data:`LEAST_NORM` of that of the whole gradient;
+- the *update* of every tensor: against the workload's own optimizer, given the launch's own gradients;
+- in fp32 what *all steps* of the launch did to every tensor: against the reference's training.
+
+Each error has a *bound*, what rounding may do, and a *limit*, below which no mistake of 5 % is. A launch whose errors
+are all within both is as the reference, whatever the bound: ``same`` if it computed in fp32, ``within half precision``
+if not. Beyond the bound it is ``diverged``, and between limit and bound nobody can tell.
+
+Bounds come from the run itself. In fp32: twins of the probe with weights moved by at most the unit roundoff u show what
+one rounding a layer does (their median); a step rounds some six times a layer, and independent errors add up as a
+random walk, so :data:`ROUNDINGS` = 3 times that is allowed. In half: how far the reference at that level is from the
+one in fp32 is all of its rounding; two such computations are sqrt(2) times that apart, and :data:`HALVES` = 2 is
+allowed. Where other kernels than the reference's compute in fp32, a unit that rounding switches on or off may take the
+layers in front of it far beyond their bound: so what is small is ``diverged`` only where all tensors are off.
+
+Losses are held against the fp32 training. The *twin* of that training has its weights moved once by at most the unit
+roundoff of half, in the one of eight ways that takes the first gradient farthest: how far its losses stray, times
+:data:`ROUNDINGS`, and the rounding of the loss itself, is what a loss may be off.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.core.records import PARITIES
-from bench.runs.document import Effective, LaunchRecord, ParityRecord, RunDocument
+from bench.core.records import PARITIES, Computation
+from bench.runs.codec import encode
+from bench.runs.document import Effective, LaunchRecord, ParityRecord, ReferenceRecord, RunDocument
 from bench.runs.frames import Iterations
 
 ROUNDINGS = 3.0
-SAME_GRADIENT = 1e-5
+HALVES = 2.0
+LEAST_NORM = 1e-3
 U_FP32 = 2.0**-24
 UNIT_ROUNDOFF = {"float32": U_FP32, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number (Higham, Accuracy and Stability of Numerical Algorithms, section 2.1)."""
 
 U_TF32 = 2.0**-11
 
-SAME, WITHIN_HALF, DIVERGED, NOT_FINITE = PARITIES
+SAME_GRADIENT = 1e-5
+"""The error that is allowed in fp32 at least."""
+FP32_LIMIT = 1e-4
+"""Rounding to fp16, the finer half, makes twice this error (standard deviation)."""
+LIMIT = 0.04
+"""Below a mistake of 5 %, by what a sketch may be off."""
+TRAINED_LIMIT = 0.01
+GROSS = 0.25
+"""An error in a single step that no rounding makes."""
 
-FINE = "within the bounds of half precision, but not of fp32"
+SAME, WITHIN_HALF, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
+
+FINE = "it computes in less than fp32, as the reference of its precision level does"
 COARSE = "it computes in fp32, and is within the bounds of half precision only"
+"""A verdict of runs before schema 6."""
+LARGER = "take a larger batch or larger examples, where rounding does less"
 UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
+
+UNFIT = (ValueError, KeyError, IndexError)
+"""What numpy and dictionaries say of numbers that are too many, too few or of another shape."""
 
 COLUMNS = tuple(ParityRecord.__dataclass_fields__)
 
 
 def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
-    """One row per launch that is ``ok``.
+    """One row per launch that is ``ok``; of a run that has no probe what its document says.
 
-    ``verdict``: of :data:`PARITIES` or None, with a ``reason`` for every one but ``same``. ``gradient_error``:
-    ||g - r|| / ||r|| of the first step's gradient g (the worst rank's) and the reference's r, with its
-    ``gradient_bound`` for the precision that ran; ``gradient_alone`` the same for a replica that forgets the others.
-    ``loss_error``, ``loss_bound``: at the measured ``loss_step`` that comes closest to its bound, or exceeds it most.
+    ``verdict``: of :data:`PARITIES` or None, with a ``reason`` for every one but ``same``. ``gradient_error`` and
+    ``gradient_bound``: of the probe's tensor and step that come closest to their bound, or exceed it most, of the worst
+    rank; ``gradient_alone``: what a replica that forgets the others makes of the median tensor. ``update_*`` and
+    ``trained_*`` likewise. ``loss_error``, ``loss_bound``: at the measured ``loss_step``.
     """
+    if document.probe_seed is None and document.parity:
+        return pd.DataFrame(encode(document.parity), columns=list(COLUMNS))
     reference = _Reference.of(document, numerics)
-    sketches = numerics[(numerics["quantity"] == "gradient") & numerics["rank"].notna()]
+    of_launch = dict(list(numerics[numerics["rank"].notna()].groupby("launch")))
     table = steps.frame
     of_launches = table.groupby("launch").indices
     losses = table["loss"].to_numpy()
     rows = []
     for launch in document.good:
-        mine = sketches[sketches["launch"] == launch.launch]
-        gradients = [rank["value"].to_numpy() for _, rank in mine.groupby("rank")]
+        mine = of_launch.get(launch.launch, numerics.iloc[:0])
         loss = losses[of_launches.get(launch.launch, [])]
         known = dict.fromkeys(COLUMNS) | {"launch": launch.launch, "scenario": launch.scenario}
         why_not = document.strategy_of(launch).not_comparable
-        rows.append(known | _judge(launch, gradients, loss, document.workload.warmup or 0, reference, why_not))
+        try:
+            rows.append(known | _judge(launch, mine, loss, document.workload.warmup or 0, reference, why_not))
+        except UNFIT:
+            rows.append(known | {"reason": "its numbers do not fit those of the reference"})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
     """The gravest of each scenario's launches; :func:`parity`'s columns. Of equally grave ones the first."""
-    gravity = {NOT_FINITE: 0, DIVERGED: 1, None: 2, WITHIN_HALF: 3, SAME: 4}
+    gravity = {NOT_FINITE: 0, DIVERGED: 1, None: 2, CANNOT_TELL: 3, WITHIN_HALF: 4, SAME: 5}
     order = launches["verdict"].map(lambda verdict: gravity[verdict if isinstance(verdict, str) else None])
     ordered = launches.assign(gravity=order).sort_values(["gravity", "launch"], kind="stable")
     return ordered.drop_duplicates("scenario").drop(columns="gravity").sort_values("launch").reset_index(drop=True)
@@ -90,9 +123,9 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
         table = means[means["launch"] == launch.launch].reset_index(drop=True).assign(scenario=scenario)
         ran = launch.effective
         theirs, bounds = np.empty(0), np.empty(0)
-        if ran is not None and not isinstance(reference, str) and ran.replicas in reference.counts:
-            theirs = reference.loss(ran.replicas)
-            bounds = reference.loss_bounds(ran.replicas, reference.coarse(unit_roundoff(ran)))
+        if ran is not None and not isinstance(reference, str) and reference.trained_as(ran.computation) is not None:
+            theirs = reference.loss(ran.computation)
+            bounds = reference.loss_bounds(ran.computation, unit_roundoff(ran))
         tables.append(
             table.assign(reference=pd.Series(theirs, dtype="float64"), bound=pd.Series(bounds, dtype="float64"))
         )
@@ -101,17 +134,22 @@ def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame
 
 
 class _Reference:
-    """The passes of the reference, by number of replicas, and how far the twin strays."""
+    """The passes of the reference, by computation, and how far the twin strays."""
 
-    def __init__(self, rows: pd.DataFrame, unit: float) -> None:
-        self.unit = unit
-        self._values: dict[Any, np.ndarray] = {}
-        for key, group in rows.astype({"replicas": int}).groupby(["quantity", "replicas", "twin"]):
-            self._values[key] = group.sort_values("position")["value"].to_numpy()
-        self.counts = sorted({replicas for quantity, replicas, _ in self._values if quantity == "loss"})
-        most = self.counts[-1]
-        self.gradient_strays = distance(self.gradient(most, twin=True), self.gradient(most))
-        self.loss_strays = np.maximum.accumulate(np.abs(self.loss(most, twin=True) - self.loss(most)))
+    def __init__(self, rows: pd.DataFrame, about: ReferenceRecord) -> None:
+        self.unit = about.unit_roundoff or math.nan
+        self._arrays: dict[tuple[str, Computation, bool], list[np.ndarray]] = {}
+        old = tuple(_fp32(count) for count in sorted(about.replica_counts))
+        place = rows["computation"] if about.computations else rows["replicas"].map(sorted(about.replica_counts).index)
+        computations = about.computations or old
+        keys: Any
+        for keys, group in rows.assign(place=place.astype(int)).groupby(["quantity", "place", "twin"]):
+            quantity, number, twin = keys
+            self._arrays.setdefault((quantity, computations[number], bool(twin)), []).append(_array(group))
+        trained = [of for quantity, of, twin in self._arrays if quantity == "loss" and not twin]
+        self.trained: dict[tuple[int, int], Computation] = {(one.replicas, one.threads): one for one in trained}
+        (self.most,) = [of for quantity, of, twin in self._arrays if quantity == "loss" and twin]
+        self.strays = np.maximum.accumulate(np.abs(self._loss(self.most, twin=True) - self._loss(self.most)))
 
     @classmethod
     def of(cls, document: RunDocument, numerics: pd.DataFrame) -> "_Reference | str":
@@ -121,53 +159,143 @@ class _Reference:
             return "the reference was not computed (--no-parity, or the run ended before it)"
         if about.status != "ok":
             return f"the reference failed ({about.status}): {about.reason}"
-        reference = cls(numerics[numerics["rank"].isna()], about.unit_roundoff or math.nan)
-        if not np.isfinite(reference.gradient_strays) or not np.isfinite(reference.loss_strays).all():
+        try:
+            reference = cls(numerics[numerics["rank"].isna() & (numerics["launch"] == about.launch)], about)
+        except UNFIT:
+            return "the numbers of the reference are not those that its record speaks of"
+        if not np.isfinite(reference.strays).all():
             return "the reference itself is not finite, so nothing can be held against it"
         return reference
 
-    def loss(self, replicas: int, *, twin: bool = False) -> np.ndarray:
-        return self._values["loss", replicas, twin]
+    def trained_as(self, computation: Computation) -> Computation | None:
+        """The training in fp32 that a launch is held against; a run before schema 6 knows no threads."""
+        replicas = computation.replicas
+        return self.trained.get((replicas, computation.threads)) or self.trained.get((replicas, 0))
 
-    def gradient(self, replicas: int, *, twin: bool = False) -> np.ndarray:
-        return self._values["gradient", replicas, twin]
+    def loss(self, computation: Computation) -> np.ndarray:
+        of = self.trained_as(computation)
+        assert of is not None
+        return self._loss(of)
 
-    def alone(self, replicas: int) -> float | None:
-        """How far the gradient of one replica by itself is from the average; None for one replica."""
-        values = self._values.get(("alone", replicas, False))
-        return None if values is None else distance(values, self.gradient(replicas))
-
-    def coarse(self, unit: float) -> float:
-        """What losses of this unit roundoff are allowed: that of half, or its own where it is coarser still."""
-        return max(unit, self.unit)
-
-    def gradient_bound(self, unit: float) -> float:
-        return ROUNDINGS * self._scale(unit) * self.gradient_strays
-
-    def loss_bounds(self, replicas: int, unit: float) -> np.ndarray:
-        """For each step."""
-        rounding = self.unit * np.abs(self.loss(replicas))
-        bounds: np.ndarray = ROUNDINGS * self._scale(unit) * (self.loss_strays + rounding)
+    def loss_bounds(self, computation: Computation, unit: float) -> np.ndarray:
+        """For each step: what half may do, or what is coarser still. For another u than the twin's the distance scales
+        linearly or, through units that an activation switches, as the square root: the larger of the two."""
+        ratio = max(unit, self.unit) / self.unit
+        bounds: np.ndarray = ROUNDINGS * max(ratio, math.sqrt(ratio)) * (self.strays + self._rounding(computation))
         return bounds
 
-    def _scale(self, unit: float) -> float:
-        ratio = unit / self.unit
-        return max(ratio, math.sqrt(ratio))
+    def all_steps(self, computation: Computation) -> tuple[np.ndarray, np.ndarray]:
+        """What training did to each tensor: sketches [tensor, position]; and what half may make of it, relatively."""
+        of = self.trained_as(computation)
+        assert of is not None
+        (ours,), (twin,), (moved,) = (
+            self._arrays["trained", *key] for key in ((of, False), (self.most, False), (self.most, True))
+        )
+        return ours, ROUNDINGS * _errors(moved[None], twin[None])[0]
+
+    def probe(self, computation: Computation, quantity: str = "probed") -> np.ndarray | None:
+        """Sketches [step, tensor, position]; None without such a probe."""
+        found = self._arrays.get((quantity, computation, False))
+        return found[0] if found else None
+
+    def rounding(self, computation: Computation, unit: float, quantity: str) -> np.ndarray:
+        """For each tensor the bound of its relative error."""
+        plain = _fp32(computation.replicas, computation.threads)
+        theirs = self._arrays[quantity, plain, False][0]
+        if unit == U_FP32:
+            strays = [_errors(twin, theirs) for twin in self._arrays[quantity, plain, True]]
+            bound: np.ndarray = np.maximum(SAME_GRADIENT, ROUNDINGS * np.median(np.concatenate(strays), axis=0))
+        else:
+            half = self._arrays[quantity, computation, False][0]
+            bound = np.maximum(ROUNDINGS * unit, HALVES * np.max(_errors(half, theirs), axis=0))
+        return bound
+
+    def alone(self, computation: Computation) -> float | None:
+        """How far the gradient of one replica by itself is from the average; None for one replica."""
+        alone, whole = self.probe(computation, "alone"), self.probe(computation)
+        return None if alone is None or whole is None else float(np.median(_errors(alone, whole)))
+
+    def _loss(self, computation: Computation, *, twin: bool = False) -> np.ndarray:
+        return self._arrays["loss", computation, twin][0]
+
+    def _rounding(self, computation: Computation) -> np.ndarray:
+        rounding: np.ndarray = self.unit * np.abs(self.loss(computation))
+        return rounding
+
+
+def _fp32(replicas: int, threads: int = 0) -> Computation:
+    return Computation(replicas=replicas, threads=threads, precision="O0", dtype="float32")
+
+
+def _array(rows: pd.DataFrame) -> np.ndarray:
+    """The values in the order of their rows, by step, tensor and position as far as they have them."""
+    shape = [int(rows[name].max()) + 1 for name in ("step", "tensor", "position") if rows[name].notna().any()]
+    return rows["value"].to_numpy().reshape(shape)
+
+
+def _errors(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """||ours - theirs|| / ||theirs|| by [step, tensor] of sketches by [step, tensor, position]. NaN stays NaN."""
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(theirs, axis=2)
+        least = LEAST_NORM * np.linalg.norm(norms, axis=1, keepdims=True)
+        found: np.ndarray = np.linalg.norm(ours - theirs, axis=2) / np.maximum(np.maximum(norms, least), 1e-300)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Errors by [step, tensor] beside their bounds and limits."""
+
+    errors: np.ndarray
+    bounds: np.ndarray
+    limit: float
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        """Where the error is closest to what is allowed, or exceeds it most."""
+        return tuple(
+            map(int, np.unravel_index(np.argmax(self.errors / np.minimum(self.bounds, self.limit)), self.errors.shape))
+        )
+
+    @property
+    def error(self) -> float:
+        return float(self.errors[self.worst])
+
+    @property
+    def bound(self) -> float:
+        return float(np.broadcast_to(self.bounds, self.errors.shape)[self.worst])
+
+    def verdict(self, beyond: Callable[[np.ndarray, np.ndarray], bool]) -> str:
+        """``beyond(errors, bounds)``: whether more than rounding is to be seen."""
+        if (self.errors <= np.minimum(self.bounds, self.limit)).all():
+            return SAME
+        return DIVERGED if beyond(self.errors, np.broadcast_to(self.bounds, self.errors.shape)) else CANNOT_TELL
+
+
+def _any_beyond(errors: np.ndarray, bounds: np.ndarray) -> bool:
+    return bool((errors > bounds).any())
+
+
+def _beyond_switches(errors: np.ndarray, bounds: np.ndarray) -> bool:
+    """In fp32: more than units that rounding switched. A step grossly off, or every step by much or in all tensors."""
+    gross = (errors > np.maximum(bounds, GROSS)).any()
+    much = (errors > np.maximum(bounds, 0.05)).any(axis=1) | (errors > bounds).all(axis=1)
+    return bool(gross or much.all())
 
 
 def _judge(
     launch: LaunchRecord,
-    gradients: list[np.ndarray],
+    numbers: pd.DataFrame,
     loss: np.ndarray,
     warmup: int,
     reference: "_Reference | str",
     not_comparable: str | None,
 ) -> dict[str, Any]:
+    """``numbers``: the launch's rows of numerics.parquet. ``loss``: of every step."""
     if launch.effective is None:
         return {"reason": "it was imported: nothing is known of its numerics"}
-    checks = launch.checks
-    replicas = launch.effective.replicas
-    found: dict[str, Any] = {"replicas": replicas}
+    checks, ran = launch.checks, launch.effective.computation
+    found: dict[str, Any] = {"replicas": ran.replicas}
     bad = np.flatnonzero(~np.isfinite(loss))
     if len(bad):
         return found | {"verdict": NOT_FINITE, "reason": f"the loss of step {bad[0]} is not finite"}
@@ -178,36 +306,75 @@ def _judge(
         return found | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
     if isinstance(reference, str):
         return found | {"reason": reference}
-    if replicas not in reference.counts or not gradients:
-        return found | {"reason": f"there is no reference of {replicas} replicas, or no gradient of this launch"}
+    if reference.trained_as(ran) is None or reference.probe(ran) is None:
+        return found | {"reason": "there is no reference that computed as it did"}
     unit = unit_roundoff(launch.effective)
+    gradient, buffers = (_probed(numbers, quantity, ran, unit, reference) for quantity in ("probed", "buffer"))
+    if gradient is None:
+        return found | {"reason": "it was not probed: its tensors are not those of the workload's model"}
     skipped = (checks.skipped_warmup_steps or 0) + (checks.skipped_steps or 0)
-    errors = [distance(gradient, reference.gradient(replicas)) for gradient in gradients]
-    error = float(np.max(errors))  # Python's own passes over a NaN that is not the first
-    bound = reference.gradient_bound(unit)
-    known = np.isfinite(error)
-    if known:
-        found |= {"gradient_error": error, "gradient_bound": max(bound, SAME_GRADIENT)}
-    found["gradient_alone"] = reference.alone(replicas)
-    if skipped and not known:
-        return found | {"reason": f"the loss scaler skipped {skipped} steps, the first among them: nothing to compare"}
-    if not known:
-        return found | {"verdict": NOT_FINITE, "reason": "the gradient of the first step is not finite"}
-    differ = np.abs(loss - reference.loss(replicas)[: len(loss)])[warmup:]
-    half, full = (reference.loss_bounds(replicas, u)[warmup : len(loss)] for u in (reference.coarse(unit), U_FP32))
+    update = _update(numbers)
+    if not np.isfinite(gradient.errors).all():
+        return found | {"verdict": NOT_FINITE, "reason": "a gradient of the probe is not finite"}
+    half = reference.loss_bounds(ran, unit)[warmup : len(loss)]
+    differ = np.abs(loss - reference.loss(ran)[: len(loss)])[warmup:]
     worst = int(np.argmax(differ / half))
-    found |= {"loss_error": differ[worst], "loss_bound": half[worst], "loss_step": warmup + worst}
-    if error > max(bound, SAME_GRADIENT):
-        return found | {"verdict": DIVERGED, "reason": f"the gradient of the first step is {error:.2g} off"}
-    if skipped:
-        reason = f"by the gradient alone: the loss scaler skipped {skipped} steps, so losses belong to other weights"
-        return found | {"verdict": WITHIN_HALF, "reason": reason}
-    if differ[worst] > half[worst]:
-        first = warmup + int(np.argmax(differ > half))
-        return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
-    if error <= SAME_GRADIENT and (differ <= full).all():
+    found |= {
+        "gradient_error": gradient.error,
+        "gradient_bound": gradient.bound,
+        "gradient_alone": reference.alone(ran),
+        "update_error": update.error,
+        "update_bound": update.bound,
+        "loss_error": differ[worst],
+        "loss_bound": half[worst],
+        "loss_step": warmup + worst,
+    }
+    full = unit == U_FP32
+    of_probe = _beyond_switches if full else _any_beyond
+    seen = [
+        ("the gradient of a tensor in the probe", gradient, of_probe),
+        ("what a step of the probe did to a tensor", update, _any_beyond),
+    ]
+    if buffers is not None:
+        seen.append(("what a step of the probe did to a buffer", buffers, of_probe))
+    if full and not skipped:
+        trained = _trained(numbers, ran, reference)
+        found |= {"trained_error": trained.error, "trained_bound": trained.bound}
+        seen.append(("what all steps did to a tensor", trained, _any_beyond))
+    verdicts = [(held.verdict(beyond), what, held) for what, held, beyond in seen]
+    for wanted in (DIVERGED, CANNOT_TELL):
+        for verdict, what, held in verdicts:
+            if verdict == wanted:
+                why = "" if wanted == DIVERGED else ", and rounding alone may do that"
+                return found | {"verdict": wanted, "reason": f"{what} is {held.error:.2g} off{why}"}
+        if wanted == DIVERGED and not skipped and differ[worst] > half[worst]:
+            first = warmup + int(np.argmax(differ > half))
+            return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
+    if full:
         return found | {"verdict": SAME}
-    return found | {"verdict": WITHIN_HALF, "reason": COARSE if unit == U_FP32 else FINE}
+    reason = f"by the probe: the loss scaler skipped {skipped} steps, so losses belong to other weights"
+    return found | {"verdict": WITHIN_HALF, "reason": reason if skipped else FINE}
+
+
+def _probed(numbers: pd.DataFrame, quantity: str, ran: Computation, unit: float, reference: _Reference) -> _Held | None:
+    """The gradients of the worst rank, or the buffers of the first; None without any."""
+    theirs, mine = reference.probe(ran, quantity), numbers[numbers["quantity"] == quantity]
+    if theirs is None or mine.empty:
+        return None
+    ranks = [_errors(_array(rows), theirs) for _, rows in mine.groupby("rank")]
+    limit = FP32_LIMIT if unit == U_FP32 else LIMIT
+    return _Held(np.max(ranks, axis=0), reference.rounding(ran, unit, quantity), limit)  # NaN stays NaN
+
+
+def _update(numbers: pd.DataFrame) -> _Held:
+    errors, bounds = (_array(numbers[numbers["quantity"] == f"update_{what}"]) for what in ("error", "bound"))
+    return _Held(errors[..., 0], bounds[..., 0], LIMIT)
+
+
+def _trained(numbers: pd.DataFrame, ran: Computation, reference: _Reference) -> _Held:
+    theirs, bounds = reference.all_steps(ran)
+    mine = _array(numbers[numbers["quantity"] == "trained"])
+    return _Held(_errors(mine[None], theirs[None]), np.maximum(bounds, TRAINED_LIMIT), TRAINED_LIMIT)
 
 
 def unit_roundoff(effective: Effective) -> float:
@@ -215,9 +382,3 @@ def unit_roundoff(effective: Effective) -> float:
     tf32 = effective.tf32 is not None and effective.tf32.cudnn
     units = [UNIT_ROUNDOFF[dtype] for dtype in effective.compute_dtypes if dtype in UNIT_ROUNDOFF]
     return max([*units, U_TF32 if tf32 else U_FP32])
-
-
-def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """||ours - theirs|| / ||theirs||; of sketches that of the vectors, within a few percent. NaN stays NaN."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

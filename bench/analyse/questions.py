@@ -174,8 +174,8 @@ def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
         (row, *_) = known.to_dict("records")
         text += (
             f" By itself the gradient of one replica is {100 * row['gradient_alone']:.0f} % away from the average; "
-            f"after the all-reduce that of every rank of {row['scenario']} is {row['gradient_error']:.1g} away from "
-            "what one process computes that has the whole batch."
+            f"after the all-reduce that of every rank of {row['scenario']} is at most {row['gradient_error']:.1g} away "
+            "from what one process computes that has the whole batch."
         )
     if alike:
         checksum = (alike[0].ranks[0].final_sha256 or "")[:12]

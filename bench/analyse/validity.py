@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.parity import COARSE, UNTRUE
+from bench.analyse.parity import CANNOT_TELL, COARSE, LARGER, UNTRUE, WITHIN_HALF
 from bench.runs.document import BUSY, Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
 from bench.runs.frames import LaunchFigures
 
@@ -49,8 +49,11 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
     for verdict in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _untrue(verdict)))
-    for verdict in parity[parity["reason"] == COARSE].to_dict("records"):
+    full = {launch.launch for launch in good if launch.effective and launch.effective.precision == "O0"}
+    for verdict in parity[(parity["verdict"] == WITHIN_HALF) & parity["launch"].isin(full)].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _coarse(verdict)))
+    for verdict in parity[parity["verdict"] == CANNOT_TELL].to_dict("records"):
+        rows.append(_row(verdict["launch"], verdict["scenario"], _uncertain(verdict)))
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     return table.astype({"launch": "Int64", "size": "float64"})
 
@@ -286,10 +289,27 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
 
 
 def _coarse(verdict: dict[Any, Any]) -> Finding:
+    """What is declared fp32, and is not: where TF32 computes, or in a run before schema 6 by its losses."""
+    if verdict["reason"] != COARSE:
+        return warning(
+            code="coarse numerics",
+            text="it is declared fp32 and computes in TF32",
+            remedy="if fp32 is meant, set torch.backends.cudnn.allow_tf32 = False in its build()",
+            size=_beyond(verdict),
+        )
     return warning(
         code="coarse numerics",
         text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
         remedy="look at its losses beside the reference's in the report, or give it a larger batch",
+        size=_beyond(verdict),
+    )
+
+
+def _uncertain(verdict: dict[Any, Any]) -> Finding:
+    return warning(
+        code="numerics cannot be told",
+        text=f"{verdict['reason']}, so a mistake would not show",
+        remedy=LARGER,
         size=_beyond(verdict),
     )
 
@@ -304,6 +324,6 @@ def _untrue(verdict: dict[Any, Any]) -> Finding:
 
 
 def _beyond(verdict: dict[Any, Any]) -> float | None:
-    """How many times its bound the error of the gradient or that of the loss is, whichever is more."""
-    pairs = [(verdict[f"{of}_error"], verdict[f"{of}_bound"]) for of in ("gradient", "loss")]
+    """How many times its bound an error is, at most."""
+    pairs = [(verdict[f"{of}_error"], verdict[f"{of}_bound"]) for of in ("gradient", "update", "trained", "loss")]
     return max((error / bound for error, bound in pairs if pd.notna(error) and bound), default=None)

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 10.0
 
-PHASE_WORDS = {"rendezvous": "starting", "build": "starting", "warmup": "warm-up", "record": "recording"}
+PHASE_WORDS = {
+    "rendezvous": "starting",
+    "build": "starting",
+    "warmup": "warm-up",
+    "record": "recording",
+    "probe": "checking",
+}
 """What the display calls a phase of a rank; any other phase is what the launch is for."""
 
 

@@ -6,14 +6,14 @@ The command line and the workers import it, so it needs the standard library alo
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 PROBE_MIB = 512.0
 """What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
-PARITIES = ("same", "within half precision", "diverged", "not finite")
+PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
 PURPOSES = ("measure", "diagnose", "reference")
@@ -72,7 +72,12 @@ DEVICE_COLUMNS = {
 sample and package with ``energy_mj`` alone (RAPL).
 """
 
-LATER_COLUMNS = {"steps": ("host",), "memory": ("pss_mib",), "device": (*LINK_COLUMNS, "mig")}
+LATER_COLUMNS = {
+    "steps": ("host",),
+    "memory": ("pss_mib",),
+    "device": (*LINK_COLUMNS, "mig"),
+    "numerics": ("computation", "step", "tensor"),
+}
 """By table the columns that came after the first runs were written: the last ones, and null in a run without them."""
 
 NUMERICS_COLUMNS = {
@@ -82,12 +87,16 @@ NUMERICS_COLUMNS = {
     "quantity": "string",
     "position": "int32",
     "value": "float64",
+    **dict.fromkeys(("computation", "step", "tensor"), "int32"),
 }
-"""One row per number that says what was trained (see ``bench.worker.fingerprint`` and ``bench.worker.reference``).
+"""One row per number that says what was trained (see ``bench.worker.probe`` and ``bench.worker.reference``).
 
-``quantity``: ``gradient`` (position: in the sketch of the first step's) of a launch's rank or of a pass of the
-reference; ``alone`` (the first replica's by itself) and ``loss`` (position: the step) of a pass. ``rank`` is null for
-the reference, ``replicas`` and ``twin`` for a launch.
+``quantity``: of a tensor, and in its sketch the number ``position``: ``probed`` (gradient of a step of the probe) and
+``buffer`` (what that step did to it), ``trained`` (what all steps of the launch did to it), ``alone`` (gradient of the
+first replica by itself); ``update_error`` and ``update_bound`` of a tensor and a step of the probe; ``loss`` of a step
+(``position``). ``rank`` is null for the reference, and ``computation``, the place of a pass in
+``reference.computations``, for a launch. ``twin``: with weights moved by a rounding. Before schema 6 there is
+``gradient``, a sketch of the first step's.
 """
 
 DIAGNOSTIC_COLUMNS = {
@@ -106,14 +115,14 @@ KEYS = {
     "steps": ("launch", "rank", "step"),
     "memory": ("launch", "t_ns", "pid", "device", "source", "used_mib"),
     "device": ("launch", "t_ns", "host", "device"),
-    "numerics": ("launch", "rank", "replicas", "twin", "quantity", "position"),
+    "numerics": ("launch", "rank", "replicas", "twin", "quantity", "position", "computation", "step", "tensor"),
     "diagnostics": ("launch", "rank", "look", "step"),
 }
 """By table the columns in which no two rows are alike. Under MIG a process may be listed in two instances."""
 
 COUNTED = {
     "steps": (("launch", "rank"), "step"),
-    "numerics": (("launch", "rank", "replicas", "twin", "quantity"), "position"),
+    "numerics": (("launch", "rank", "replicas", "twin", "quantity", "computation", "step", "tensor"), "position"),
     "diagnostics": (("launch", "rank", "look"), "step"),
 }
 """By table the column that counts from 0 without gaps, in the order of rows, while others stay the same."""
@@ -128,7 +137,9 @@ ALWAYS_KNOWN = {
 """By table the columns that are never null."""
 
 RANGES: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(("launch", "repeat", "rank", "step", "replicas", "position", "pair"), (0, 2**31 - 1)),
+    **dict.fromkeys(
+        ("launch", "repeat", "rank", "step", "replicas", "position", "pair", "computation", "tensor"), (0, 2**31 - 1)
+    ),
     **dict.fromkeys(("start_ns", "t_ns", "pid", "throttle_reasons"), (0, 2**63 - 1)),
     **dict.fromkeys((f"{phase}_ms" for phase in (*PHASES, "step")), (0, 10**12)),
     **dict.fromkeys(("used_mib", "pss_mib", "power_w", "sm_clock_mhz", "memory_clock_mhz"), (0, 10**9)),
@@ -215,13 +226,29 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """How a launch computes, as far as it changes how numbers are rounded: each has a reference of its own.
+
+    ``dtype``: of what convolutions give. ``threads``: of a rank on the CPU, else 0. ``tf32``: in convolutions and in
+    matrix products.
+    """
+
+    replicas: int
+    threads: int
+    precision: str
+    dtype: str
+    tf32: tuple[bool, ...] = (False, False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one launch executes; the same for all of its ranks.
 
     ``apex_problems``: why a module of apex cannot be imported, or None where it can; None as a whole where nobody has
-    looked yet. ``logs``: the folder for what ranks print. ``replica_counts``: for the reference, the numbers of chunks
-    that are asked for. ``trace``: the file for the profile, with ``{rank}`` in its name; empty to keep none.
-    ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists they are.
+    looked yet. ``logs``: the folder for what ranks print. ``computations``: for the reference, those asked for.
+    ``probe_seed``: what the probe of numerics is drawn from, None for none; a scenario does not see it. ``trace``: the
+    file for the profile, with ``{rank}`` in its name; empty to keep none. ``memory_probe``: whether ranks in a
+    container show the sampler which PIDs of the driver's lists they are.
     """
 
     launch: int
@@ -242,7 +269,8 @@ class Job:
     rendezvous_timeout_s: float = 300.0
     stall_timeout_s: float = 30.0
     purpose: str = "measure"
-    replica_counts: tuple[int, ...] = ()
+    computations: tuple[Computation, ...] = ()
+    probe_seed: int | None = None
     trace: str = ""
     memory_probe: bool = True
 
@@ -289,8 +317,12 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields = dict(document)
     fields["workload"] = Training(**fields["workload"])
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
-    fields["replica_counts"] = tuple(fields["replica_counts"])
+    fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
     return Job(**fields)
+
+
+def computation_from_json(document: dict[str, Any]) -> Computation:
+    return Computation(**document | {"tf32": tuple(document["tf32"])})
 
 
 def canonical_json(value: Any) -> str:

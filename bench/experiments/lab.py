@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -187,6 +188,7 @@ def _circumstances(
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
         start=State(**machine.state()),
+        probe_seed=secrets.randbits(31),
     )
 
 

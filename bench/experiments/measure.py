@@ -44,7 +44,8 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
             if repeat and target and not target.affords(planned.found.name):
                 lab.progress.drop(planned.found.name)
                 continue
-            yield replace(planned.job, launch=lab.next_launch())
+            seed = lab.writer.document.probe_seed if request.parity else None
+            yield replace(planned.job, launch=lab.next_launch(), probe_seed=seed)
 
 
 def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:

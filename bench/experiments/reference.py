@@ -1,32 +1,35 @@
-"""The fp32 training that the numerics of every scenario are held against."""
+"""The training and the probes that the numerics of every scenario are held against."""
 
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
+from bench.experiments.rows import computations_of
 from bench.plan import reference
 from bench.runs.document import ReferenceRecord
 
 
 def train(lab: Lab) -> None:
-    """Train it for the numbers of replicas that the launches really had, unless the run has it already."""
-    if resume.done(lab.writer.document).reference:
+    """Train and probe it in the ways in which launches really computed, unless the run has it already."""
+    document = lab.writer.document
+    if resume.done(document).reference:
         return
-    counts = tuple(sorted({launch.effective.replicas for launch in lab.writer.document.good if launch.effective}))
-    if not counts:
+    computations = tuple(dict.fromkeys(one.effective.computation for one in document.good if one.effective))
+    if not computations:
         return
-    job = reference(lab.request, counts, lab.next_launch(), lab.site.hosts)
+    job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
 
     def keep(done: Performed) -> str:
         about = ReferenceRecord(
             launch=job.launch,
-            replica_counts=counts,
+            replica_counts=tuple(sorted({one.replicas for one in computations})),
             status=done.record.status,
             reason=done.record.reason,
             wall_s=done.record.wall_s,
             half=job.half,
             unit_roundoff=done.results[0]["unit_roundoff"] if done.results else None,
+            computations=computations_of(done.results),
         )
         lab.writer.add_reference(about, **done.tables)
-        return done.record.reason or f"fp32 in {done.record.wall_s:.0f} s"
+        return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
     perform(job, lab, "training", keep)

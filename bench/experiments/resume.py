@@ -43,12 +43,12 @@ class Done:
 def done(document: RunDocument) -> Done:
     """What of a run ended well, or cannot run here anyway."""
     good = [launch for launch in document.launches if launch.status in DONE]
-    replicas = {launch.effective.replicas for launch in document.good if launch.effective}
+    wanted = {launch.effective.computation for launch in document.good if launch.effective}
     reference = document.reference
     return Done(
         launches=frozenset((launch.scenario, launch.repeat) for launch in good),
         diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
-        reference=reference is not None and reference.status in DONE and replicas <= set(reference.replica_counts),
+        reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
     )
 
 
@@ -77,7 +77,8 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
     check_same(verified(path, allow_incomplete=True), about)
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
-    writer.note_resumed(Resumed(launch=writer.document.next_launch, force=force, **machine.state()))
+    now = Resumed(launch=writer.document.next_launch, force=force, **machine.state())
+    writer.note_resumed(now, about.probe_seed)
     return writer
 
 

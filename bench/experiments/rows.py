@@ -4,7 +4,7 @@ import itertools
 import math
 from typing import Any
 
-from bench.core.records import PHASES, Job
+from bench.core.records import PHASES, Computation, Job, computation_from_json
 
 Rows = list[dict[str, Any]]
 
@@ -16,7 +16,7 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
     if job.purpose == "reference":
         return {"numerics": reference_rows(job, results)}
     steps = step_rows(job, results) + partial_step_rows(job, partial)
-    return {"steps": steps, "numerics": gradient_rows(job, results)}
+    return {"steps": steps, "numerics": probe_rows(job, results)}
 
 
 def check(job: Job, results: list[dict[str, Any]]) -> None:
@@ -63,21 +63,39 @@ def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
     ]
 
 
-def gradient_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of numerics.parquet of one launch: the sketch of rank 0, and of each rank that differs."""
+def probe_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of numerics.parquet of one launch: those of rank 0, and the gradients of each rank that differs."""
     rows: Rows = []
     for result in results:
-        if result["rank"] == 0 or result["gradient"] != results[0]["gradient"]:
-            rows += _numbers(job, "gradient", result["gradient"], rank=result["rank"])
+        probed, about = result.get("probe", {}), {"rank": result["rank"]}
+        gradients = probed.get("gradients", [])
+        if result["rank"] == 0 or gradients != results[0]["probe"].get("gradients", []):
+            rows += _by_step(job, "probed", gradients, **about)
+        if result["rank"] == 0:
+            rows += _by_tensor(job, "trained", result.get("trained", []), **about)
+            rows += _by_step(job, "buffer", probed.get("buffers", []), **about)
+            for step, pairs in enumerate(probed.get("updates", [])):
+                for tensor, (error, bound) in enumerate(pairs):
+                    at = {**about, "step": step, "tensor": tensor}
+                    rows += _numbers(job, "update_error", [error], **at) + _numbers(job, "update_bound", [bound], **at)
     return rows
 
 
 def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of each pass, by its place among :func:`computations_of`."""
     rows: Rows = []
-    for done in (done for result in results for done in result["passes"]):
-        for quantity in ("loss", "gradient", "alone"):
-            rows += _numbers(job, quantity, done[quantity] or [], replicas=done["replicas"], twin=done["twin"])
+    for place, done in enumerate(done for result in results for done in result["passes"]):
+        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": done["twin"]}
+        rows += _numbers(job, "loss", done["loss"], **about)
+        rows += _by_tensor(job, "trained", done["trained"], **about)
+        for quantity, name in (("probed", "gradients"), ("buffer", "buffers"), ("alone", "alone")):
+            rows += _by_step(job, quantity, done[name], **about)
     return rows
+
+
+def computations_of(results: list[dict[str, Any]]) -> tuple[Computation, ...]:
+    """How each pass of the reference computed."""
+    return tuple(computation_from_json(done["computation"]) for result in results for done in result["passes"])
 
 
 def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
@@ -87,6 +105,16 @@ def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
             head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
             rows += [{**head, "step": step, **values} for step, values in enumerate(of["rows"])]
     return rows
+
+
+def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: Any) -> Rows:
+    return [row for step, of in enumerate(steps) for row in _by_tensor(job, quantity, of, step=step, **about)]
+
+
+def _by_tensor(job: Job, quantity: str, tensors: list[list[float]], **about: Any) -> Rows:
+    return [
+        row for tensor, values in enumerate(tensors) for row in _numbers(job, quantity, values, tensor=tensor, **about)
+    ]
 
 
 def _numbers(job: Job, quantity: str, values: list[float], **about: Any) -> Rows:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 from bench.core.errors import RequestError
-from bench.core.records import Host, Job, Placement, Task, Training
+from bench.core.records import Computation, Host, Job, Placement, Task, Training
 from bench.runs.codec import Between, OneOf
 from bench.runs.document import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
@@ -220,11 +220,14 @@ def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host
     return Planned(launch=launch, repeat=0, found=found, job=job)
 
 
-def reference(request: Request, replica_counts: tuple[int, ...], launch: int, hosts: Sequence[Host]) -> Job:
-    """The launch that all numerics are compared with, on the first chosen device.
-
-    On the CPU with the threads of one rank, so that its sums are made in the order in which a rank makes them.
-    """
+def reference(
+    request: Request,
+    computations: tuple[Computation, ...],
+    launch: int,
+    hosts: Sequence[Host],
+    probe_seed: int | None,
+) -> Job:
+    """The launch that all numerics are compared with, on the first chosen device."""
     host_of = _host_of_each(request, hosts)
     first = host_of[0]
     alone = Placement(
@@ -250,7 +253,8 @@ def reference(request: Request, replica_counts: tuple[int, ...], launch: int, ho
         iters=request.iters,
         stall_timeout_s=request.stall_timeout_s,
         purpose="reference",
-        replica_counts=replica_counts,
+        computations=computations,
+        probe_seed=probe_seed,
     )
 
 

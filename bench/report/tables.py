@@ -35,6 +35,7 @@ TONES = {
     "same": "good",
     "within half precision": "good",
     "warning": "doubt",
+    "cannot tell": "doubt",
     "invalid": "bad",
     "diverged": "bad",
     "not finite": "bad",

@@ -54,7 +54,9 @@ def parity_table(run: Analysed) -> Table | None:
     if launches.empty:
         return None
     launch_of = {launch.launch: launch for launch in run.document.launches}
-    gradient, loss = "gradient of the first step", "loss, nearest to its bound"
+    probed = run.document.reference is None or bool(run.document.reference.computations)
+    gradient = "gradient, worst tensor of the probe" if probed else "gradient of the first step"
+    update, trained, loss = "update, worst tensor", "all steps, worst tensor", "loss, nearest to its bound"
     columns = (
         text("scenario", "scenario"),
         text("verdict", _parity_verdict),
@@ -62,6 +64,12 @@ def parity_table(run: Analysed) -> Table | None:
         _error("error", "gradient_error", gradient),
         _error("bound", "gradient_bound", gradient),
         _error("one replica alone", "gradient_alone", gradient),
+        *(
+            _error(name, f"{of}_{name}", group)
+            for of, group in (("update", update), ("trained", trained))
+            for name in ("error", "bound")
+            if probed
+        ),
         _error("error", "loss_error", loss),
         _error("bound", "loss_bound", loss),
         figure("at step", "loss_step", ".0f", group=loss),
@@ -102,21 +110,36 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
             f"The fp32 reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
             "that do not hold the same parameters, show without it.",
         )
-    return (
-        "Of each scenario the launch with the gravest verdict. The reference is one process in fp32 that accumulates "
-        "the same chunks of the same data from the same weights; errors of gradients are ||g - r|| ÷ ||r||, of the "
-        "worst rank.",
-        "Bounds: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
+    twin = (
+        f"Bounds of losses: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
         f"{about.half}, shows how far one rounding a layer takes this model (of several, the one whose first gradient "
         "strays farthest). A step in half rounds some six times a layer, and independent errors add up like a random "
         f"walk, so {numerics.ROUNDINGS:g} times that distance (just over √6) is allowed, and the loss its own rounding "
-        "besides. For another precision the bound goes with its unit roundoff, or with the root of that if this is "
-        "larger, because activations switch on and off.",
-        f"same: the gradient within {numerics.SAME_GRADIENT:g} and every measured loss within the bound for fp32. "
-        "within half precision: within the bounds shown, that of the loss being of half or of what is coarser. "
-        "diverged: beyond them, or ranks that hold different parameters. One replica alone: how far its gradient is "
-        "from the average, as a strategy that forgets to average would be. Parameters alike: SHA-256 of all parameters "
-        "of every rank, before the first step → after the last.",
+        "besides."
+    )
+    alike = (
+        "Parameters alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
+        "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be."
+    )
+    worst = "Of each scenario the launch with the gravest verdict."
+    if not about.computations:
+        return f"{worst} This run was measured before the probe came; its verdicts are those of then.", twin, alike
+    return (
+        f"{worst} After its measured steps each launch took two more from weights and on batches that it could "
+        "not foresee, with branches that begin at 0 awake: the probe. The reference is one process that accumulates "
+        "the same chunks of the same data from the same weights, in the same precision.",
+        "Gradient: ||g - r|| ÷ ||r|| of each tensor, of the worst rank. Its bound in fp32: "
+        f"{numerics.ROUNDINGS:g} times what moving all weights by one rounding does to it; in half: "
+        f"{numerics.HALVES:g} times how far the reference in that precision is from the one in fp32. Update: what a "
+        "step did to a tensor, against the workload's own optimizer with the same gradients. All steps, in fp32: what "
+        "training did to a tensor from the first step to the last; its bound is what rounding to half would do.",
+        "same: every error within its bound, of a gradient within "
+        f"{numerics.FP32_LIMIT:g}, of an update within {numerics.LIMIT:g} and of all steps within "
+        f"{numerics.TRAINED_LIMIT:g}. within half precision: the same for what computes in less than fp32, of a "
+        f"gradient within {numerics.LIMIT:g}. diverged: beyond a bound, or ranks that hold different parameters. "
+        "cannot tell: between the two, where rounding does as much as a mistake of 5 % would.",
+        twin,
+        alike,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Self, TypedDict
 
-from bench.core.records import PARITIES, SCHEMA_VERSION, STATUSES, Setting
+from bench.core.records import PARITIES, SCHEMA_VERSION, STATUSES, Computation, Setting
 from bench.machine.nvml import Gpu
 from bench.runs.codec import Between, Moment, OneOf
 
@@ -191,6 +191,17 @@ class Effective:
     precision: str | None
     apex_kernels: bool | None
 
+    @property
+    def computation(self) -> Computation:
+        """What its numerics are held against. Only the CPU's sums depend on the number of threads."""
+        return Computation(
+            replicas=self.replicas,
+            threads=self.threads if self.tf32 is None else 0,
+            precision=self.precision or "",
+            dtype=", ".join(self.compute_dtypes),
+            tf32=(self.tf32.cudnn, self.tf32.matmul) if self.tf32 else (False, False),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignProcess:
@@ -351,7 +362,8 @@ class TryRecord(LaunchRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRecord:
-    """The fp32 training that all numerics are compared with, on each of these numbers of replicas."""
+    """The launch that all numerics are compared with. ``computations``: of every pass, of training and of the probe;
+    none before schema 6."""
 
     launch: Count
     replica_counts: tuple[Several, ...]
@@ -360,6 +372,7 @@ class ReferenceRecord:
     wall_s: Amount | None
     half: Half
     unit_roundoff: float | None
+    computations: tuple[Computation, ...] = ()
 
 
 Record = LaunchRecord | ReferenceRecord
@@ -425,7 +438,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRecord:
-    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
+    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`).
+
+    Before schema 6 ``gradient_*`` are of the first step's gradient as a whole, and what came later is null.
+    """
 
     launch: Count
     scenario: str
@@ -438,6 +454,10 @@ class ParityRecord:
     loss_error: float | None
     loss_bound: float | None
     loss_step: float | None
+    update_error: float | None = None
+    update_bound: float | None = None
+    trained_error: float | None = None
+    trained_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,6 +512,7 @@ class RunDocument:
     start: State
     launches: tuple[LaunchRecord, ...] = ()
     diagnostics: tuple[DiagnosticRecord, ...] = ()
+    probe_seed: int | None = None
     reference: ReferenceRecord | None = None
     interval_target: IntervalTargetRecord | None = None
     validity: tuple[Finding, ...] = ()

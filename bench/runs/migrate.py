@@ -81,6 +81,18 @@ def _launch_from_4(record: Json) -> Json:
     return record if ran is None else {**record, "effective": _empty("backend_class") | ran}
 
 
+def _from_5(document: Json) -> Json:
+    """The probe, and what is told of it, came with 6."""
+    found = {**_empty("probe_seed"), **document}
+    found["parity"] = [_empty("update_error update_bound trained_error trained_bound") | row for row in found["parity"]]
+    if found["reference"] is not None:
+        found["reference"] = _lists("computations") | found["reference"]
+    found["superseded"] = [
+        _lists("computations") | record if "replica_counts" in record else record for record in found["superseded"]
+    ]
+    return found
+
+
 _STRATEGIES = {
     name: {"hue": hue, "dash": dash, "not_comparable": None}
     for name, hue, dash in (
@@ -184,5 +196,5 @@ def _lists(names: str) -> Json:
     return {name: [] for name in names.split()}
 
 
-STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
+STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5}
 """By the version that each step begins at."""

@@ -29,9 +29,10 @@ CHUNK_ROWS = 500_000
 """Of steps, condensed at a time."""
 
 MOST_ROWS, FREE_ROWS = 20_000_000, 250_000
-ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 0.25, "diagnostics": 0.25}
+ROWS_PER_BYTE = {"steps": 0.25, "memory": 4.0, "device": 4.0, "numerics": 4.0, "diagnostics": 0.25}
 """How many rows a table may have, beyond those that are free: a step has its own times, while samples of many ranks
-that hold the same for an hour take a third of a byte each. In a file that was made to be a bomb it is a fiftieth."""
+that hold the same for an hour take a third of a byte each, and launches may compute the same bit for bit. In a file
+that was made to be a bomb it is a fiftieth."""
 FREE_TEXT, TEXT_BYTES = 16 << 20, 400
 """How long the texts of a table may be in all, and of each row beyond that."""
 
@@ -215,7 +216,7 @@ def _is_counted(table: "pa.Table", same: Sequence[str], column: str) -> bool:
         return True
     begins = np.zeros(table.num_rows, dtype=bool)
     begins[0] = True
-    for name in same:
+    for name in (name for name in same if name in table.column_names):
         values = _numbers(table[name])
         begins[1:] |= values[1:] != values[:-1]
     count = _numbers(table[column])

@@ -114,8 +114,11 @@ class RunWriter:
     def note_interval_target(self, reached: parts.IntervalTargetRecord) -> None:
         self._change(interval_target=reached)
 
-    def note_resumed(self, resumed: parts.Resumed) -> None:
-        self._change(resumed=(*self._document.resumed, resumed))
+    def note_resumed(self, resumed: parts.Resumed, probe_seed: int | None) -> None:
+        """``probe_seed``: for a run that has none yet."""
+        seeds = (self._document.probe_seed, probe_seed)
+        seed = next((seed for seed in seeds if seed is not None), None)
+        self._change(resumed=(*self._document.resumed, resumed), probe_seed=seed)
         self.seal(complete=False)
 
     def judge(

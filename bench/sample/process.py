@@ -217,12 +217,15 @@ class Loop:
             self._sample_memory(t_ns, launch, mine)
 
     def _full(self, launch: int) -> None:
-        """Take the proportional set sizes now that the measured steps are over."""
+        """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
+        the probe of its numerics is not memory of the training.
+        """
         if isinstance(self.memory, Rss) and launch in self.launches:
             start_ns = time.perf_counter_ns()
             self.pss_clock.due_ns = start_ns
             pss_ns = self._sample_memory(start_ns, launch, self.launches[launch].devices)
             self.pss_clock.done(start_ns, start_ns + pss_ns)
+            self.launches[launch].probing.update(self.launches[launch].ranks)
 
     def _probe(self, launch: int, pid: int, stage: str) -> None:
         watched = self.launches[launch]

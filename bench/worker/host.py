@@ -41,7 +41,7 @@ ANSWER_LIMIT_S = 120.0
 """For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
 LOOK_EVERY_S = 1.0
 SIGN_OF_LIFE_S = 5.0
-PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "seal")
+PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "probe", "seal")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 

@@ -11,7 +11,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,7 @@ from bench.core.errors import BenchError
 from bench.core.records import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, reference, workload
+from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, probe, reference, workload
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import Parts, Session
@@ -128,6 +128,7 @@ class Plan:
     parts: Parts
     strategy: Strategy
     module: ModuleType
+    probe_seed: int | None = None
 
     @classmethod
     def of(cls, job: Job, me: Identity, device: torch.device) -> "Plan":
@@ -144,7 +145,7 @@ class Plan:
         if "apex" in (amp, implementation):
             apex.add_to_path(job.apex_path)
         parts = Parts(
-            job=job,
+            job=replace(job, probe_seed=None),  # the scenario is not to know what it will be asked
             rank=me.rank,
             local_rank=me.local_rank,
             world_size=me.world_size,
@@ -152,7 +153,7 @@ class Plan:
             implementation=implementation,
             amp=amp,
         )
-        return cls(parts=parts, strategy=strategy, module=module)
+        return cls(parts=parts, strategy=strategy, module=module, probe_seed=job.probe_seed)
 
     def load(self) -> Callable[[], data.Batch]:
         """What gives the batches of this process: the parts of the replicas that it trains."""
@@ -187,17 +188,13 @@ class Plan:
 
 
 def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Warm up, measure, and read what ran off the live objects."""
+    """Warm up, measure, read what ran off the live objects, and probe what was trained."""
     job, device = plan.parts.job, plan.parts.device
     steps, load, session = job.workload.warmup, plan.load(), plan.build()
     initial = fingerprint.checksum(session.weights())
     watch = effective.ConvolutionWatch(session.model)
     window = _beats(plan.parts)
-    warmup = loop.run_window(session, load, 1, device=device, on_step=report("warmup", 0), note=window(0))
-    gradient = fingerprint.sketch(session.gradients())
-    if steps > 1:
-        rest = loop.run_window(session, load, steps - 1, device=device, on_step=report("warmup", 1), note=window(1))
-        warmup.extend(rest)
+    warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
     watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
@@ -208,7 +205,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     cpu_s = time.process_time() - cpu_before
     report("record")
     skipped = session.skipped_steps()
-    return {
+    result = {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
         "cpu_s": cpu_s,
@@ -219,10 +216,15 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         if skipped is None or skipped_before is None
         else int(skipped.item() - skipped_before.item()),
         "allocator": _allocator(device),
-        "gradient": gradient,
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
+    if plan.probe_seed is None or plan.strategy.not_comparable is not None:
+        return result
+    trained = probe.trained(session, plan.parts)
+    _barrier()  # until every rank has read its peaks
+    drawn = probe.drawn(plan.parts, plan.probe_seed)
+    return {**result, "trained": trained, "probe": probe.run(session, drawn, report("probe", of=probe.STEPS))}
 
 
 def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
@@ -249,11 +251,10 @@ def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
 
 def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Compute what every scenario is held against; see ``bench.worker.reference``."""
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
-        torch.backends.cudnn.conv.fp32_precision = torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert plan.probe_seed is not None
+    done = report("measure", of=reference.steps(plan.parts))
     return {
-        "passes": reference.run(plan.parts, report("measure", of=reference.steps(plan.parts))),
+        "passes": reference.run(plan.parts, plan.probe_seed, done),
         "unit_roundoff": reference.unit_roundoff(plan.parts.half),
     }
 

@@ -1,20 +1,26 @@
-"""The reference that every recipe is held against: one process, fp32, that accumulates the replicas' chunks.
+"""The reference that every recipe is held against: one process that accumulates the replicas' chunks.
 
-Batch norm sees one chunk at a time, as on a replica; no TF32. A second pass, the *twin*, starts from the same weights
-moved by at most half a unit in the last place of the half type: how far it strays shows what rounding alone does. Where
-few units decide (small batches and inputs) chance may make one twin stray ten times less than the next; so several ways
-to move the weights are tried for a first step, and the twin is the one whose gradient strays farthest.
+It trains in fp32, without TF32, from the first step to the last; batch norm sees one chunk at a time, as on a replica.
+A second training, the *twin*, starts from the same weights moved by at most half a unit in the last place of the half
+type: how far it strays shows what rounding alone does. Where few units decide (small batches and inputs) chance may
+make one twin stray ten times less than the next; so several ways to move the weights are tried for a first step, and
+the twin is the one whose gradient strays farthest.
+
+Then it does the steps of the probe (``bench.worker.probe``) once in each way in which a launch computed: at its
+precision level, and with its number of threads, so that on the same kernels both round alike.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 
 import torch
 from torch import Tensor, nn
 
-from bench.worker import data, fingerprint
+from bench.core.records import Computation
+from bench.worker import data, probe
+from bench.worker.precision import Amp, precision_of
 from bench.worker.session import Parts
 from bench.worker.workload import Loss, loss_of, weight_of
 
@@ -22,41 +28,82 @@ CANDIDATES = 8
 """Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 of 32 px, sums in fp32, 24 seeds) 13 %
 were beyond the bound that one candidate gives, 4 % beyond that of the farthest of four, and none with eight."""
 
+PROBE_TWINS = 2
+"""Ways to move the weights of the probe by a rounding in fp32."""
+
+U_FP32 = 2.0**-24
+LOSS_SCALE = 2.0**16
+"""What a dynamic loss scale begins with."""
+
+Sketches = list[list[float]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One training from the first step on.
+    """One training from the first step on, or one probe.
 
-    ``loss``: of the global batch, for every step. ``gradient``: sketch of the first step's. ``alone``: sketch of what
-    the first of ``replicas`` chunks gives by itself, as if a replica forgot the others; None for one chunk.
+    ``loss``: of the global batch, for every step. ``trained``: sketches of what all steps did to each tensor. Of a
+    probe, by step and tensor, ``gradients``, and ``buffers``, how those of the first replica changed. ``alone``: as
+    ``gradients``, what the first of several chunks gives by itself, as if a replica forgot the others.
     """
 
-    replicas: int
-    twin: bool
-    loss: list[float]
-    gradient: list[float]
-    alone: list[float] | None
+    computation: Computation
+    twin: bool = False
+    loss: list[float] = field(default_factory=list)
+    trained: Sketches = field(default_factory=list)
+    gradients: list[Sketches] = field(default_factory=list)
+    buffers: list[Sketches] = field(default_factory=list)
+    alone: list[Sketches] = field(default_factory=list)
+
+
+def fp32(computations: Sequence[Computation]) -> list[Computation]:
+    """What must be computed in fp32 for these: each number of replicas, with each number of threads."""
+    found = {(one.replicas, one.threads) for one in computations}
+    return [
+        Computation(replicas=replicas, threads=threads, precision="O0", dtype="float32")
+        for replicas, threads in sorted(found)
+    ]
 
 
 def steps(job: Parts) -> int:
     """How many steps all passes have together."""
-    return 1 + CANDIDATES + (len(job.job.replica_counts) + 1) * job.job.steps
+    plain, wanted = fp32(job.job.computations), job.job.computations
+    probes = len({*plain, *wanted}) + PROBE_TWINS * len(plain)
+    return 1 + CANDIDATES + (len(plain) + 1) * job.job.steps + probes * probe.STEPS
 
 
-def run(job: Parts, on_step: Callable[[int], None]) -> list[dict[str, object]]:
-    """The passes for every number in ``job.job.replica_counts``, and the twin for the largest of them."""
-    counts = sorted(job.job.replica_counts)
-    far = strays(job, counts[-1], on_step)
-    wanted: list[tuple[int, int | None]] = [(count, None) for count in counts]
-    wanted.append((counts[-1], far.index(max(far))))
-    passes: list[Pass] = []
-    for count, candidate in wanted:
-        before = len(far) + 1 + len(passes) * job.job.steps
-        passes.append(_train(job, count, candidate, on_step, before))
+def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:
+    """The trainings in fp32, and the twin for the largest number of replicas; then the probes, each in fp32 too, with
+    twins."""
+    done = iter(range(1, 1 + steps(job)))
+
+    def tick() -> None:
+        on_step(next(done))
+
+    plain = fp32(job.job.computations)
+    _compute_as(plain[-1])
+    far = strays(job, plain[-1].replicas, tick)
+    passes = [_train(job, one, None, tick) for one in plain]
+    passes.append(_train(job, plain[-1], far.index(max(far)), tick))
+    drawn = probe.drawn(job, probe_seed)
+    begin = probe.State.of(drawn)
+    for one in dict.fromkeys((*plain, *job.job.computations)):
+        twins = PROBE_TWINS if one in plain else 0
+        passes += [_probe(drawn, one, begin, twin, tick) for twin in (None, *range(twins))]
     return [asdict(done) for done in passes]
 
 
-def strays(job: Parts, replicas: int, on_step: Callable[[int], None]) -> list[float]:
+def _compute_as(computation: Computation) -> None:
+    if computation.threads:
+        torch.set_num_threads(computation.threads)
+    convolutions, products = computation.tf32
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+    if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
+        for operations, tf32 in ((torch.backends.cudnn.conv, convolutions), (torch.backends.cuda.matmul, products)):
+            operations.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+def strays(job: Parts, replicas: int, tick: Callable[[], None]) -> list[float]:
     """For each candidate, ||g - r|| / ||r|| of its first gradient g and the reference's r."""
     parts = _loader(job, replicas)()
     model = job.build_model()
@@ -79,7 +126,7 @@ def strays(job: Parts, replicas: int, on_step: Callable[[int], None]) -> list[fl
             unmoved = gradients
         else:
             found.append(float(_norm(torch._foreach_sub(gradients, unmoved)) / _norm(unmoved)))
-        on_step(1 + len(found))
+        tick()
     return found
 
 
@@ -114,31 +161,79 @@ def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor
         yield loss.detach()
 
 
-def _train(job: Parts, replicas: int, candidate: int | None, on_step: Callable[[int], None], before: int) -> Pass:
-    """``candidate``: of the twin, how its weights are moved. ``before``: steps of earlier passes."""
-    load = _loader(job, replicas)
+def _train(job: Parts, computation: Computation, candidate: int | None, tick: Callable[[], None]) -> Pass:
+    """``candidate``: of the twin, how its weights are moved."""
+    _compute_as(computation)
+    load = _loader(job, computation.replicas)
     model = job.build_model()
     parameters = list(model.parameters())
+    begin = [parameter.detach().clone() for parameter in parameters]
     if candidate is not None:
         perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
     optimizer, loss = job.build_optimizer(parameters), loss_of(job.workload)
     losses: list[Tensor] = []
-    gradient: list[float] = []
-    alone: list[float] | None = None
-    for step in range(job.job.steps):
+    for _ in range(job.job.steps):
         optimizer.zero_grad(set_to_none=True)
-        parts, shares = load(), []
-        for share in _chunks(model, loss, parts):
-            shares.append(share)
-            if step == 0 and replicas > 1 and alone is None:
-                alone = [value * parts[0][1] for value in fingerprint.sketch([p.grad for p in parameters])]
-        if step == 0:
-            gradient = fingerprint.sketch([p.grad for p in parameters])
+        losses.append(torch.stack(list(_chunks(model, loss, load()))).sum())
         optimizer.step()
-        losses.append(torch.stack(shares).sum())
-        on_step(before + step + 1)
-    loss_values = torch.stack(losses).double().cpu().tolist()
-    return Pass(replicas=replicas, twin=candidate is not None, loss=loss_values, gradient=gradient, alone=alone)
+        tick()
+    return Pass(
+        computation=computation,
+        twin=candidate is not None,
+        loss=torch.stack(losses).double().cpu().tolist(),
+        trained=probe.sketches(torch._foreach_sub([p.detach() for p in parameters], begin)),
+    )
+
+
+def _probe(
+    job: Parts, computation: Computation, begin: probe.State, twin: int | None, tick: Callable[[], None]
+) -> Pass:
+    """The gradients of the probe's steps. ``job``: as from :func:`bench.worker.probe.drawn`. ``twin``: how its weights
+    are moved."""
+    _compute_as(computation)
+    precision = precision_of(computation.precision, getattr(torch, computation.dtype))
+    amp = Amp(precision, job.device, job.build_optimizer)
+    model = amp.cast(job.build_model())
+    call, criterion, load = amp.around(model), loss_of(job.workload), _loader(job, computation.replicas)
+    parameters = list(model.parameters())
+    found = Pass(computation=computation, twin=twin is not None)
+    scale = LOSS_SCALE if precision.scaled else 1.0
+
+    def chunk(batch: data.Batch, divisor: float, step: int) -> None:
+        begin.fill_buffers(model)
+        with probe.alike(job.workload.seed + step, job.device):
+            with amp.context():
+                loss = criterion(call, batch) / divisor
+            (scale * loss).backward()
+
+    for step in range(probe.STEPS):
+        with torch.no_grad():
+            for parameter, weight in zip(parameters, begin.weights, strict=True):
+                parameter.copy_(weight)
+        if twin is not None:
+            perturb(parameters, U_FP32, job.workload.seed + twin)
+        (first, divisor), *others = load()
+        while True:
+            model.zero_grad(set_to_none=True)
+            chunk(first, divisor, step)
+            buffers = probe.sketches(begin.changes(model))
+            alone = _divided(parameters, scale / divisor)
+            for batch, share in others:
+                chunk(batch, share, step)
+            gradients = _divided(parameters, scale)
+            if scale <= 1.0 or all(one is None or bool(one.isfinite().all()) for one in gradients):
+                break
+            scale /= 2
+        found.gradients.append(probe.sketches(gradients))
+        found.buffers.append(buffers)
+        if others and twin is None:
+            found.alone.append(probe.sketches(alone))
+        tick()
+    return found
+
+
+def _divided(parameters: Sequence[Tensor], divisor: float) -> list[Tensor | None]:
+    return [None if parameter.grad is None else parameter.grad.float() / divisor for parameter in parameters]
 
 
 def perturb(parameters: list[nn.Parameter], relative: float, seed: int) -> None:

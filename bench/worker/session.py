@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bench.core.records import Job, Training
 from bench.seams import discover
-from bench.worker.precision import Amp, ApexAmp, Optimizers, precision_of
+from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of
 from bench.worker.workload import build_model, build_optimizer, loss_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -116,8 +116,8 @@ class Session:
             self._after_step()
 
     def gradients(self) -> list[Tensor | None]:
-        """The last step's gradients, whole and unscaled, in the order of the model's parameters. After a step."""
-        return [None if gradient is None else self.whole(gradient) for gradient in self.amp.gradients()]
+        """The last step's gradients, whole, unscaled and on the CPU, in the order of the model's parameters."""
+        return [None if gradient is None else self.whole(gradient).cpu() for gradient in self.amp.gradients()]
 
     def weights(self) -> list[Tensor]:
         """What the optimizer updates and what the model computes with, whole: where there are master weights, both."""
@@ -125,6 +125,29 @@ class Session:
         ours = {id(parameter) for parameter in updated}
         computing = [parameter for parameter in self.model.parameters() if id(parameter) not in ours]
         return [self.whole(parameter.detach()) for parameter in (*updated, *computing)]
+
+    def updated(self) -> list[Tensor]:
+        """What the optimizer updates for each parameter of the model, as this rank holds it: itself, or its master."""
+        of_model = list(self.model.parameters())
+        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
+        masters = iter([parameter for parameter in held if id(parameter) not in ours])
+        return [one if id(one) in theirs else next(masters, one) for one in of_model]
+
+    def fill(self, weights: Iterable[Tensor]) -> None:
+        """Set all parameters, masters too, to these values, which are whole and on the CPU."""
+        with torch.no_grad():
+            for parameter, updated, weight in zip(self.model.parameters(), self.updated(), weights, strict=True):
+                for tensor in (parameter,) if updated is parameter else (parameter, updated):
+                    _fill(tensor, weight)
+
+    def forget(self) -> None:
+        """Bring the optimizer, and those that it is made of, to the state before its first step."""
+        for one in (self.optimizer, *vars(self.optimizer).values()):
+            if isinstance(one, torch.optim.Optimizer):
+                one.state.clear()
+        if isinstance(self.scaler, torch.amp.GradScaler):
+            begin_momentum_at_zero(self.optimizer)
 
     def replicas(self) -> int:
         if self._replicas is not None:
@@ -134,6 +157,17 @@ class Session:
     def skipped_steps(self) -> Tensor | None:
         """As :meth:`bench.worker.precision.Amp.skipped_steps`."""
         return self.amp.skipped_steps()
+
+
+def _fill(tensor: Tensor, whole: Tensor) -> None:
+    """Set a tensor, or this rank's part of it where it is torch's DTensor."""
+    if hasattr(tensor, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        part = distribute_tensor(whole.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements)
+        tensor.copy_(part)
+    else:
+        tensor.copy_(whole)
 
 
 def _amp(parts: Parts, optimizers: Optimizers) -> Amp:

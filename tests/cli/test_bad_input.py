@@ -55,6 +55,14 @@ CASES: dict[str, Case] = {
         (*CPU, "--scenario", "{here}/taken/reference.py"),
         ("--scenario: {here}/taken/reference.py takes the name 'reference'", "rename the file"),
     ),
+    "images too small for a ResNet": (
+        (*CPU, "--model", "resnet18", "--image-size", "3"),
+        ("--image-size: 3 px: too small for resnet18", "32 and more"),
+    ),
+    "images too small for a kernel": (
+        (*CPU, "--model", "alexnet", "--image-size", "32"),
+        ("--image-size: 32 px: alexnet cannot take them",),
+    ),
     # the batch
     "uneven batch": ((*CPU, "--nproc", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
     "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),

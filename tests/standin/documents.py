@@ -88,9 +88,10 @@ def diagnostic(**values: Any) -> DiagnosticRecord:
 
 def reference(**values: Any) -> ReferenceRecord:
     usual = {"launch": 99, "replica_counts": [1, 2], "status": "ok", "half": "bf16"}
+    computations = values.pop("computations", ())
     found = document(reference=usual | values).reference
     assert found is not None
-    return found
+    return replace(found, computations=computations)
 
 
 def changed(run: R, **fields: Any) -> R:

@@ -1,7 +1,6 @@
 """Verdicts on numerics from figures made by hand, and what they rest on: sketches of gradients, and the reference."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,16 +8,30 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Executed, one_host, request_for
+from conftest import one_host, request_for
+from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
 from standin.workloads import with_settings
 
-from bench.analyse.parity import COARSE, DIVERGED, FINE, NOT_FINITE, ROUNDINGS, SAME, WITHIN_HALF, by_scenario, parity
+from bench.analyse.parity import (
+    CANNOT_TELL,
+    DIVERGED,
+    FINE,
+    HALVES,
+    LIMIT,
+    NOT_FINITE,
+    ROUNDINGS,
+    SAME,
+    WITHIN_HALF,
+    by_scenario,
+    parity,
+)
 from bench.core.records import NUMERICS_COLUMNS
 from bench.plan import reference
+from bench.runs.codec import encode
 from bench.seams import discover
-from bench.worker import data, fingerprint
+from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
 from bench.worker.session import Parts
 from bench.worker.workload import build_model
@@ -26,66 +39,69 @@ from bench.worker.workload import build_model
 torch.set_num_threads(1)  # more of them wait for each other where other work shares the cores
 
 U_BF16, U_FP16, U_FP32 = 2.0**-8, 2.0**-11, 2.0**-24
-STRAY = 0.01
-"""How far the twin's gradient is from the reference's, whose norm is 1."""
-
 LOSS, TWIN_LOSS = [5.0, 4.0, 3.0, 2.0], [5.0, 4.01, 2.98, 2.01]
 ALONE = 0.7
+ROUNDING = 1e-5
+"""How far the twins of the probe stray in fp32."""
+
+OFF_IN_HALF = 0.1
+"""How far a computation in half is from the one in fp32."""
+
 KINDS: dict[str, dict[str, Any]] = {
     "bf16": {"compute_dtypes": ["bfloat16"], "tf32": None},
     "fp16": {"compute_dtypes": ["float16"], "tf32": {"cudnn": True, "matmul": False}},
     "tf32": {"compute_dtypes": ["float32"], "tf32": {"cudnn": True, "matmul": False}},
-    "fp32": {"compute_dtypes": ["float32"], "tf32": {"cudnn": False, "matmul": True}},
+    "fp32": {"compute_dtypes": ["float32"], "tf32": None},
 }
 
 
-def numbers(quantity: str, values: list[float], **about: Any) -> list[dict[str, Any]]:
-    return [
-        {"launch": 9, "quantity": quantity, "position": i, "value": value, **about} for i, value in enumerate(values)
-    ]
-
-
-def reference_numbers(**changes: Any) -> list[dict[str, Any]]:
-    """Of two replicas; the gradient is (1, 0, 0)."""
-    known = {"loss": LOSS, "twin_loss": TWIN_LOSS, "gradient": [1.0, 0.0, 0.0], "twin_gradient": [1.0, STRAY, 0.0]}
-    known |= changes
-    return [
-        *numbers("loss", known["loss"], replicas=2, twin=False),
-        *numbers("loss", known["twin_loss"], replicas=2, twin=True),
-        *numbers("gradient", known["gradient"], replicas=2, twin=False),
-        *numbers("gradient", known["twin_gradient"], replicas=2, twin=True),
-        *numbers("alone", [1.0, 0.0, ALONE], replicas=2, twin=False),
-    ]
+RAN = {
+    "bf16": numerics.computation(2, "O2", "bfloat16"),
+    "fp16": numerics.computation(2, "O2", "float16", threads=0, tf32=(True, False)),
+    "tf32": numerics.computation(2, threads=0, tf32=(True, False)),
+    "fp32": numerics.computation(2),
+}
+PLAIN = (numerics.computation(2), numerics.computation(2, threads=0))
 
 
 def judge(
-    kind: str = "bf16",
+    kind: str = "fp32",
     *,
-    off: float = 0.0,
+    off: float | list[list[float]] = 0.0,
+    other_rank: float | None = None,
     loss: list[float] | None = None,
-    gradient: list[float] | None = None,
-    other_rank: list[float] | None = None,
     about: dict[str, Any] | None = None,
-    rows: list[dict[str, Any]] | None = None,
+    changes: dict[str, Any] | None = None,
     replicas: int = 2,
+    found: dict[str, Any] | None = None,
+    probed: bool = True,
     **checks: Any,
 ) -> Any:
-    """The verdict on one launch. ``off``: the relative error of its gradient."""
+    """The verdict on one launch. ``off``: the relative error of its gradients; ``found``: of the rest of its probe.
+
+    ``changes``: to the reference.
+    """
     held = {"skipped_steps": 0, "skipped_warmup_steps": 0, "initial_weights_alike": True, "final_weights_alike": True}
+    ran = RAN[kind]
     launch = {
         "launch": 0,
         "scenario": "ddp",
         "status": "ok",
-        "effective": KINDS[kind] | {"replicas": replicas},
+        "effective": KINDS[kind] | {"replicas": replicas, "precision": ran.precision},
         "checks": held | checks,
     }
-    known = {"launch": 9, "replica_counts": [2], "status": "ok", "half": "bf16", "unit_roundoff": U_BF16}
+    computations = [*PLAIN, *(one for one in RAN.values() if one not in PLAIN)]
+    known = {"launch": 99, "replica_counts": [2], "status": "ok", "half": "bf16", "unit_roundoff": U_BF16}
+    usual = {"loss": LOSS, "twin_loss": TWIN_LOSS, "rounding": ROUNDING, "half": OFF_IN_HALF, "alone": ALONE}
+    passes, rows = numerics.of_reference(computations, **(usual | (changes or {})))
+    known["computations"] = [encode(one) for one in passes]
     held_against = None if about == {} else known | (about or {})
     run = document(launches=[launch], workload={"warmup": 1}, reference=held_against)
-    mine = numbers("gradient", gradient or [1.0, 0.0, off], rank=0)
-    mine += numbers("gradient", other_rank, rank=1) if other_rank else []
-    mine = [row | {"launch": 0} for row in mine]
-    numerics = pd.DataFrame(mine + (reference_numbers() if rows is None else rows), columns=list(NUMERICS_COLUMNS))
+    if probed:
+        usual = {"buffer": 0.0 if kind == "fp32" else (changes or {}).get("half", OFF_IN_HALF)}
+        rows += numerics.of_launch(0, "ddp", off, **(usual | (found or {})))
+    if other_rank is not None:
+        rows += numerics.of_launch(0, "ddp", other_rank, rank=1)
     losses = LOSS if loss is None else loss
     steps = pd.DataFrame(
         [
@@ -94,51 +110,98 @@ def judge(
             for rank in (0, 1)
         ]
     )
-    (row,) = parity(run, iterations(steps), numerics).to_dict("records")
+    table = pd.DataFrame(rows, columns=list(NUMERICS_COLUMNS))
+    (row,) = parity(run, iterations(steps), table).to_dict("records")
     return row
 
 
-def scale(unit: float) -> float:
-    """Linear in the unit or with its root, whichever allows more."""
-    return max(unit / U_BF16, math.sqrt(unit / U_BF16))
-
-
-@pytest.mark.parametrize(("kind", "unit"), [("bf16", U_BF16), ("fp16", U_FP16), ("tf32", U_FP16), ("fp32", U_FP32)])
-def test_the_gradient_may_stray_as_far_as_the_twin_times_the_roundings_of_its_precision(kind: str, unit: float) -> None:
-    bound = ROUNDINGS * scale(unit) * STRAY
-    below, above = judge(kind, off=0.999 * bound), judge(kind, off=1.001 * bound)
-    assert below["verdict"] == WITHIN_HALF
-    assert above["verdict"] == DIVERGED and "the gradient of the first step is" in above["reason"]
-    assert below["gradient_bound"] == pytest.approx(bound)
-    assert below["gradient_error"] == pytest.approx(0.999 * bound)
+def test_gradients_within_their_bound_are_those_of_the_reference() -> None:
+    below = judge("fp32", off=0.99 * ROUNDINGS * ROUNDING)
+    assert below["verdict"] == SAME and below["reason"] is None
+    assert below["gradient_bound"] == pytest.approx(ROUNDINGS * ROUNDING)
+    assert below["gradient_error"] == pytest.approx(0.99 * ROUNDINGS * ROUNDING)
     assert below["gradient_alone"] == pytest.approx(ALONE)
+    above = judge("fp32", off=1.01 * ROUNDINGS * ROUNDING)
+    assert above["verdict"] == DIVERGED and "gradient of a tensor" in above["reason"]
 
 
-FP16 = {"status": "ok", "reason": None, "unit_roundoff": U_FP16}
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "tf32"])
+def test_in_half_a_gradient_is_held_against_the_reference_in_half(kind: str) -> None:
+    """Which is 0.1 from the one in fp32: a launch that is as far off, the same way, is at no distance."""
+    as_it = judge(kind, off=OFF_IN_HALF)
+    assert (as_it["verdict"], as_it["reason"]) == (WITHIN_HALF, FINE)
+    assert as_it["gradient_error"] == pytest.approx(0.0)
+    assert as_it["gradient_bound"] == pytest.approx(HALVES * OFF_IN_HALF)
+    length = math.hypot(1, OFF_IN_HALF)
+    assert judge(kind, off=OFF_IN_HALF + 0.99 * LIMIT * length)["verdict"] == WITHIN_HALF
+    between = judge(kind, off=OFF_IN_HALF + 1.01 * LIMIT * length)
+    assert between["verdict"] == CANNOT_TELL and "rounding alone may do that" in between["reason"]
+    assert judge(kind, off=OFF_IN_HALF + 1.01 * HALVES * OFF_IN_HALF * length)["verdict"] == DIVERGED
+
+
+def test_a_bound_that_cannot_fail_is_no_pass() -> None:
+    """Where rounding does as much as a replica alone would, an error of 0.44 says nothing."""
+    found = judge("bf16", off=2.0 + 0.44 * math.hypot(1, 2.0), changes={"half": 2.0})
+    assert found["gradient_bound"] > 1 and found["verdict"] == CANNOT_TELL
+    assert judge("bf16", off=2.0, changes={"half": 2.0})["verdict"] == WITHIN_HALF, "no mistake of 5 % is in it"
+    assert judge("fp32", off=2e-4, changes={"rounding": 0.1})["verdict"] == CANNOT_TELL, "so much does fp16, too"
+
+
+ONE_STEP = [[0.0, 0.0], [0.01, 0.0]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "half", "unit"),
-    [("fp32", None, U_BF16), ("tf32", None, U_BF16), ("fp32", FP16, U_FP16), ("bf16", FP16, U_BF16)],
+    ("off", "verdict"),
+    [
+        ([[0.0, 0.0], [0.01, 0.0]], CANNOT_TELL),
+        ([[0.01, 0.0], [0.01, 0.0]], CANNOT_TELL),
+        ([[1e-3, 2e-3], [1e-3, 1e-3]], DIVERGED),
+        ([[0.06, 0.0], [0.0, 0.06]], DIVERGED),
+        ([[0.06, 0.0], [0.0, 0.0]], CANNOT_TELL),
+        ([[0.0, 0.0], [0.0, 0.3]], DIVERGED),
+    ],
+    ids=["a step", "a tensor", "all by little", "each step by much", "a step by much", "a step grossly"],
 )
-def test_the_bound_of_the_loss(kind: str, half: dict[str, Any] | None, unit: float) -> None:
-    """``half``: what the twin was moved by. One unit that rounding switches takes one in fp32 beyond its own bound."""
-    own = U_BF16 if half is None else U_FP16
-    bound = ROUNDINGS * unit / own * (0.02 + own * LOSS[2])
+def test_a_unit_that_rounding_switches_is_told_from_a_mistake(off: list[list[float]], verdict: str) -> None:
+    """In fp32 one switched unit takes the layers in front of it beyond their bound; it leaves those behind it alone."""
+    assert judge("fp32", off=off)["verdict"] == verdict
+
+
+def test_a_buffer_is_held_against_that_of_the_first_replica() -> None:
+    assert judge(found={"buffer": 1e-5})["verdict"] == SAME
+    frozen = judge(found={"buffer": 1.0})
+    assert frozen["verdict"] == DIVERGED and "did to a buffer" in frozen["reason"]
+
+
+def test_an_update_is_held_against_that_of_the_plain_optimizer() -> None:
+    assert judge(found={"update": (0.9e-6, 1e-6)})["verdict"] == SAME
+    off = judge(found={"update": (1.1e-6, 1e-6)})
+    assert off["verdict"] == DIVERGED and (off["update_error"], off["update_bound"]) == (1.1e-6, 1e-6)
+    assert judge("bf16", off=OFF_IN_HALF, found={"update": (0.3, 2.0)})["verdict"] == CANNOT_TELL
+    assert judge("bf16", off=OFF_IN_HALF, found={"update": (0.01, 2.0)})["verdict"] == WITHIN_HALF
+
+
+def test_what_all_steps_did_is_held_against_the_training_in_fp32() -> None:
+    """Which the twin leaves by 0.1, so that up to 0.3 nobody can tell."""
+    near = judge(found={"all_steps": 0.009})
+    assert (near["verdict"], near["trained_bound"]) == (SAME, pytest.approx(0.3))
+    assert judge(found={"all_steps": 0.011})["verdict"] == CANNOT_TELL
+    assert judge(found={"all_steps": 0.31})["verdict"] == DIVERGED
+    assert judge("bf16", off=OFF_IN_HALF, found={"all_steps": 0.31})["verdict"] == WITHIN_HALF, "it is not for half"
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("fp32", U_BF16), ("tf32", U_BF16)])
+@pytest.mark.parametrize("half", [U_BF16, U_FP16])
+def test_the_bound_of_the_loss(kind: str, unit: float, half: float) -> None:
+    """``half``: what the twin was moved by. No loss is told from that of half, or of what is coarser still."""
+    ratio = max(unit if kind == "bf16" else U_FP16 if kind == "tf32" else half, half) / half
+    bound = ROUNDINGS * max(ratio, math.sqrt(ratio)) * (0.02 + half * LOSS[2])
+    off, verdict = (0.0, SAME) if kind == "fp32" else (OFF_IN_HALF, WITHIN_HALF)
     loss = [*LOSS[:2], LOSS[2] + 0.99 * bound, *LOSS[3:]]
-    found = judge(kind, loss=loss, about=half)
-    assert (found["verdict"], found["loss_bound"]) == (WITHIN_HALF, pytest.approx(bound))
-    assert found["reason"] == (COARSE if kind == "fp32" else FINE)
+    found = judge(kind, off=off, loss=loss, about={"unit_roundoff": half})
+    assert (found["verdict"], found["loss_bound"]) == (verdict, pytest.approx(bound))
     loss[2] = LOSS[2] + 1.01 * bound
-    assert judge(kind, loss=loss, about=half)["verdict"] == DIVERGED
-
-
-def test_fp32_is_same_up_to_the_stated_error_and_no_further() -> None:
-    assert judge("fp32", off=0.9e-5)["verdict"] == SAME
-    assert judge("fp32", off=1.1e-5)["verdict"] == WITHIN_HALF
-    assert judge("fp32", off=1.1e-5)["reason"] == COARSE
-    assert judge("bf16", off=1.1e-5)["reason"] == FINE
-    assert judge("fp32", off=0.9e-5)["reason"] is None
+    assert judge(kind, off=off, loss=loss, about={"unit_roundoff": half})["verdict"] == DIVERGED
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -149,7 +212,7 @@ def test_the_loss_of_every_measured_step_has_its_bound(step: int) -> None:
         for sign in (1, -1):
             loss = list(LOSS)
             loss[step] += sign * factor * bound
-            found = judge(loss=loss)
+            found = judge("bf16", off=OFF_IN_HALF, loss=loss)
             assert found["verdict"] == verdict, found
             assert found["loss_step"] == step
             assert found["loss_bound"] == pytest.approx(bound) and found["loss_error"] == pytest.approx(factor * bound)
@@ -175,16 +238,16 @@ def test_a_loss_that_is_no_number_is_a_verdict_of_its_own(bad: float, step: int)
 
 
 def test_a_gradient_that_is_no_number_is_neither_a_pass_nor_a_figure() -> None:
-    found = judge(gradient=[math.nan, 0.0, 0.0])
+    found = judge(off=math.nan)
     assert found["verdict"] == NOT_FINITE and "gradient" in found["reason"]
     assert pd.isna(found["gradient_error"])
 
 
 def test_the_worst_rank_counts() -> None:
-    assert judge(off=0.0, other_rank=[1.0, 0.5, 0.0])["verdict"] == DIVERGED
-    assert judge(off=0.5, other_rank=[1.0, 0.0, 0.0])["verdict"] == DIVERGED
-    assert judge(off=0.0, other_rank=[math.nan, 0.0, 0.0])["verdict"] == NOT_FINITE
-    assert judge(off=math.nan, other_rank=[1.0, 0.0, 0.0])["verdict"] == NOT_FINITE
+    assert judge(other_rank=0.5)["verdict"] == DIVERGED
+    assert judge(off=0.5, other_rank=0.0)["verdict"] == DIVERGED
+    assert judge(other_rank=math.nan)["verdict"] == NOT_FINITE
+    assert judge(off=math.nan, other_rank=0.0)["verdict"] == NOT_FINITE
 
 
 def test_ranks_that_hold_different_weights_diverge_whatever_the_figures_say() -> None:
@@ -194,18 +257,12 @@ def test_ranks_that_hold_different_weights_diverge_whatever_the_figures_say() ->
     assert "after the last step" in late["reason"] and "before the first step" in early["reason"]
 
 
-def test_skipped_steps_leave_the_gradient_to_judge_by() -> None:
+def test_skipped_steps_leave_the_probe_to_judge_by() -> None:
     strange = [5.0, 4.5, 4.5, 4.5]
-    found = judge("fp16", loss=strange, skipped_steps=1)
+    found = judge("fp16", off=OFF_IN_HALF, loss=strange, skipped_steps=1)
     assert found["verdict"] == WITHIN_HALF and "skipped 1 steps" in found["reason"]
-    assert judge("fp16", loss=strange, off=0.5, skipped_steps=1)["verdict"] == DIVERGED
-    assert judge("fp16", loss=strange)["verdict"] == DIVERGED, "none was skipped"
-
-
-def test_a_skipped_first_step_leaves_nothing_to_judge_by() -> None:
-    found = judge("fp16", gradient=[math.inf, 0.0, 0.0], skipped_warmup_steps=2)
-    assert found["verdict"] is None and "skipped 2 steps" in found["reason"]
-    assert judge("fp16", gradient=[math.inf, 0.0, 0.0])["verdict"] == NOT_FINITE
+    assert judge("fp16", off=1.0, loss=strange, skipped_steps=1)["verdict"] == DIVERGED
+    assert judge("fp16", off=OFF_IN_HALF, loss=strange)["verdict"] == DIVERGED, "none was skipped"
 
 
 @pytest.mark.parametrize(
@@ -213,11 +270,11 @@ def test_a_skipped_first_step_leaves_nothing_to_judge_by() -> None:
     [
         ({"about": {}}, "--no-parity"),
         ({"about": {"status": "timeout", "reason": "no progress", "unit_roundoff": None}}, "timeout): no progress"),
-        ({"replicas": 4}, "no reference of 4 replicas"),
-        ({"rows": reference_numbers(twin_loss=[5.0, math.nan, 1.0, 1.0])}, "reference itself is not finite"),
-        ({"rows": reference_numbers(gradient=[math.inf, 0.0, 0.0])}, "reference itself is not finite"),
+        ({"replicas": 4}, "no reference that computed as it did"),
+        ({"changes": {"twin_loss": [5.0, math.nan, 1.0, 1.0]}}, "reference itself is not finite"),
+        ({"probed": False}, "not probed"),
     ],
-    ids=["none", "failed", "other replicas", "loss not finite", "gradient not finite"],
+    ids=["none", "failed", "other replicas", "loss not finite", "not probed"],
 )
 def test_without_a_reference_there_is_a_reason_and_no_verdict(changes: dict[str, Any], reason: str) -> None:
     found = judge(**changes)
@@ -227,7 +284,7 @@ def test_without_a_reference_there_is_a_reason_and_no_verdict(changes: dict[str,
 
 
 def test_the_gravest_launch_stands_for_its_scenario() -> None:
-    rows = [("a", SAME), ("a", DIVERGED), ("a", None), ("b", WITHIN_HALF), ("b", None), ("c", SAME), ("c", WITHIN_HALF)]
+    rows = [("a", SAME), ("a", DIVERGED), ("a", None), ("b", CANNOT_TELL), ("b", None), ("c", SAME), ("c", CANNOT_TELL)]
     table = pd.DataFrame([{"launch": i, "scenario": name, "verdict": v} for i, (name, v) in enumerate(rows)])
     assert by_scenario(table)[["scenario", "launch"]].to_numpy().tolist() == [["a", 1], ["b", 4], ["c", 6]]
 
@@ -240,49 +297,39 @@ def vectors(count: int, size: int = 5000) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) for _ in range(count)]
 
 
-def sketched(*tensors: torch.Tensor | None) -> np.ndarray:
-    return np.array(fingerprint.sketch(tensors))
+def sketched(tensor: torch.Tensor | None, position: int = 0) -> np.ndarray:
+    return np.array(fingerprint.sketch(tensor, position))
 
 
 def test_a_sketch_is_linear() -> None:
     a, b = vectors(2)
-    assert sketched(a + b) == pytest.approx(sketched(a) + sketched(b), abs=1e-4)
-    assert sketched(-2 * a) == pytest.approx(-2 * sketched(a), abs=1e-4)
+    assert sketched(a + b) == pytest.approx(sketched(a) + sketched(b), abs=1e-3)
+    assert sketched(-2 * a) == pytest.approx(-2 * sketched(a), abs=1e-3)
     assert len(sketched(a)) == fingerprint.SKETCH_SIZE
+    assert not np.allclose(sketched(a), sketched(a, position=1))
 
 
 @pytest.mark.parametrize("one_sided", [False, True], ids=["random", "one-sided"])
 def test_sketches_keep_distances_within_the_error_that_is_stated(one_sided: bool) -> None:
     """Also where all elements differ to the same side, which sums without random signs would make too much of."""
-    stated = 1 / math.sqrt(2 * fingerprint.SKETCH_SIZE)
-    ours = [vector.abs() + index % 2 if one_sided else vector for index, vector in enumerate(vectors(60))]
+    stated = math.sqrt(2 / fingerprint.SKETCH_SIZE)
+    ours = [vector.abs() + index % 2 if one_sided else vector for index, vector in enumerate(vectors(400))]
     errors = [
-        float(np.linalg.norm(sketched(a) - sketched(b)) / (a - b).norm()) - 1.0
-        for a, b in zip(ours[::2], ours[1::2], strict=True)
+        float(np.linalg.norm(sketched(a, at) - sketched(b, at)) / (a - b).norm()) ** 2 - 1.0
+        for at, (a, b) in enumerate(zip(ours[::2], ours[1::2], strict=True))
     ]
-    assert max(map(abs, errors)) < 4 * stated
-    assert 0.5 * stated < math.sqrt(sum(error**2 for error in errors) / len(errors)) < 1.5 * stated
+    assert abs(float(np.mean(errors))) < 4 * stated / math.sqrt(len(errors))
+    assert 0.7 * stated < math.sqrt(sum(error**2 for error in errors) / len(errors)) < 1.3 * stated
 
 
-def test_small_differences_of_large_vectors_keep_their_size_too() -> None:
-    a, noise = vectors(2, size=200_000)
-    b = a + 1e-4 * noise
-    assert np.linalg.norm(sketched(a) - sketched(b)) == pytest.approx(float((a - b).norm()), rel=0.09)
-
-
-def test_the_same_elements_in_another_order_are_another_vector() -> None:
+def test_the_same_elements_in_another_order_are_another_tensor() -> None:
     (a,) = vectors(1)
-    permuted = a.flip(0)
-    expected = float((a - permuted).norm())
-    assert np.linalg.norm(sketched(a) - sketched(permuted)) == pytest.approx(expected, rel=0.09)
-    b = a[:2500]
-    assert not np.allclose(sketched(b, a), sketched(a, b)), "and so are the same tensors in another order"
+    expected = float((a - a.flip(0)).norm())
+    assert 0.3 * expected < np.linalg.norm(sketched(a) - sketched(a.flip(0))) < 3 * expected
 
 
 def test_no_gradient_is_a_gradient_of_zeros() -> None:
-    a, b = vectors(2)
-    assert (sketched(a, None, b) == sketched(a, torch.zeros(7), b)).all()
-    assert (sketched(None) == 0).all()
+    assert (sketched(None) == 0).all() and (sketched(torch.zeros(7)) == 0).all()
 
 
 def test_what_is_not_finite_stays_so() -> None:
@@ -291,25 +338,17 @@ def test_what_is_not_finite_stays_so() -> None:
     assert np.isnan(sketched(a)).sum() == 1
 
 
-def test_two_processes_sketch_alike(execute: Callable[..., Executed]) -> None:
-    done = execute("ddp", iters=1, global_batch=4)
-    assert done.outcome.status == "ok", done.outcome.reason
-    first, second = (result["gradient"] for result in done.results)
-    assert first == second
-    job = job_for_reference((2,), iters=1)
-    *_, (two, _) = [worker_reference.run(job, lambda step: None)]
-    error = np.linalg.norm(np.array(first) - two["gradient"]) / np.linalg.norm(two["gradient"])
-    assert error < 1e-5
+# The reference and the probe
 
-
-# The reference
+SEED = 4711
 
 
 def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4) -> Parts:
     ddp = discover.load(*discover.resolve("ddp"))
     request = request_for((ddp,), iters=iters, global_batch=global_batch)
+    computations = tuple(map(numerics.computation, counts))
     return Parts(
-        job=reference(request, counts, 0, one_host(1)),
+        job=reference(request, computations, 0, one_host(1), SEED),
         rank=0,
         local_rank=0,
         world_size=1,
@@ -319,14 +358,15 @@ def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4
     )
 
 
-def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[torch.Tensor], list[torch.Tensor]]:
-    """Losses, gradient of the first step, and that of the first chunk alone: SGD with momentum, written out."""
+def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses, and what was trained: SGD with momentum, written out."""
     workload, settings = job.workload, job.workload.settings
     torch.manual_seed(workload.seed)
     model = build_model(workload)
     weights = list(model.parameters())
+    begin = [weight.detach().clone() for weight in weights]
     velocity: list[torch.Tensor] | None = None
-    losses, first, alone = [], [], []
+    losses = []
     for step in range(steps):
         total = [torch.zeros_like(weight) for weight in weights]
         loss = 0.0
@@ -336,10 +376,6 @@ def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[to
             gradient = torch.autograd.grad(part, weights)
             total = [t + g / replicas for t, g in zip(total, gradient, strict=True)]
             loss += part.item() / replicas
-            if step == 0 and replica == 0:
-                alone = list(gradient)
-        if step == 0:
-            first = total
         with torch.no_grad():
             decayed = [g + settings["weight_decay"] * w for g, w in zip(total, weights, strict=True)]
             before = velocity or [torch.zeros_like(g) for g in decayed]
@@ -347,44 +383,45 @@ def by_hand(job: Parts, replicas: int, steps: int) -> tuple[list[float], list[to
             for weight, v in zip(weights, velocity, strict=True):
                 weight -= settings["learning_rate"] * v
         losses.append(loss)
-    return losses, first, alone
+    return losses, [weight.detach() - w for weight, w in zip(weights, begin, strict=True)]
 
 
-def test_the_reference_is_what_a_loop_written_by_hand_computes() -> None:
-    job = job_for_reference((1, 2), iters=2, global_batch=16)
+def test_the_reference_is_what_a_loop_written_by_hand_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_reference, "CANDIDATES", 1)
+    job = job_for_reference((2,), 1, 16)
     told: list[int] = []
-    passes = worker_reference.run(job, told.append)
-    assert [(done["replicas"], done["twin"]) for done in passes] == [(1, False), (2, False), (2, True)]
+    trained, twin, *probes = worker_reference.run(job, SEED, told.append)
     assert told == list(range(1, worker_reference.steps(job) + 1)), "progress goes on from pass to pass"
-    for done in passes[:2]:
-        losses, gradient, alone = by_hand(job, int(str(done["replicas"])), job.job.steps)
-        assert done["loss"] == pytest.approx(losses, rel=1e-4)
-        assert done["gradient"] == pytest.approx(fingerprint.sketch(gradient), abs=1e-4)
-        if done["replicas"] == 1:
-            assert done["alone"] is None
-        else:
-            assert done["alone"] == pytest.approx(fingerprint.sketch(alone), abs=1e-4)
-            assert done["alone"] != pytest.approx(done["gradient"], abs=1e-2)
-    plain, twin = (np.array(done["gradient"]) for done in passes[1:])
-    strays = np.linalg.norm(twin - plain) / np.linalg.norm(plain)
-    assert 1e-4 < strays < 1, "the twin strays, and is still of the same model"
+    assert [done["twin"] for done in (trained, twin)] == [False, True]
+    losses, moved = by_hand(job, 2, job.job.steps)
+    assert trained["loss"] == pytest.approx(losses, rel=1e-4)
+    theirs = np.array([fingerprint.sketch(one, position) for position, one in enumerate(moved)])
+    assert np.linalg.norm(np.array(trained["trained"]) - theirs) < 1e-3 * np.linalg.norm(theirs)
+    assert np.linalg.norm(np.array(twin["trained"]) - theirs) > 1e-2 * np.linalg.norm(theirs)
+    assert [done["twin"] for done in probes] == [False, True, True]
+    assert [len(done["alone"]) for done in probes] == [probe.STEPS, 0, 0]
+    norms = np.linalg.norm(probes[0]["gradients"], axis=2)
+    assert norms.min() > 1e-4 * np.linalg.norm(norms), "branches are awake: every tensor has a gradient"
 
 
-def test_the_twin_is_the_candidate_that_strays_farthest() -> None:
-    job = job_for_reference((1, 2), iters=1)
-    told: list[int] = []
-    far = worker_reference.strays(job, 2, told.append)
-    assert len(set(far)) == worker_reference.CANDIDATES and told == list(range(1, worker_reference.CANDIDATES + 2))
-    plain, twin = (np.array(done["gradient"]) for done in worker_reference.run(job, lambda step: None)[1:])
-    assert np.linalg.norm(twin - plain) / np.linalg.norm(plain) == pytest.approx(max(far), rel=0.09)
+def test_the_probe_has_weights_and_batches_of_its_own_by_its_seed() -> None:
+    job = job_for_reference((1,), 1)
+    states = [probe.State.of(probe.drawn(job, seed)).weights for seed in (1, 1, 2)]
+    same, other = (
+        [torch.equal(a, b) for a, b in zip(states[0], weights, strict=True) if a.dim() > 1] for weights in states[1:]
+    )
+    assert all(same) and not any(other)
+    assert all(weight.any() for weight in states[0])
+    first, second = (data.batches(probe.drawn(job, seed).workload, 1, range(1), pin=False) for seed in (1, 2))
+    assert len(first) == probe.STEPS and not torch.equal(first[0][0], second[0][0])
 
 
 def test_the_candidates_stray_by_their_weights_and_not_by_dropout() -> None:
-    job = job_for_reference((1,), iters=1)
+    job = job_for_reference((1,), 1)
     strict = replace(job, job=replace(job.job, workload=with_settings(job.workload, model="mobilenet_v3_small")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_reference, "perturb", lambda parameters, relative, seed: None)
-        assert worker_reference.strays(strict, 1, lambda step: None) == [0.0] * worker_reference.CANDIDATES
+        assert worker_reference.strays(strict, 1, lambda: None) == [0.0] * worker_reference.CANDIDATES
 
 
 def test_the_twin_is_moved_by_at_most_half_a_unit_in_the_last_place() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from standin import numerics
 from standin.documents import LATER, changed, diagnostic, ran_with, reference
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
@@ -38,23 +39,18 @@ OFF = replace(FINITE, losses=[6.0, 6.0, 6.0, 7.0, 6.0])
 
 
 def with_reference(*gradients: tuple[int, str, float]) -> Callable[[RunWriter], None]:
-    """A reference of one and of two replicas whose loss is 6 and whose gradient is (1, 0); its twin is 0.01 off both.
-
-    ``gradients``: launch, scenario and the second element of what its rank 0 found.
-    """
+    """A reference whose loss is 6, and 6.01 in its twin. ``gradients``: launch, scenario, and how far off its are."""
+    computations = (
+        *(numerics.computation(replicas) for replicas in (1, 2)),
+        numerics.computation(2, "O2", "bfloat16"),
+    )
 
     def write(writer: RunWriter) -> None:
-        rows = []
-        for replicas, twin, gradient, loss in ((1, False, 0.0, 6.0), (2, False, 0.0, 6.0), (2, True, 0.01, 6.01)):
-            of = {"launch": 99, "scenario": "reference", "rank": None, "replicas": replicas, "twin": twin}
-            rows += [{**of, "quantity": "loss", "position": step, "value": loss} for step in range(STEPS)]
-            rows += [{**of, "quantity": "gradient", "position": at, "value": (1.0, gradient)[at]} for at in (0, 1)]
-        of = {"launch": 99, "scenario": "reference", "rank": None, "replicas": 2, "twin": False, "quantity": "alone"}
-        rows += [{**of, "position": at, "value": (1.0, 1.5)[at]} for at in (0, 1)]
-        for launch, scenario, second in gradients:
-            mine = {"launch": launch, "scenario": scenario, "rank": 0, "replicas": None, "twin": None}
-            rows += [{**mine, "quantity": "gradient", "position": at, "value": (1.0, second)[at]} for at in (0, 1)]
-        writer.add_reference(reference(unit_roundoff=2.0**-8), numerics=rows)
+        known = {"loss": [6.0] * STEPS, "twin_loss": [6.01] * STEPS, "alone": 1.5}
+        passes, rows = numerics.of_reference(computations, **known)
+        for launch, scenario, off in gradients:
+            rows += numerics.of_launch(launch, scenario, off)
+        writer.add_reference(reference(unit_roundoff=2.0**-8, computations=passes), numerics=rows)
 
     return write
 
@@ -289,11 +285,12 @@ def test_parity_shows_errors_with_their_bounds(whole: Analysed) -> None:
     table = verdict_tables.parity_table(whole)
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    # ddp: gradient 1e-7 off; a replica alone 1.5. Bound of fp32: 3 x 0.01 x sqrt(2**-24 / 2**-8) = 0.00012.
+    # ddp: gradient 1e-7 off; a replica alone 1.5. Its bound is the least, and 3 x 0.1 that of all steps.
     # A loss may be as far off as in half: 3 x (0.01 + 6 / 256) = 0.1.
-    assert rows["ddp"] == ["same", "0", "1e-07", "0.00012", "1.5", "0", "0.1", "1", "yes → yes"]
+    probed = ["1e-07", "1e-05", "1.5", "0", "1e-06", "0", "0.3"]
+    assert rows["ddp"] == ["same", "0", *probed, "0", "0.1", "1", "yes → yes"]
     # ddp_o2 at step 3 is 1 off; allowed: 3 x (0.01 + 6 / 256) = 0.1.
-    assert rows["ddp_o2"][:1] + rows["ddp_o2"][5:8] == ["diverged", "1", "0.1", "3"]
+    assert rows["ddp_o2"][:1] + rows["ddp_o2"][9:12] == ["diverged", "1", "0.1", "3"]
     assert "dp" not in rows
     notes = " ".join(table.notes)
     assert "unit roundoff of bf16" in notes and "√6" in notes and "SHA-256" in notes

@@ -14,7 +14,9 @@ from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.errors import RequestError
+from bench.core.records import Computation
 from bench.experiments import resume
+from bench.runs.codec import encode
 from bench.runs.document import RunDocument
 from bench.seams import discover
 
@@ -63,9 +65,10 @@ def test_what_failed_and_what_was_not_come_to_is_missing_and_what_cannot_run_is_
 
 def test_a_reference_for_too_few_replica_counts_is_computed_again() -> None:
     both = (launch(0, "single", 0), launch(1, "ddp", 0))
-    reference = {"launch": 2, "status": "ok", "replica_counts": [1], "half": "bf16"}
+    one, two = (encode(Computation(replicas=count, threads=1, precision="", dtype="float32")) for count in (1, 2))
+    reference = {"launch": 2, "status": "ok", "replica_counts": [1], "half": "bf16", "computations": [one]}
     assert not resume.done(document(*both, reference=reference)).reference
-    assert resume.done(document(*both, reference={**reference, "replica_counts": [1, 2]})).reference
+    assert resume.done(document(*both, reference={**reference, "computations": [one, two]})).reference
     assert not resume.done(document(*both, reference={**reference, "status": "killed"})).reference
 
 
