@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,7 +93,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
 
 def _judged(done: Performed, batch: int, capacity_mib: float) -> search.Try:
     """What a launch with this global batch says about it."""
-    peak_mib = max(fullest_mib(done.tables["memory"]) or 0.0, reserved_mib(done.record.ranks) or 0.0) or None
+    peak_mib = steady_mib(done.tables["memory"], done.record.ranks)
     median_ms = median_step_ms(done)
     why_not = None if median_ms is not None else done.record.reason or done.record.status
     if why_not is None and peak_mib is None:
@@ -104,23 +104,34 @@ def _judged(done: Performed, batch: int, capacity_mib: float) -> search.Try:
     return search.Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
-def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> float | None:
-    """The most that a device held at one moment, over all processes of the launch (rows of memory.parquet)."""
+def steady_mib(memory: Iterable[Mapping[str, Any]], ranks: Sequence[RankRecord]) -> float | None:
+    """The most that measured steps need of a device: what processes held there (rows of memory.parquet), or torch
+    reserved if that is more, without what torch only keeps reserved since cuDNN's search.
+    """
+    reserved, in_use = peaks_mib(ranks, "max_reserved_mib"), peaks_mib(ranks, "steady_allocated_mib")
+    held = fullest_mib(memory)
+    levels = {device: max(held.get(device, 0.0), reserved.get(device, 0.0)) for device in held | reserved}
+    spare = {device: max(0.0, reserved[device] - in_use[device]) for device in reserved.keys() & in_use}
+    return max((level - spare.get(device, 0.0) for device, level in levels.items()), default=None)
+
+
+def fullest_mib(memory: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """By device the most that it held at one moment, over all processes of the launch (rows of memory.parquet)."""
     held: dict[tuple[str, int], float] = defaultdict(float)
     for row in memory:
         if row["used_mib"] is not None:
             held[row["device"], row["t_ns"]] += row["used_mib"]
-    return max(held.values(), default=None)
+    return {device: max(mib for (on, _), mib in held.items() if on == device) for device in {on for on, _ in held}}
 
 
-def reserved_mib(ranks: Iterable[RankRecord]) -> float | None:
-    """The most that torch reserved on a device, over all ranks of a launch, without CUDA's contexts."""
+def peaks_mib(ranks: Iterable[RankRecord], kind: str) -> dict[str, float]:
+    """By device a peak of torch's allocator, over all ranks of a launch, without CUDA's contexts."""
     held: dict[str, float] = defaultdict(float)
     for rank in ranks:
         for name, peak_mib in (rank.allocator or {}).items():
-            if name.startswith("max_reserved_mib."):
-                held[name] += peak_mib
-    return max(held.values(), default=None)
+            if name.startswith(f"{kind}."):
+                held[name.removeprefix(f"{kind}.")] += peak_mib
+    return dict(held)
 
 
 def _capacity_mib(lab: Lab) -> float:

@@ -198,6 +198,8 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
+    warm = _allocator(device)
+    _forget_peaks(device)
     cpu_before = time.process_time()
     measured = loop.run_window(
         session, load, job.iters, device=device, on_step=report("measure", steps), note=window(steps)
@@ -215,7 +217,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "skipped_steps": None
         if skipped is None or skipped_before is None
         else int(skipped.item() - skipped_before.item()),
-        "allocator": _allocator(device),
+        "allocator": _whole_and_steady(warm, _allocator(device)),
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
@@ -320,6 +322,20 @@ def _allocator(device: torch.device) -> dict[str, float]:
             ("max_reserved", torch.cuda.max_memory_reserved),
         )
     }
+
+
+def _forget_peaks(device: torch.device) -> None:
+    for index in range(torch.cuda.device_count() if device.type == "cuda" else 0):
+        torch.cuda.reset_peak_memory_stats(index)
+
+
+def _whole_and_steady(warm: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
+    """Peaks of the whole launch, and those of the measured steps alone: cuDNN's search, in the first step, takes
+    whatever memory it finds, and torch keeps it reserved.
+    """
+    whole = {name: max(value, warm[name]) for name, value in measured.items()}
+    of_gpus = {name: value for name, value in measured.items() if "." in name}
+    return whole | {f"steady_{name.removeprefix('max_')}": value for name, value in of_gpus.items()}
 
 
 def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dict[str, Any]:

@@ -141,6 +141,38 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
+def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch counts them on two GPUs: 900 MiB at most in warm-up, and less after it, once that is forgotten."""
+    mib, forgotten = {"allocated": 900, "reserved": 1000}, []
+
+    def forget(index: int) -> None:
+        forgotten.append(index)
+        mib["allocated"] = 400
+
+    for name, answer in {
+        "device_count": lambda: 2,
+        "get_device_properties": lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"),
+        "max_memory_allocated": lambda index: mib["allocated"] << 20,
+        "max_memory_reserved": lambda index: mib["reserved"] << 20,
+        "reset_peak_memory_stats": forget,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    gpu = torch.device("cuda", 0)
+    warm = rank._allocator(gpu)
+    rank._forget_peaks(gpu)
+    peaks = rank._whole_and_steady(warm, rank._allocator(gpu))
+    assert forgotten == [0, 1]
+    assert {name: value for name, value in peaks.items() if name.endswith("GPU-1")} == {
+        "max_allocated_mib.GPU-1": 900.0,
+        "max_reserved_mib.GPU-1": 1000.0,
+        "steady_allocated_mib.GPU-1": 400.0,
+        "steady_reserved_mib.GPU-1": 1000.0,
+    }
+    cpu = torch.device("cpu")
+    rank._forget_peaks(cpu)
+    assert set(rank._whole_and_steady(rank._allocator(cpu), rank._allocator(cpu))) == {"max_rss_mib"}
+
+
 @pytest.mark.parametrize(
     ("scenario", "gpus", "searches"),
     [("single", 2, True), ("dp", 1, True), ("dp", 2, False), ("ddp", 2, True), ("apex_ddp_o2", 2, True)],
