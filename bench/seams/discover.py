@@ -14,7 +14,7 @@ from functools import cache, partial
 from glob import glob
 from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, Task
@@ -253,13 +253,21 @@ def _declared(look: Callable[[str, str], T], name: str, file: str, kind: Kind) -
     """
     if os.path.dirname(file) == kind.folder:
         return look(name, file)
-    from bench.core.children import Unanswered, ask  # here, since 'bench list' seldom needs it
+    from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
 
     try:
-        return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
+        found: T = _asked(look, name, file, os.stat(file).st_mtime_ns if os.path.isfile(file) else 0)
+        return found
     except Unanswered as error:
         what = f"{file} cannot be executed: the process that tried {error}"
         raise RequestError(kind.option, what, "fix the file") from error
+
+
+@cache  # it may take torch along each time, and a run asks for its workload three times
+def _asked(look: Callable[[str, str], Any], name: str, file: str, changed_ns: int) -> Any:
+    from bench.core.children import ask
+
+    return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
 
 
 def _quietly(look: Callable[[str, str], T], name: str, file: str) -> T:

@@ -87,8 +87,11 @@ def broken_package(tmp_path: Path) -> Path:
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[bench.scenarios]\nhierarchical = their_module\nghost = gone\n")
+    (metadata / "entry_points.txt").write_text(
+        "[bench.scenarios]\nhierarchical = their_module\nghost = gone\nleaver = leaver\n"
+    )
     (tmp_path / "their_module.py").write_text("import os\nSCENARIO = = 1\n")
+    (tmp_path / "leaver.py").write_text("import os\nos._exit(0)\n")
     return tmp_path
 
 
@@ -99,6 +102,7 @@ def test_a_broken_scenario_is_a_row_and_not_the_end_of_the_list(broken_package: 
     assert rows["ghost"]["reason"] == "the entry point 'ghost' names a missing module gone"
     assert all(row["runs_here"] for name, row in rows.items() if name in NAMES)
     assert f"{broken_package / 'their_module.py'}:2 " in rows["hierarchical"]["reason"]
+    assert "left with exit status 0" in rows["leaver"]["reason"]
     people = bench("list", "--device", "cpu", PYTHONPATH=str(broken_package))
     assert (people.returncode, people.stderr) == (0, "")
     assert re.search(r"hierarchical +no ", people.stdout)
