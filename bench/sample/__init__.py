@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from bench.core.bootstrap import program
@@ -63,6 +64,8 @@ class Sampler:
         the launch is unknown.
         """
         self._revive()
+        with suppress(OSError):
+            os.unlink(spool_path(self._config["spool"], launch))  # what a scenario has put there: a pipe would hang
         if self._config["device"] != "cpu" and self._is_ready():
             self._channel.send(event="begin", launch=launch)
             answer = self._receive("begun", ANSWER_LIMIT_S)
@@ -118,6 +121,9 @@ class Sampler:
         except OSError as error:
             tables = {"memory": [], "device": []}
             missing = [(rank["pid"], None, f"the samples cannot be read: {error.strerror}") for rank in ranks]
+        known = {row["pid"] for row in tables["memory"]} | {pid for pid, *_ in missing}
+        gone = "its samples were removed while it ran"
+        missing += [(rank["pid"], None, gone) for rank in ranks if rank["pid"] not in known]
         head = {"launch": launch, "scenario": ranks[0]["scenario"], "host": self._config["host"]}
         head["t_ns"] = time.perf_counter_ns()
         by_pid = {rank["pid"]: rank["rank"] for rank in ranks}

@@ -307,7 +307,13 @@ def test_ranks_die_with_the_host_and_what_they_started(planted: tuple[WorkerHost
 
 SEALED = "import json, bench.worker.rank\nbench.worker.rank._sealed = "
 MEDDLING = {
-    "scratch": ("ok", "shutil.rmtree(os.path.join(run, '.scratch'))"),
+    "scratch": ("ok", "time.sleep(1)\nshutil.rmtree(os.path.join(run, '.scratch'))"),
+    "spools": (
+        "ok",
+        "os.makedirs(os.path.join(run, '.scratch'), exist_ok=True)\n"
+        "for launch in range(parts.job.launch + 1, 20):\n"
+        "    os.mkfifo(os.path.join(run, '.scratch', f'samples-{launch}.jsonl'))",
+    ),
     "folder": ("ok", "shutil.rmtree(run, ignore_errors=True)"),
     "pipes": (
         "ok",
@@ -347,6 +353,10 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
     assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr
     (path,) = out.iterdir()
-    left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-004-log-rank0.log")}
+    left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-005-log-rank0.log")}
     assert set(findings(str(path))) == left
-    assert set(read(str(path)).steps["launch"]) == {one["launch"] for one in launches if one["status"] == "ok"}
+    whole = {one["launch"] for one in launches if one["status"] == "ok"}
+    run = read(str(path))
+    assert set(run.steps["launch"]) == whole <= set(run.memory["launch"])
+    reasons = set(run.memory["reason"].dropna())
+    assert not any("cannot be read" in reason for reason in reasons), reasons
