@@ -14,9 +14,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs.codec import encode
@@ -55,6 +57,9 @@ class RunWriter:
         The rows of a launch without a record go, and its logs get another name. Raises :class:`RequestError`.
         """
         document = verified(path, allow_incomplete=True, option="--resume")
+        for folder in (os.path.join(path, name) for name in ("logs", ".scratch")):
+            if os.path.islink(folder):
+                raise RequestError("--resume", f"{folder} is a link", "put the folder itself in its place")
         writer = cls.__new__(cls)
         writer.id = os.path.basename(os.path.abspath(path))
         writer.path = os.path.abspath(path)
@@ -160,7 +165,9 @@ class RunWriter:
     def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
         self._change(end=end)
-        left = {} if complete else salvage(self.path, self._document)
+        left: dict[str, list[dict[str, Any]]] = {}
+        with suppress(OSError):  # what a scenario has put in the place of samples is none
+            left = {} if complete else salvage(self.path, self._document)
         for name, rows in left.items():
             if rows:
                 self._tables[name].append(to_table(rows, COLUMNS[name]))

@@ -183,6 +183,16 @@ def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, h
     assert len(findings(run.path)) == 1
 
 
+def test_a_run_whose_folders_are_links_is_not_resumed(tmp_path: Path) -> None:
+    """Its samples and logs would be written there."""
+    run = writer(tmp_path)
+    run.add(launch(), memory=[sample()])
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", os.path.join(run.path, ".scratch"))
+    with pytest.raises(RequestError, match=r"--resume: .*/\.scratch is a link"):
+        RunWriter.reopen(run.path)
+
+
 def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
     run = writer(tmp_path)
     run.add(launch(), memory=[sample(pss_mib=1.0)], device=[sample("device")])
