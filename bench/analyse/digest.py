@@ -21,7 +21,7 @@ from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended, joined, ok_rows
-from bench.analyse.parity import by_scenario
+from bench.analyse.parity import CANNOT_TELL, by_scenario
 from bench.machine.nvml import Gpu
 from bench.runs.codec import encode
 from bench.runs.digests import VERSION
@@ -150,5 +150,5 @@ def _parity(name: str, document: RunDocument) -> dict[str, Any]:
     if not mine:
         return {"parity": None, "loss_error": None}
     gravest = by_scenario(pd.DataFrame(encode(mine))).iloc[0]
-    verdict = gravest["verdict"]
+    verdict = gravest["verdict"] if gravest["verdict"] != CANNOT_TELL else None  # which is neither better nor worse
     return {"parity": verdict if isinstance(verdict, str) else None, "loss_error": _known(gravest["loss_error"])}

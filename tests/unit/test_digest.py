@@ -1,13 +1,16 @@
 """A digest says of a run what its tables say, and nothing where they say nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from standin.documents import changed
 from standin.runs import APEX, DDP, FAST, GONE, write_run
 
 from bench.analyse import verdicts
 from bench.analyse.digest import METRICS, of_run
+from bench.analyse.parity import CANNOT_TELL
 from bench.runs.reader import read as read_run
 
 
@@ -35,3 +38,13 @@ def test_what_is_unknown_is_null(digest: dict[str, list[dict[str, object]]]) -> 
     assert scenarios["apex_ddp"]["launches"][0]["peak_total_mib"] is None
     assert scenarios["ddp"]["launches"][0]["energy_per_1000_j"] is None
     assert (scenarios["dp"]["status"], scenarios["dp"]["launches"]) == ("unsupported", [])
+
+
+def test_numerics_that_nobody_can_tell_are_no_verdict(tmp_path: Path) -> None:
+    run = read_run(str(write_run(tmp_path, [DDP])))
+    (row,) = verdicts.of(run)["parity"]
+    found = {
+        verdict: of_run(changed(run, parity=(replace(row, verdict=verdict),)))["scenarios"][0]["parity"]
+        for verdict in (CANNOT_TELL, "same")
+    }
+    assert found == {CANNOT_TELL: None, "same": "same"}
