@@ -213,6 +213,7 @@ def sampler(block: Block, parts: Parts, seconds: float, peace_s: float) -> dict[
         gpus=parts.job.devices_on(parts.job.ranks[0].host),
         spool=parts.job.logs,
         host=os.uname().nodename,
+        at_once=True,
     )
     launch = 0
 

@@ -110,6 +110,7 @@ class Loop:
     """Answers the command line and samples what it watches.
 
     ``nested``: whether PIDs may be those of another namespace (default: as ``/proc`` shows). ``powercap``: for RAPL.
+    ``at_once``: memory of GPUs, too, is sampled when a launch is first watched, and not a period later.
     """
 
     def __init__(
@@ -123,11 +124,13 @@ class Loop:
         interval_s: float | None = None,
         nested: bool | None = None,
         powercap: str = rapl.ROOT,
+        at_once: bool = False,
     ) -> None:
         self.channel = channel
         self.gpus = gpus if device == "cuda" else []
         self.folder = spool
         self.host = host
+        self.at_once = at_once
         self.launches: dict[int, Watched] = {}
         self.device_ticks = 0
         self.counted_ns = 0
@@ -196,7 +199,7 @@ class Loop:
     ) -> None:
         t_ns = time.perf_counter_ns()
         if not self.launches:
-            self.memory_clock.start(t_ns + self.memory_clock.period_ns)
+            self.memory_clock.start(t_ns + (0 if self.at_once and self.gpus else self.memory_clock.period_ns))
             self.device_clock.start(t_ns)
             self.device_ticks = 0
             self.pss_clock.start(t_ns + self.pss_clock.period_ns)

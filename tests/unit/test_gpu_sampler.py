@@ -224,6 +224,16 @@ def test_whether_the_driver_knows_our_pids(
     assert run.sampler.knows_pids == (there == (11, 12))
 
 
+def test_memory_is_sampled_at_once_for_who_measures_a_sample(start: Callable[..., Sampling], driver: Driver) -> None:
+    """A step is shorter than the quarter of a second after which the first sample of memory is due."""
+    driver.write(*TWO_GPUS, f"process {A} 11 {512 * MIB}")
+    run = start(nested=False, interval_s=3600.0, at_once=True)
+    run.sampler.watch(0, "blocks", 0, 11, (A,))
+    run.until(lambda: run.rows("memory"))
+    run.sampler.finish(0)
+    assert run.sampler.cost is not None and run.sampler.cost["memory"]["calls"] == 1
+
+
 def test_the_probe_is_in_no_sample_of_its_rank(start: Callable[..., Sampling], driver: Driver) -> None:
     def used(mib: float) -> None:
         driver.write(*TWO_GPUS, f"value {A} used {int((600 + mib) * MIB)}", f"value {B} used {600 * MIB}")
