@@ -75,12 +75,12 @@ def check(work):
     if work.model not in known:
         close = get_close_matches(work.model, known, n=3, cutoff=0.4) or known[:3]
         raise RequestError("--model", f"torchvision has no model {work.model!r}", f"did you mean {' or '.join(close)}?")
-    why = too_small(work)
+    why = _too_small(work)
     if why is not None:
         raise RequestError("--image-size", f"{work.image_size} px: {why}", "take 224, or 32 and more for a ResNet")
 
 
-def too_small(work):
+def _too_small(work):
     """Why the model cannot train on images of this size, None if it can. Torch's meta device computes nothing.
 
     Where a layer that skips pixels has only one, it and what comes after no longer do what they are for.
