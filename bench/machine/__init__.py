@@ -9,7 +9,7 @@ from typing import Any
 from bench.core import control_group
 from bench.core.errors import RequestError
 from bench.core.records import Host
-from bench.machine import nvml, redact
+from bench.machine import nvml
 from bench.seams.discover import Found
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
@@ -227,6 +227,8 @@ def cpu_model() -> str:
 
 def recorded_environment() -> dict[str, str]:
     """The variables that steer torch, CUDA and the communication libraries; never one that looks like a secret."""
+    from bench.machine import redact
+
     return {
         name: redact.without_secrets(value)
         for name, value in sorted(os.environ.items())
