@@ -69,7 +69,7 @@ def probe_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
     for result in results:
         probed, about = result.get("probe", {}), {"rank": result["rank"]}
         gradients = probed.get("gradients", [])
-        if result["rank"] == 0 or gradients != results[0]["probe"].get("gradients", []):
+        if result["rank"] == 0 or gradients != results[0].get("probe", {}).get("gradients", []):
             rows += _by_step(job, "probed", gradients, **about)
         if result["rank"] == 0:
             rows += _by_tensor(job, "trained", result.get("trained", []), **about)
