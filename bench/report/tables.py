@@ -265,7 +265,7 @@ def details_table(run: Run) -> Table:
     if untuned:
         notes.append(
             f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
-            "starts new threads in every step, which would search anew in each."
+            "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
         )
     absent = [row[0].text for row in rows if row[1].text == UNKNOWN]
     if absent:

@@ -1,0 +1,30 @@
+"""Torch DDP without cuDNN autotuning: the partner of ``dp`` on several GPUs, which runs without.
+
+    python -m bench run --scenario dp,ddp_untuned,ddp
+
+``dp`` against this is what the strategy costs; this against ``ddp`` is what the search for algorithms saves. On the CPU
+it is the same as ``ddp``.
+"""
+
+from bench.seams import Implementation, Scenario, Strategy
+
+STRATEGY = Strategy(
+    label="torch DDP, no autotuning",
+    implementations=(
+        Implementation(
+            name="torch",
+            label="torch DDP, no autotuning",
+            wrapper="torch.nn.parallel.distributed.DistributedDataParallel",
+        ),
+    ),
+    hue="cyan",
+    dash="solid",
+)
+SCENARIO = Scenario(summary="torch DDP without cuDNN autotuning, as dp runs on several GPUs", strategy=STRATEGY)
+
+
+def build(parts):
+    import torch
+
+    torch.backends.cudnn.benchmark = False
+    return parts.build("ddp")
