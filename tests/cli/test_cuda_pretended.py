@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from standin import Driver, compile_driver
 
-from bench.analyse.parity import NOT_FINITE, SAME
+from bench.analyse.parity import NOT_FINITE, WITHIN_HALF
 from bench.machine import lock
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
@@ -72,7 +72,7 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
         assert (effective["scaler"] is not None) == (half in ("1", "2"))
     assert ran["dp"]["wrapper"] == "torch.nn.parallel.data_parallel.DataParallel"
     verdicts = {one["scenario"]: one["verdict"] for one in said["parity"]}
-    assert {verdicts[name] for name in ("single", "dp", "ddp")} == {SAME}
+    assert {verdicts[name] for name in ("single", "dp", "ddp")} == {WITHIN_HALF}, "TF32 is what torch begins with"
     assert not {verdicts[name] for name in ("ddp_o1", "ddp_o2")} & {NOT_FINITE}, verdicts
     assert not [row for row in said["validity"] if row["code"] == "unequal"]
     for launch in said["launches"]:

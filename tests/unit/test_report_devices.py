@@ -358,6 +358,8 @@ def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_inte
 def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [DP, DDP2], gpus=GPUS)
     for name, later in LATER_COLUMNS.items():
+        if not (folder / f"{name}.parquet").exists():
+            continue
         table = pq.read_table(folder / f"{name}.parquet")
         pq.write_table(table.drop_columns(list(later)), folder / f"{name}.parquet")
     document = json.loads((folder / "run.json").read_text())

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -48,6 +48,21 @@ for line in sys.stdin:
     kept.append(b"x" * (int(line) << 20))
     print("done", flush=True)
 """
+
+JOB = Job(
+    launch=0,
+    scenario="ddp",
+    repeat=0,
+    strategy="ddp",
+    strategy_file="",
+    precision="O0",
+    half="bf16",
+    ranks=(Placement(role="replica", replicas=1, host="node1", local_rank=0, threads=1),) * 2,
+    group=True,
+    impl="auto",
+    workload=workload(),
+    iters=1,
+)
 
 
 class Child:
@@ -198,27 +213,13 @@ def test_the_proportional_size_that_the_kernel_hides_is_unknown(monkeypatch: pyt
 
 
 def test_proportional_sizes_after_the_steps(sampler: Sampler, children: list[Child], tmp_path: Path) -> None:
-    job = Job(
-        launch=0,
-        scenario="ddp",
-        repeat=0,
-        strategy="ddp",
-        strategy_file="",
-        precision="O0",
-        half="bf16",
-        ranks=(Placement(role="replica", replicas=1, host="node1", local_rank=0, threads=1),) * 2,
-        group=True,
-        impl="auto",
-        workload=workload(),
-        iters=1,
-    )
     for rank, child in enumerate(children):
-        sampler.hear(job, {"event": "up", "rank": rank, "pid": child.pid})
+        sampler.hear(JOB, {"event": "up", "rank": rank, "pid": child.pid})
     until(lambda: len(moments(tmp_path)) >= 3)
-    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 1})
+    sampler.hear(JOB, {"event": "phase", "phase": "record", "rank": 1})
     time.sleep(0.4)
     assert not [row for row in read_spool(spool_path(str(tmp_path), 0))["memory"] if row["pss_mib"] is not None]
-    sampler.hear(job, {"event": "phase", "phase": "record", "rank": 0})
+    sampler.hear(JOB, {"event": "phase", "phase": "record", "rank": 0})
     memory, _ = sampler.finish(0)
     full = [row for row in memory if row["pss_mib"] is not None]
     assert [row["rank"] for row in full] == [0, 1]
@@ -455,9 +456,8 @@ def test_a_launch_begins_for_the_sampler_before_its_ranks_are_started(monkeypatc
     monkeypatch.setattr(launch, "execute", start)
     lab: Any = MagicMock()
     lab.sampler.begin = told.append
-    job: Any = SimpleNamespace(launch=3, scenario="ddp", purpose="measure")
     with pytest.raises(InterruptedError):
-        launch.perform(job, lab, "measuring", str)
+        launch.perform(replace(JOB, launch=3), lab, "measuring", str)
     assert told == [3, "started"]
 
 

@@ -248,8 +248,13 @@ def parallel() -> None:
         self.output_device = self.device_ids[0]
 
     def forward(self: Any, *inputs: Any) -> Any:
-        parts = zip(*(tensor.chunk(len(self.device_ids)) for tensor in inputs), strict=True)
-        return torch.cat([self.module(*part) for part in parts])
+        first, *others = zip(*(tensor.chunk(len(self.device_ids)) for tensor in inputs), strict=True)
+        outputs = [self.module(*first)]
+        kept = [buffer.clone() for buffer in self.module.buffers()]
+        outputs += [self.module(*part) for part in others]
+        for buffer, first_one in zip(self.module.buffers(), kept, strict=True):
+            buffer.data.copy_(first_one)  # what other replicas do to their copies is lost
+        return torch.cat(outputs)
 
     dist.init_process_group = init_process_group
     nn.parallel.DistributedDataParallel.__init__ = distributed
