@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from standin.documents import LATER, document, reference
 from standin.documents import launch as launched
@@ -432,11 +432,13 @@ def test_any_value_in_any_place_of_run_json_is_refused_or_found(pristine: Path, 
     copy = pristine.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(pristine, copy)
-    document = json.loads((copy / "run.json").read_text()) | {key: value}
+    before = json.loads((copy / "run.json").read_text())
+    assume(json.dumps(before[key]) != json.dumps(value))
+    document = before | {key: value}
     with contextlib.suppress(ValueError):
         document["seal"] = seal_of(document)
     (copy / "run.json").write_text(json.dumps(document))
-    assert check.findings(str(copy)) or (key, value) in (("diagnostics", []), ("superseded", []), ("reference", None))
+    assert check.findings(str(copy))
 
 
 OPTIONS = (
