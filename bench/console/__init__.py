@@ -139,7 +139,7 @@ class RunProgress:
             return
         if event["event"] == "phase":
             self._phase = PHASE_WORDS.get(event["phase"], self._doing)
-        else:
+        elif self._phase != PHASE_WORDS["probe"]:  # whose steps are none of those that were asked for
             self._step, self._of = event["step"], event["of"]
             self._recent = [*self._recent[-8:], (time.monotonic(), self._step)]
         self._show()
@@ -171,8 +171,9 @@ class RunProgress:
 
     def _show(self) -> None:
         launch = f"{self.done + 1}/{self.launches}"
-        detail = f"{self._phase} step {self._step}/{self._of}"
-        if len(self._recent) > 1:
+        probed = self._phase == PHASE_WORDS["probe"]
+        detail = self._phase if probed else f"{self._phase} step {self._step}/{self._of}"
+        if len(self._recent) > 1 and not probed:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
             detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} {self.unit}/s"
         detail += f", {self._time_left()} left"

@@ -144,6 +144,20 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
         assert not set(text) & set("\x07\x9b\x7f\u202e\u2066\x00\udcff\x85") and "\x1b]" not in text
 
 
+def test_steps_of_the_probe_are_none_of_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)
+    screen = io.StringIO()
+    with RunProgress(Console(stream=screen), steps=2, global_batch=8, unit="img") as progress:
+        progress.expect(["ddp"])
+        progress.begin("ddp")
+        for event in ("measure", 1, 2, "probe", 1, 2):
+            what = {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
+            progress.hear({"rank": 0, "of": 2, **what})
+    lines = screen.getvalue().splitlines()
+    assert "measuring step 2/2, " in lines[-4] and "-" not in lines[-4]
+    assert ["checking" in line and "step" not in line and "img" not in line for line in lines[-3:]] == [True] * 3
+
+
 @pytest.mark.parametrize(
     ("cell", "kept"),
     [
