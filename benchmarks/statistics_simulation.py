@@ -260,7 +260,7 @@ def drift_of(name: str, runs: int, number: Array, order: Array, random: np.rando
 
 
 def said_of(change: Array, error: Array, freedom: Array) -> tuple[float, float]:
-    """How often a difference is found where there is none, and where :data:`SMALL` is added."""
+    """How often a difference is found if nothing differs, and if :data:`SMALL` is added."""
     reach = stats.t.ppf(0.975, freedom) * error
     return float(np.mean(np.abs(change) > reach)), float(np.mean(change + np.log1p(SMALL) > reach))
 

@@ -161,7 +161,7 @@ def _errors(out: Path) -> str:
 
 
 def _digest(folder: Path) -> dict[str, Any] | None:
-    """None where there is none, or a damaged one, which the gate has named."""
+    """None if it is missing, or damaged: the gate has named it."""
     try:
         return stored(str(folder))
     except RequestError:

@@ -91,7 +91,7 @@ def _choice(found: Recommendation, rows: dict[Any, Row], where: str, verdicts: s
         names = "any other" if every else listed(found.not_told_apart)
         known = [more for name in found.not_told_apart if not _unknown(more := rows[name][f"{verdicts}_more"])]
         wanted = still_wanted(max(known)) if len(known) == len(found.not_told_apart) else ""
-        text = f"{names}, for all that these launches can tell"
+        text = f"{names}, not distinguishable with this data"
         lines.append((f"Perhaps as fast{where}", f"{text} ({wanted} of each)." if wanted else f"{text}."))
     return lines
 

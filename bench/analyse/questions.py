@@ -75,7 +75,7 @@ def _chance(row: Row) -> str:
         return f"{text} ({wanted})." if wanted else f"{text}."
     adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
     if row["verdict"] == ALIKE:
-        text = f"Chance alone does as much ({adjusted}): this run cannot tell which is faster"
+        text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
         return f"{text} ({wanted} of each)." if wanted else f"{text}."
     return f"Chance does not do as much ({adjusted})."
 

@@ -135,7 +135,7 @@ def _long_texts(table: "pa.Table") -> str | None:
 
 
 def untrue(table: "pa.Table", name: str) -> str | None:
-    """What cannot be in a table: a null or a number where there is none, a row twice; None if there is nothing."""
+    """What cannot be in a table: a null or a number that may not be there, a row twice. None if all is well."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

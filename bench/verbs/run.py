@@ -290,7 +290,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
 
 
 def _smallest_mib(devices: tuple[str, ...]) -> float | None:
-    """The memory of the smallest of these GPUs; None where there is none, or it is unknown."""
+    """The memory of the smallest of these GPUs; None if none is known."""
     gpus = machine.visible_gpus()[0] if devices else []
     sizes = (gpu.memory_total_mib for gpu in gpus if gpu.uuid in devices)
     return min((mib for mib in sizes if mib is not None), default=None)
