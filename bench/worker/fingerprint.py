@@ -5,6 +5,7 @@ The checksum says whether ranks hold the same weights, bit for bit; the sketch h
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +25,23 @@ def sketch(tensor: Tensor | None, position: int) -> list[float]:
     """:data:`SKETCH_SIZE` numbers that keep the distances between tensors of one shape; None stands for one of zeros.
 
     Each number is the sum of every so many elements with random signs, which follow from ``position`` alone, so all
-    processes agree. The squared norm of the sketch of a difference is that of the difference, within a relative
-    standard error of at most sqrt(2 / SKETCH_SIZE) where none of the numbers has most of it (Alon, Matias and Szegedy,
-    1996).
+    processes agree. It is computed on the tensor's device. The squared norm of the sketch of a difference is that of
+    the difference, within a relative standard error of at most sqrt(2 / SKETCH_SIZE) where none of the numbers has most
+    of it (Alon, Matias and Szegedy, 1996).
     """
     if tensor is None:
         return [0.0] * SKETCH_SIZE
-    elements = tensor.detach().reshape(-1).float().cpu()
-    generator = torch.Generator().manual_seed(position)
-    signs = torch.randint(0, 2, (len(elements),), generator=generator, dtype=torch.int8)
-    signed = nn.functional.pad(elements * (2 * signs - 1), (0, -len(elements) % SKETCH_SIZE))
+    elements = tensor.detach().reshape(-1).float()
+    signs = _signs(position, len(elements)).to(elements.device)
+    signed = nn.functional.pad(elements * signs, (0, -len(elements) % SKETCH_SIZE))
     values: list[float] = signed.view(-1, SKETCH_SIZE).double().sum(0).tolist()
     return values
+
+
+@cache
+def _signs(position: int, number: int) -> Tensor:
+    """``number`` times 1 or -1: drawn on the CPU, which gives the same on every machine, and kept, since drawing them
+    takes longer than the rest of a sketch.
+    """
+    generator = torch.Generator().manual_seed(position)
+    return 2 * torch.randint(0, 2, (number,), generator=generator, dtype=torch.int8) - 1

@@ -1,6 +1,7 @@
 """Verdicts on numerics from figures made by hand, and what they rest on: sketches of gradients, and the reference."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
 from standin.workloads import with_settings
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.analyse.parity import (
     CANNOT_TELL,
@@ -307,6 +310,33 @@ def test_a_sketch_is_linear() -> None:
     assert sketched(-2 * a) == pytest.approx(-2 * sketched(a), abs=1e-3)
     assert len(sketched(a)) == fingerprint.SKETCH_SIZE
     assert not np.allclose(sketched(a), sketched(a, position=1))
+
+
+def test_a_sketch_is_what_it_was_and_its_signs_are_drawn_once() -> None:
+    """A run that is resumed compares sketches with those of its first part."""
+    fingerprint._signs.cache_clear()
+    tensor = torch.randn(7, 11, generator=torch.Generator().manual_seed(1))
+    signs = torch.randint(0, 2, (77,), generator=torch.Generator().manual_seed(5), dtype=torch.int8)
+    signed = torch.nn.functional.pad(tensor.reshape(-1) * (2 * signs - 1), (0, 3)).view(-1, 16)
+    assert [fingerprint.sketch(tensor, 5) for _ in range(3)] == [signed.double().sum(0).tolist()] * 3
+    assert fingerprint._signs.cache_info().misses == 1
+
+
+def test_a_sketch_is_computed_on_the_device_of_the_tensor() -> None:
+    seen: set[tuple[str, str]] = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            seen.update((func._schema.name, one.device.type) for one in [result] if isinstance(one, torch.Tensor))
+            return result
+
+    signs = fingerprint._signs(0, 100)
+    with FakeTensorMode(allow_non_fake_inputs=True), suppress(DataDependentOutputException):  # it has no numbers
+        tensor = torch.empty(100, device="cuda")
+        with Watch():
+            fingerprint.sketch(tensor, 0)
+    assert signs.device.type == "cpu" and ("aten::sum", "cuda") in seen
 
 
 @pytest.mark.parametrize("one_sided", [False, True], ids=["random", "one-sided"])
