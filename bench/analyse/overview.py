@@ -6,7 +6,7 @@ import pandas as pd
 
 from bench.analyse import validity
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import of_several_replicas
+from bench.analyse.caveats import of_several_replicas
 from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import listed
+from bench.analyse.caveats import listed
 from bench.analyse.communication import data_parallel, spent
 from bench.analyse.comparison import (
     ALIKE,

@@ -22,6 +22,7 @@ SKEW = 0.05  # (max - min) / median over ranks, median over steps
 INPUT_BOUND = 0.10  # share of the data phase in the step
 FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
 FEWEST_LAUNCHES = 3
+FEW = "few launches"
 
 warning, invalid = partial(Finding, severity="warning"), partial(Finding, severity="invalid")
 COLUMNS = tuple(Finding.__dataclass_fields__)
@@ -261,7 +262,7 @@ def _process(process: ForeignProcess) -> str:
 def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Iterator[Finding]:
     if len(medians) < FEWEST_LAUNCHES:
         yield warning(
-            code="few launches",
+            code=FEW,
             text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
             remedy="measure with --profile standard, or with --launches 5",
             size=FEWEST_LAUNCHES - len(medians),

@@ -286,9 +286,9 @@ def duration(seconds: float) -> str:
 
 SUMMARY_COLUMNS = (
     ("scenario", "scenario", "{}"),
-    ("{}/s", "throughput_per_s", "{:.1f}"),
-    ("step ms", "step_median_ms", "{:.1f}"),
-    ("p95 ms", "step_p95_ms", "{:.1f}"),
+    ("{}/s", "throughput_per_s", "{:,.1f}"),
+    ("step ms", "step_median_ms", "{:,.1f}"),
+    ("p95 ms", "step_p95_ms", "{:,.1f}"),
     ("vs ddp", "relative_to_ddp", "{:.2f}x"),
     ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
     ("MiB all", "peak_total_mib", "{:,.0f}"),
@@ -302,18 +302,23 @@ SHORT = {"within half precision": "half"}
 """Of words too long for a table."""
 
 
-def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
-    """One row per scenario; below, why one failed and why figures have no interval. ``width``: see :func:`align`.
+def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: bool = False) -> str:
+    """One row per scenario, the fastest first; below, why one failed and why figures have no interval.
 
-    After a figure, the distance to the farther end of its 95 % interval over launches: ``26.6 ±1.3%``.
+    After a figure, the distance to the farther end of its 95 % interval over launches: ``26.6 ±1.3%``. ``width``: see
+    :func:`align`. ``verbose``: with what ran. Without it the status is shown only where something failed.
     """
     import pandas as pd
 
     from bench.analyse.bars import about_intervals, plus_minus
 
-    records = table.to_dict("records")
+    records = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
+    failed = [row for row in records if row["status"] != "ok"]
+    hidden = {"what_ran": not verbose, "status": not (verbose or failed)}
     columns = []
     for heading, name, form in SUMMARY_COLUMNS:
+        if hidden.get(name):
+            continue
         bars = [plus_minus(record, name) for record in records]
         room = max((len(bar) + 1 for bar in bars if bar), default=0)
         values = [SHORT.get(record[name], record[name]) for record in records]
@@ -321,7 +326,7 @@ def summary_table(table: "pd.DataFrame", width: int | None = None) -> str:
         unit = records[0]["unit_short"] if records else ""
         columns.append([heading.format(unit), *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
     text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
-    reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in records if row["status"] != "ok"]
+    reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in failed]
     return "\n".join([text, *about_intervals(table), *reasons])
 
 

@@ -78,7 +78,7 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
     now = Resumed(launch=writer.document.next_launch, force=force, **machine.state())
-    writer.note_resumed(now, about.probe_seed)
+    writer.note_resumed(now, about.probe_seed, about.request.launches)
     return writer
 
 

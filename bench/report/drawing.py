@@ -16,7 +16,7 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse.answer import failures
+from bench.analyse.caveats import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
 from bench.core.text import printable

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse.advice import Advice, advice
+from bench.analyse.advice import Advice, advice, answer, is_clear
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import answer, caveats, failures
+from bench.analyse.caveats import caveats, failures
 from bench.analyse.launches import how_many
 from bench.analyse.questions import Answer, questions
 from bench.console import duration
@@ -45,6 +45,7 @@ class Section:
 
     run: Analysed
     answer: str
+    clear: bool
     advice: list[Advice]
     caveats: list[str]
     facts: list[tuple[str, str]]
@@ -63,6 +64,7 @@ def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) ->
     return Section(
         run=run,
         answer=answer(run.document, table),
+        clear=is_clear(run.document, table),
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
         facts=facts(run.document),

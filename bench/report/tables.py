@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
+from bench.analyse.advice import is_clear
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import fastest
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
 from bench.analyse.labels import HALF
@@ -157,7 +157,7 @@ def _no_formula(cell: Any) -> Any:
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     """The summary for people: speed, memory, energy where it is known, what ran, how it went."""
-    best, work = fastest(table), run.document.workload
+    work = run.document.workload
     highest = table["throughput_per_s"].max()
 
     def speed(row: Record) -> Cell:
@@ -182,9 +182,11 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
         text("status", "status"),
     )
-    marked = None if best is None else list(table["scenario"]).index(best["scenario"])
+    sorted_ = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
+    believed = [place for place, row in enumerate(sorted_) if _unknown(row["why_not"])]
+    marked = believed[0] if is_clear(run.document, table) else None
     notes = (*(f"{line}." for line in about_intervals(table)), *_why_unknown(run, table))
-    return tabulate(columns, table.to_dict("records"), notes, marked)
+    return tabulate(columns, sorted_, notes, marked)
 
 
 def _verdict(verdict: Any, why: Any) -> Cell:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from bench.analyse import communication as diagnosed
 from bench.analyse import parity as numerics
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import listed
 from bench.analyse.bars import bar
+from bench.analyse.caveats import listed
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped

@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
-    from bench.analyse.advice import in_lines
-    from bench.analyse.answer import answer, caveats
+    from bench.analyse.advice import answer, in_lines
+    from bench.analyse.caveats import caveats
     from bench.report.tables import summary_of
 
     lines = []

@@ -57,6 +57,7 @@ examples:
   python -m bench run --scenario ./mine.py                   a scenario of your own
   python -m bench run --workload ./mine.py                   a model, data and loss of your own
   python -m bench run --resume latest                        what is missing of a run or failed in it
+  python -m bench run --resume latest --launches 11          more launches of each scenario, in the same run
 
 Profiles, as launches of each scenario x (warm-up + measured steps):
 {profiles}
@@ -84,7 +85,7 @@ def main(arguments: list[str]) -> int:
     from bench.experiments import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
-    return _show(finished, request, scenarios, as_json=options.json)
+    return _show(finished, request, scenarios, options)
 
 
 def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
@@ -109,7 +110,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
     """Continue a run under its own request."""
-    allowed = ("resume", "trust", "out", "wait", "force", "json")
+    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
     for action in parser._actions:
         if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
             option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
@@ -119,7 +120,10 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
     request, scenarios = resume.request_of(document), resume.scenarios_of(document)
-    request = replace(request, force=request.force or options.force)
+    if options.launches is not None and options.launches < request.launches:
+        planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
+        raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
+    request = replace(request, force=request.force or options.force, launches=options.launches or request.launches)
     from bench.experiments import lab, pipeline
 
     if document.complete and not resume.anything_missing(document, request):
@@ -127,23 +131,39 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
         finished = lab.Finished(path=path, document=document)
     else:
         finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
-    return _show(finished, request, scenarios, as_json=options.json)
+    return _show(finished, request, scenarios, options)
 
 
-def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], *, as_json: bool) -> int:
-    """Print the table of a run that is on disk, and what to do next."""
-    from bench.analyse.advice import in_lines
+def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
+    """Print the answer of a run that is on disk, its table, and what to do next."""
+    from bench.analyse.advice import advice, answer, findings, main_finding, more_wanted
     from bench.analyse.analysed import Analysed
+    from bench.analyse.caveats import about_implementations
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
 
     done = Analysed.of(read(finished.path))
     table = overview(done)
-    people = sys.stderr if as_json else sys.stdout
-    verdicts = [*in_lines(done, table), *_how_precise(done.document.interval_target)]
-    next_steps = _next_steps(request, scenarios, finished.path, finished.failed)
-    tell("", summary_table(table, columns(people)), "", *verdicts, "", next_steps, file=people)
-    if as_json:
+    people = sys.stderr if options.json else sys.stdout
+    said = () if options.verbose else ("Fastest", "Tied")  # by the answer above
+    lines = [f"{about}: {text}" for about, text in advice(done.document, table) if not about.startswith(said)]
+    known = [] if options.verbose else about_implementations(done.document)
+    found = (findings if options.verbose else main_finding)(done)
+    tell(
+        "",
+        answer(done.document, table),
+        "",
+        summary_table(table, columns(people), verbose=options.verbose),
+        *known,
+        "",
+        *lines,
+        *found,
+        *_how_precise(done.document.interval_target),
+        "",
+        _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
+        file=people,
+    )
+    if options.json:
         print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
     return FAILED if finished.failed else OK
 
@@ -182,7 +202,9 @@ def _parser() -> Parser:
     much.add_argument("--profile", choices=profiles, default="quick", help=default)
     much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
     much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
-    much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each scenario")
+    much.add_argument(
+        "--launches", type=whole_number, metavar="R", help="launches of each scenario, with --resume in all"
+    )
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"
     much.add_argument("--find-batch", action="store_true", help=search + begin)
@@ -205,9 +227,12 @@ def _parser() -> Parser:
     result = parser.add_argument_group("result")
     default = f"where the run folder goes (default: {DEFAULT_OUT})"
     result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
-    result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run, in its own folder")
+    result.add_argument(
+        "--resume", metavar="RUN", help="do what is missing or failed in a run, or what --launches adds"
+    )
     trust = "with --resume: also a run of another user, or one that names code in a run folder"
     result.add_argument("--trust", action="store_true", help=trust)
+    result.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
     result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
     return parser
 
@@ -343,7 +368,8 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     return [outcomes[asked.stopped_by]]
 
 
-def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int) -> str:
+def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int, more: int | None = None) -> str:
+    """``more``: about how many more launches of each scenario would tell a winner."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
@@ -354,6 +380,9 @@ def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, faile
         again = shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
         few = f"{request.launches} launches show little of" if request.launches > 1 else "One launch cannot show"
         lines.append(f"{few} run-to-run variation; for reliable numbers: python -m bench run {again}")
+    elif more:
+        add = f"--resume {called(path)} --launches {request.launches + more}"
+        lines.append(f"To add about {count(more, 'launch', 'launches')} of each scenario: python -m bench run {add}")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from standin.frames import launch_figures
 
 from bench import machine
 from bench.analyse.analysed import Analysed
-from bench.analyse.answer import caveats
+from bench.analyse.caveats import caveats
 from bench.analyse.overview import overview
 from bench.runs import check
 from bench.runs.document import Recommendation

@@ -1,13 +1,12 @@
-"""The answer of a run in a sentence, and what has to be said beside it; from the figures and run.json alone."""
+"""What the figures of a run cannot tell, in a sentence or two each; from the figures and run.json alone."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from bench.analyse.bars import plus_minus
 from bench.analyse.launches import NOT_RUN
-from bench.analyse.steps import BASE, scenarios
+from bench.analyse.steps import scenarios
 from bench.runs.document import Checks, RunDocument
 
 REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
@@ -18,42 +17,6 @@ def fastest(summary: pd.DataFrame) -> dict[str, Any] | None:
     good = summary[summary["why_not"].isna() & summary["throughput_per_s"].notna()]
     rows: list[Any] = good.to_dict("records")
     return max(rows, key=lambda row: row["throughput_per_s"], default=None)
-
-
-def answer(document: RunDocument, summary: pd.DataFrame) -> str:
-    """Which scenario is fastest, by how much, at what memory; a second sentence if one replica won."""
-    best = fastest(summary)
-    if best is None:
-        return "No scenario of this run ended well and can be believed, so there is nothing to compare."
-    sentences = [_sentence("The fastest is", best, summary)]
-    parallel = of_several_replicas(document, summary)
-    best_parallel = fastest(parallel)
-    if best_parallel is not None and best["scenario"] not in set(parallel["scenario"]):
-        opening = f"Of those that train on {document.workload.replicas} replicas it is"
-        sentences.append(_sentence(opening, best_parallel, summary))
-    return " ".join(sentences)
-
-
-def _sentence(opening: str, best: dict[str, Any], summary: pd.DataFrame) -> str:
-    bar = plus_minus(best, "throughput_per_s")
-    speed = f"{best['throughput_per_s']:,.1f}{bar and ' ' + bar} {best['unit']} a second"
-    text = f"{opening} {best['scenario']} with {speed}"
-    base = summary[(summary["scenario"] == BASE) & summary["throughput_per_s"].notna()]
-    if best["scenario"] == BASE:
-        return f"{text}{_peak(best)}; the speeds of the others are given relative to it."
-    if base.empty:
-        return f"{text}{_peak(best)}; {BASE} gave no figures here, so nothing is relative to it."
-    interval = "" if pd.isna(best["relative_low"]) else f" ({best['relative_low']:.2f} to {best['relative_high']:.2f})"
-    text += f", {best['relative_to_ddp']:.2f}{interval} times the speed of {BASE}"
-    peak, base_peak = best["peak_total_mib"], base.iloc[0]["peak_total_mib"]
-    if pd.isna(peak) or pd.isna(base_peak):
-        return f"{text}; their memory cannot be compared, because a peak is unknown."
-    peaks = f"peaks of {peak:,.0f} and {base_peak:,.0f} MiB over all processes"
-    return f"{text} and {peak / base_peak:.2f} times its memory ({peaks})."
-
-
-def _peak(row: dict[str, Any]) -> str:
-    return "" if pd.isna(row["peak_total_mib"]) else f" at a memory peak of {row['peak_total_mib']:,.0f} MiB in all"
 
 
 def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +36,7 @@ def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
         *_about_checks(document),
         *_about_chance(summary),
         *_about_device(document),
-        *_about_implementations(document),
+        *about_implementations(document),
     ]
 
 
@@ -161,7 +124,7 @@ def _about_device(document: RunDocument) -> list[str]:
     return found
 
 
-def _about_implementations(document: RunDocument) -> list[str]:
+def about_implementations(document: RunDocument) -> list[str]:
     native = [
         launch.scenario
         for launch in document.launches
