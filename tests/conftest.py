@@ -3,6 +3,8 @@
 import os
 import resource
 import subprocess
+import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,12 @@ from bench.sites.local import Outcome, WorkerHost
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Before torch is imported, here and in whatever the tests start: threads that spin while they wait for each other make
 a step ten times slower where other work shares the cores, and tests have all kinds of neighbours."""
+
+if sys.dont_write_bytecode:
+    # Every process that a test starts would compile torch again, which takes longer than to import it.
+    BYTECODE = tempfile.TemporaryDirectory(prefix="bench-tests-")
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    os.environ["PYTHONPYCACHEPREFIX"] = BYTECODE.name
 
 BEGAN_S = time.monotonic()
 GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
