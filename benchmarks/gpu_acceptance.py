@@ -656,7 +656,7 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
-    from bench.runs.codec import encode
+    from bench.core.codec import encode
     from bench.runs.reader import read
 
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):

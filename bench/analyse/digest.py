@@ -22,8 +22,8 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import ended, joined, ok_rows
 from bench.analyse.parity import CANNOT_TELL, by_scenario
+from bench.core.codec import encode
 from bench.machine.nvml import Gpu
-from bench.runs.codec import encode
 from bench.runs.digests import VERSION
 from bench.runs.document import RunDocument
 from bench.runs.reader import Run

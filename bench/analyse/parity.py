@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.core.codec import encode
 from bench.core.records import PARITIES, Computation
-from bench.runs.codec import encode
 from bench.runs.document import Effective, LaunchRecord, ParityRecord, ReferenceRecord, RunDocument
 from bench.runs.frames import Iterations
 

@@ -10,7 +10,7 @@ import pandas as pd
 from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
-from bench.runs.codec import decode
+from bench.core.codec import decode
 from bench.runs.document import Finding, ParityRecord, Recommendation
 from bench.runs.reader import Run
 

@@ -1,23 +1,28 @@
 """Children of this process: those that are left are ended, and a question is answered in one that may come to harm."""
 
+import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Collection
 from os import _exit  # as it is before a file of somebody's replaces it
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bench.core.channel import adopt_orphans, die_with_parent
-from bench.core.errors import BenchError
+from bench.core.control_group import available_memory_bytes
+from bench.core.errors import RequestError
+from bench.core.files import parse_json
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkProcess
 
-T = TypeVar("T")
-
 KILL_PATIENCE_S = 30.0
 END_PATIENCE_S = 1.0
+MOST_BYTES = 1 << 20
+"""Of an answer."""
+UNREADABLE = "gave no answer that can be read"
 
 
 class Unanswered(Exception):
@@ -56,11 +61,11 @@ def end_children(but: Collection[int] = ()) -> list[int]:
     return strays
 
 
-def ask(question: Callable[[], T], limit_s: float) -> T:
-    """``question()``, answered in a fork of this process, so that nothing that it does is done here. It is ended with
-    everything that it started. The answer must be one that can be pickled.
+def ask(question: Callable[[], Any], limit_s: float) -> Any:
+    """``question()``, a JSON value, answered in a fork of this process, so that nothing that it does is done here. The
+    fork is ended with everything that it started, and may take half of the memory that is free.
 
-    Raises :class:`Unanswered`, and what ``question`` raises if that is a :class:`BenchError`.
+    Raises :class:`Unanswered`, and :class:`RequestError` if ``question`` does.
     """
     from multiprocessing import get_context  # here, since it takes long to import
 
@@ -71,30 +76,41 @@ def ask(question: Callable[[], T], limit_s: float) -> T:
     child = context.Process(target=_answer, args=(theirs, question, os.getpid()))
     child.start()
     theirs.close()
-    answer: Any = None
-    how = f"was not done after {limit_s:g} s"
     try:
-        if ours.poll(limit_s):
-            how = "gave no answer that can be read"
-            answer = ours.recv()
-    except (EOFError, OSError):
-        how = _end_of(child)
-    except Exception:  # noqa: BLE001  # whatever there is to be read, it is no answer
-        pass
+        answer = _heard(ours, child, limit_s)
     finally:
         ours.close()
         child.kill()
         child.join()
         end_children(others)
     match answer:
-        case (value, None):
-            return value  # type: ignore[no-any-return]
-        case (None, BenchError() as refusal):
-            raise refusal
-        case (None, str(what)):
+        case {"value": value}:
+            return value
+        case {"refused": [str(option), str(problem), str(remedy)]}:
+            raise RequestError(option, problem, remedy)
+        case {"raised": str(what)}:
             raise Unanswered(f"raised {what}")
         case _:
-            raise Unanswered(how)
+            raise Unanswered(UNREADABLE)
+
+
+def _heard(pipe: "Connection[Any, Any]", child: "ForkProcess", limit_s: float) -> Any:
+    """The line of JSON that a child sends, which may send anything else as well. Raises :class:`Unanswered`."""
+    deadline_s = time.monotonic() + limit_s
+    said = b""
+    while b"\n" not in said:
+        if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
+            raise Unanswered(f"was not done after {limit_s:g} s")
+        piece = os.read(pipe.fileno(), MOST_BYTES)
+        said += piece
+        if not piece:
+            raise Unanswered(_end_of(child))
+        if len(said) > MOST_BYTES:
+            raise Unanswered(f"answered with more than {MOST_BYTES:,} bytes")
+    try:
+        return parse_json(said.partition(b"\n")[0])
+    except ValueError as error:
+        raise Unanswered(UNREADABLE) from error
 
 
 def _end_of(child: "ForkProcess") -> str:
@@ -109,17 +125,32 @@ def _end_of(child: "ForkProcess") -> str:
     return f"left with exit status {child.exitcode}"
 
 
-def _answer(channel: "Connection[Any, Any]", question: Callable[[], Any], parent: int) -> None:
+def _answer(pipe: "Connection[Any, Any]", question: Callable[[], Any], parent: int) -> None:
     """What the child does. It never returns."""
     try:
         die_with_parent(parent)
         os.setsid()  # Ctrl-C is for the parent, which then ends it
+        _limit_memory()
         try:
-            channel.send((question(), None))
-        except BenchError as error:
-            channel.send((None, error))
-        except BaseException as error:
-            channel.send((None, type(error).__name__))
-            raise
+            answer = {"value": question()}
+        except RequestError as error:
+            answer = {"refused": [error.option, error.problem, error.remedy]}
+        except BaseException as error:  # noqa: BLE001  # the parent hears of it
+            answer = {"raised": type(error).__name__}
+        try:
+            line = json.dumps(answer)
+        except (TypeError, ValueError, RecursionError) as error:
+            line = json.dumps({"raised": f"{type(error).__name__}: {error}"})
+        with open(pipe.fileno(), "wb", closefd=False) as file:
+            file.write(line.encode() + b"\n")
     finally:
         _exit(0)
+
+
+def _limit_memory() -> None:
+    """Let this process take half of the free memory, and no more. What it only reads, as libraries, does not count."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        taken = int(file.read().split()[5]) * resource.getpagesize()
+    most = taken + available_memory_bytes() // 2
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

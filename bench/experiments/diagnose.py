@@ -2,11 +2,11 @@
 
 import os
 
+from bench.core.codec import decode
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
-from bench.runs.codec import decode
 from bench.runs.document import DiagnosticRecord, Look, Profile
 from bench.seams.discover import Found
 

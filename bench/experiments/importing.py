@@ -30,9 +30,9 @@ from typing import Any, NoReturn
 
 import bench
 from bench import machine
+from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.runs import document as stored
-from bench.runs.codec import decode, encode
 from bench.runs.files import check_writable, sha256, unwritable
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter

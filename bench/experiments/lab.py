@@ -14,13 +14,13 @@ from typing import Any
 import bench
 from bench import machine
 from bench.console import Console, RunProgress
+from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy_of
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
-from bench.runs.codec import decode, encode
 from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, StrategyRecord, WorkloadRecord
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run

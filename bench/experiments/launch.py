@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench import machine
+from bench.core.codec import decode, encode
 from bench.core.errors import BenchError
 from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
-from bench.runs.codec import decode, encode
 from bench.runs.document import LaunchRecord
 from bench.runs.files import write_atomically
 from bench.runs.tables import COLUMNS, to_table

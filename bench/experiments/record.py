@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.core.codec import decode, encode
 from bench.core.records import Job
-from bench.runs.codec import decode, encode
 from bench.runs.document import Checks, Effective, Failure, LaunchRecord, RankRecord
 from bench.seams.site import Outcome
 

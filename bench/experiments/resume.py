@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench import machine
+from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.machine import VISIBLE
 from bench.plan import Request
-from bench.runs.codec import Damaged, decode, encode
 from bench.runs.document import Apex, Resumed, RunDocument
 from bench.runs.files import sha256
 from bench.runs.reader import verified

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from glob import escape, glob
 from typing import TYPE_CHECKING, Any
 
+from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
-from bench.runs.codec import decode, encode
 from bench.runs.digests import stored
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
 from bench.runs.reader import read as read_run

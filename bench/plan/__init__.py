@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
+from bench.core.codec import Between, OneOf
 from bench.core.errors import RequestError
 from bench.core.records import Computation, Host, Job, Placement, Task, Training
-from bench.runs.codec import Between, OneOf
 from bench.runs.document import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.workload import Workload

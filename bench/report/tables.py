@@ -19,9 +19,9 @@ from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
 from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
+from bench.core.codec import encode
 from bench.core.text import printable
 from bench.report.drawing import plain
-from bench.runs.codec import encode
 from bench.runs.document import Effective, LaunchRecord, RunDocument
 from bench.runs.reader import Run
 

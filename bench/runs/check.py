@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import PHASES, Training
-from bench.runs.codec import encode
 from bench.runs.digests import stored
 from bench.runs.document import LaunchRecord
 from bench.runs.files import describe_files, entries

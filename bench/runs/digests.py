@@ -8,10 +8,10 @@ import hashlib
 import os
 from typing import Annotated, Any, TypedDict
 
+from bench.core.codec import Between, OneOf, decode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, parse_json
 from bench.core.records import STATUSES
-from bench.runs.codec import Between, OneOf, decode
 from bench.runs.document import Count, DeviceKind, Git, Imported, Names, Parity, Several, Utc, WorkloadRecord
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
 from bench.runs.migrate import digest_from_1

@@ -3,16 +3,16 @@
     python -c "from bench.runs.reader import read; print(read('results/RUN').document.launches[0].effective)"
 
 None is what is unknown. A field has a default where a run that has just begun has nothing to say of it; a file has them
-all (:mod:`bench.runs.codec`). Older files are brought up to this form first (:mod:`bench.runs.migrate`).
+all (:mod:`bench.core.codec`). Older files are brought up to this form first (:mod:`bench.runs.migrate`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Self, TypedDict
 
+from bench.core.codec import Between, Moment, OneOf
 from bench.core.records import PARITIES, SCHEMA_VERSION, STATUSES, Computation, Setting
 from bench.machine.nvml import Gpu
-from bench.runs.codec import Between, Moment, OneOf
 
 Names = tuple[str, ...]
 

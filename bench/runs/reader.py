@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.core.codec import Damaged, decode
 from bench.core.errors import RequestError
 from bench.core.files import read_json
 from bench.core.records import PHASES, SCHEMA_VERSION
-from bench.runs.codec import Damaged, decode
 from bench.runs.document import LaunchRecord, RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps

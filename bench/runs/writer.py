@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
-from bench.runs.codec import encode
 from bench.runs.files import DIGEST, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.reader import Run, salvage, verified

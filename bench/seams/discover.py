@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from glob import glob
 from importlib.machinery import PathFinder
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, TypeVar
 
 from bench.core.errors import RequestError, closest
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
-from bench.seams.strategy import Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
+from bench.seams.strategy import Rank, Strategy
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
 T = TypeVar("T")
@@ -193,7 +193,16 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
 
 def load(name: str, file: str) -> Found:
     """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
-    return _declared(_load, name, file, SCENARIO)
+    found = _declared(_load, Found, name, file, SCENARIO)
+    if os.path.dirname(file) == SCENARIO.folder:
+        return found
+    if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
+        return replace(found, strategy=load_strategy(found.strategy_name, found.strategy_file)[0])
+    strategy = replace(found.strategy, ranks=partial(_own_ranks, found.strategy_name, found.strategy_file))
+    named = isinstance(found.scenario.strategy, str)
+    return replace(
+        found, strategy=strategy, scenario=found.scenario if named else replace(found.scenario, strategy=strategy)
+    )
 
 
 def _load(name: str, file: str) -> Found:
@@ -230,7 +239,7 @@ def _load(name: str, file: str) -> Found:
 
 def load_workload(name: str, file: str) -> FoundWorkload:
     """Execute a workload's file and take its declaration. Raises as :func:`load_file`."""
-    return _declared(_load_workload, name, file, WORKLOAD)
+    return _declared(_load_workload, FoundWorkload, name, file, WORKLOAD)
 
 
 def _load_workload(name: str, file: str) -> FoundWorkload:
@@ -240,27 +249,30 @@ def _load_workload(name: str, file: str) -> FoundWorkload:
 
 def try_site(name: str, file: str) -> None:
     """See whether a site's file can be executed, and declares what it should. Raises as :func:`load_file`."""
-    _declared(_try_site, name, file, SITE)
+    _declared(_try_site, NoneType, name, file, SITE)
 
 
 def _try_site(name: str, file: str) -> None:
     load_file(name, file, SITE)
 
 
-def _declared(look: Callable[[str, str], T], name: str, file: str, kind: Kind) -> T:
-    """``look(name, file)``. A file that is not bench's own is executed in another process: whatever it does when it is
-    imported (leaves, hangs, replaces parts of Python), it is not done to this one.
+def _declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
+    """``look(name, file)``, an ``answer``. A file that is not bench's own is executed in another process, which answers
+    with plain values: whatever it does when it is imported (leaves, hangs, replaces parts of Python), it is not done to
+    this one.
     """
     if os.path.dirname(file) == kind.folder:
         return look(name, file)
     from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
+    from bench.core.codec import decode
 
     try:
-        found: T = _asked(look, name, file, os.stat(file).st_mtime_ns if os.path.isfile(file) else 0)
-        return found
+        return decode(answer, _asked(look, name, file, os.stat(file).st_mtime_ns if os.path.isfile(file) else 0))
     except Unanswered as error:
         what = f"{file} cannot be executed: the process that tried {error}"
         raise RequestError(kind.option, what, "fix the file") from error
+    except ValueError as error:
+        raise RequestError(kind.option, f"{file}: {error}", "fix the file") from error
 
 
 @cache  # it may take torch along each time, and a run asks for its workload three times
@@ -270,34 +282,34 @@ def _asked(look: Callable[[str, str], Any], name: str, file: str, changed_ns: in
     return ask(partial(_quietly, look, name, file), IMPORT_LIMIT_S)
 
 
-def _quietly(look: Callable[[str, str], T], name: str, file: str) -> T:
-    """What the file prints is none of the answer. A function of its own that it declares stays in its process."""
+def _quietly(look: Callable[[str, str], Any], name: str, file: str) -> Any:
+    """What was found as a JSON value. What the file prints is none of it."""
+    from bench.core.codec import encode
+
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for number in (1, 2):
         os.dup2(sys.stdout.fileno(), number)
-    found = look(name, file)
-    if isinstance(found, Found) and found.strategy.ranks not in (one_rank, one_rank_for_all, rank_per_device):
-        ranks = partial(_own_ranks, found.strategy_name, found.strategy_file)
-        strategy = replace(found.strategy, ranks=ranks)
-        named = isinstance(found.scenario.strategy, str)
-        scenario = found.scenario if named else replace(found.scenario, strategy=strategy)
-        return replace(found, strategy=strategy, scenario=scenario)
-    return found
+    return encode(look(name, file))
 
 
 @cache
 def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
     """What ``ranks(devices)`` of a strategy's file returns."""
 
-    def look(name: str, file: str) -> tuple[Rank, ...]:
-        return load_strategy(name, file)[0].ranks(devices)
+    def refusal(returned: object) -> RequestError:
+        what = f"{file}: ranks({devices}) returned {returned!r}"
+        return RequestError(STRATEGY.option, what, f"return a tuple of Rank, with devices below {devices}")
 
-    found = _declared(look, name, file, STRATEGY)
+    def look(name: str, file: str) -> tuple[Rank, ...]:
+        returned = load_strategy(name, file)[0].ranks(devices)
+        if not isinstance(returned, tuple) or not all(isinstance(one, Rank) for one in returned):
+            raise refusal(returned)
+        return returned
+
+    found = _declared(look, tuple[Rank, ...], name, file, STRATEGY)
     given = set(range(devices))
-    good = isinstance(found, tuple) and found and all(isinstance(one, Rank) and one.devices for one in found)
-    if not good or any(not given.issuperset(one.devices) or one.replicas < 1 for one in found):
-        what = f"{file}: ranks({devices}) returned {found!r}"
-        raise RequestError(STRATEGY.option, what, f"return a tuple of Rank, with devices below {devices}")
+    if not found or any(not one.devices or not given.issuperset(one.devices) or one.replicas < 1 for one in found):
+        raise refusal(found)
     return found
 
 

@@ -5,9 +5,9 @@ import re
 import sys
 
 from bench.console import tell
+from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.machine.redact import without_secrets
-from bench.runs.codec import encode
 from bench.verbs.options import Parser, device_count, print_json, whole_number
 
 DESCRIPTION = """\

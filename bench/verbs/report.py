@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bench.console import count, passing, tell
+from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
-from bench.runs.codec import encode
 from bench.runs.names import find
 from bench.runs.reader import read
 from bench.verbs.options import Parser, print_json

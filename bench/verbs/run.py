@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
+from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.core.records import Setting
 from bench.experiments import resume
@@ -16,7 +17,6 @@ from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.plan import PROFILES, Request, check_memory, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.runs.codec import encode
 from bench.runs.document import IntervalTargetRecord
 from bench.runs.names import find
 from bench.runs.reader import read, verified

@@ -1,6 +1,5 @@
 """The workload's file in a measured process: its functions, what they were given, and whether it was obeyed."""
 
-import resource
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.core import control_group
 from bench.core.errors import RequestError
 from bench.core.records import Setting, Training
 from bench.seams import discover
@@ -163,16 +161,9 @@ def prepare(workload: Training) -> None:
 def examine(workload: Training) -> dict[str, Any]:
     """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
 
-    ``example_bytes``: of one example, None for more than half of the free memory, which is all that this process may
-    take from here on: call it in one of its own.
+    ``example_bytes``: of one example, None for more than this process may take.
     """
     opened = _open(workload)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
-    room = control_group.available_memory_bytes() // 2
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = taken + room if hard == resource.RLIM_INFINITY else min(taken + room, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     try:
         if hasattr(opened.module, "check"):
             opened.module.check(opened.work)

@@ -11,9 +11,9 @@ from standin.runs import DDP, Launch, write_run
 
 from bench.analyse import digest
 from bench.analyse.digest import of_run
+from bench.core.codec import encode
 from bench.history import nights
 from bench.runs import digests
-from bench.runs.codec import encode
 from bench.runs.document import WorkloadRecord
 from bench.runs.files import DIGEST
 from bench.runs.names import find

@@ -22,10 +22,10 @@ from standin.documents import launch as launched
 from standin.workloads import of_schema_3, workload
 
 from bench import cli
+from bench.core.codec import encode
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import PHASES, SCHEMA_VERSION
 from bench.runs import check
-from bench.runs.codec import encode
 from bench.runs.files import checksum, describe_files, seal_of
 from bench.runs.reader import read
 from bench.runs.tables import COLUMNS, to_table

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bench.core.codec import decode
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
-from bench.runs.codec import decode
 from bench.runs.document import DiagnosticRecord, LaunchRecord, ReferenceRecord, RunDocument
 from bench.runs.migrate import migrate
 from bench.runs.reader import Run

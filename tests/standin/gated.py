@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse.digest import METRICS, VERSION
-from bench.runs.codec import encode
+from bench.core.codec import encode
 from bench.runs.document import WorkloadRecord
 from bench.runs.files import DIGEST, seal_of
 

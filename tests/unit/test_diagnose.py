@@ -20,8 +20,8 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from bench.analyse.communication import communication, mean_interval
 from bench.analyse.overview import overview
+from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
-from bench.runs.codec import encode
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost

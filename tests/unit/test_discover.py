@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from standin.processes import nobody_left
 
+from bench.core.control_group import available_memory_bytes
 from bench.core.errors import RequestError
 from bench.seams import discover
 
@@ -381,6 +382,50 @@ def test_what_an_import_does_is_not_done_to_bench(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().out == "", "standard output is bench's own"
     (pid,) = re.findall(r"pid (\d+)", found.scenario.summary)
     assert nobody_left([int(pid)])
+
+
+CRAFTED = GOOD.replace('"mine"', "Crafted('mine')").replace(
+    "\nSCENARIO",
+    """
+class Crafted(str):
+    def __reduce__(self):
+        return eval, ("open(PATH, 'w').write('unpickled')",)
+
+SCENARIO""",
+)
+FORGED = """import gc, time
+pipe = next(one for one in gc.get_objects() if type(one).__name__ == "Connection" and not one.closed and one.writable)
+open(pipe.fileno(), "wb", closefd=False).write(SAID)
+time.sleep(600)
+"""
+
+
+def test_what_a_file_declares_executes_nothing_here(tmp_path: Path) -> None:
+    unpickled = tmp_path / "unpickled"
+    found = discover.load("mine", scenario_file(tmp_path, CRAFTED.replace("PATH", repr(str(unpickled)))))
+    assert found.scenario.summary == "mine" and type(found.scenario.summary) is str
+    assert not unpickled.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b'{"value": {"scenario": 3}}\n', "name is missing"),
+        (b"[" * 100_000 + b"\n", "gave no answer that can be read"),
+        (b"\0" * (1 << 21), "answered with more than 1,048,576 bytes"),
+        (b"no end of a line", "was not done after 1 s"),
+    ],
+)
+def test_a_forged_answer_is_refused(tmp_path: Path, said: bytes, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 1.0)
+    file = scenario_file(tmp_path, FORGED.replace("SAID", repr(said)))
+    assert problem in refusal(lambda: discover.load("mine", file)).problem
+
+
+def test_an_import_that_takes_all_memory_is_refused(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, f"taken = bytearray({available_memory_bytes() * 3 // 4})\n{GOOD}")
+    error = refusal(lambda: discover.load("mine", file))
+    assert f"{file}:1 cannot be executed: MemoryError" in error.problem and "free memory" in error.remedy
 
 
 RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD

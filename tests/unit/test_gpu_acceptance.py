@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin.runs import DDP, HOSTILE, write_run
 
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Training
 from bench.machine import nvml
-from bench.runs.codec import encode
 from bench.runs.reader import read
 
 

@@ -10,12 +10,12 @@ from standin.runs import analysed
 from standin.workloads import workload
 
 from bench.analyse.analysed import Analysed
+from bench.core.codec import Damaged, decode, encode
 from bench.core.records import SCHEMA_VERSION, canonical_json
 from bench.history import nights
 from bench.report.tables import summary_of
 from bench.report.verdict_tables import for_csv
 from bench.runs.check import findings
-from bench.runs.codec import Damaged, decode, encode
 from bench.runs.document import RunDocument
 from bench.runs.migrate import migrate, workload_from_3
 

@@ -30,9 +30,9 @@ from bench.analyse.parity import (
     by_scenario,
     parity,
 )
+from bench.core.codec import encode
 from bench.core.records import NUMERICS_COLUMNS
 from bench.plan import reference
-from bench.runs.codec import encode
 from bench.seams import discover
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference

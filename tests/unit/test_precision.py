@@ -5,8 +5,8 @@ import math
 import pytest
 from scipy import stats
 
+from bench.core.codec import encode
 from bench.plan.interval_target import FEWEST_LAUNCHES, MOST_LAUNCHES, IntervalTarget
-from bench.runs.codec import encode
 
 
 class Clock:

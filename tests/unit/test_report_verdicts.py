@@ -26,9 +26,9 @@ from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
+from bench.core.codec import encode
 from bench.report import plots, tables, verdict_tables
 from bench.report.page import facts
-from bench.runs.codec import encode
 from bench.runs.writer import RunWriter
 
 STEPS = 5

@@ -13,10 +13,10 @@ from standin import documents
 from standin.runs import DDP, write_run
 
 from bench import machine
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import resume
-from bench.runs.codec import encode
 from bench.runs.document import RunDocument
 from bench.seams import discover
 

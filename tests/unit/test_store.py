@@ -16,9 +16,9 @@ import pytest
 from conftest import full_after
 from standin.documents import document, launch
 
+from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
-from bench.runs.codec import encode
 from bench.runs.document import LaunchRecord, State
 from bench.runs.files import check_file, check_writable, write_atomically
 from bench.runs.names import find

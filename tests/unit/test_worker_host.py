@@ -1,21 +1,19 @@
 """Launching: what a rank finds, how each kind of failure is told, and that nothing is left behind."""
 
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import Executed, one_host, request_for
-from standin.workloads import workload
 
 from bench.core.channel import Channel
-from bench.core.children import ask
+from bench.core.children import Unanswered, ask
+from bench.core.control_group import available_memory_bytes
 from bench.core.errors import BenchError, HostError, RequestError
 from bench.core.records import job_to_json
 from bench.plan import launches
@@ -23,7 +21,6 @@ from bench.seams import discover
 from bench.sites.local import WorkerHost
 from bench.worker import host as supervisor
 from bench.worker import rank as one_rank
-from bench.worker.workload import examine
 
 FOUND = discover.load(*discover.resolve("ddp"))
 
@@ -232,12 +229,11 @@ def test_why_an_interpreter_could_not_host(tmp_path: Path, ends: str, error: typ
         assert ("--python" in str(caught.value)) is (error is RequestError)
 
 
-def test_a_workload_is_tried_below_a_limit_on_memory() -> None:
-    def below_a_limit() -> Any:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
-        return examine(workload())
-
-    assert ask(below_a_limit, 60.0)["refused"] is None
+def test_a_question_may_take_half_of_the_free_memory() -> None:
+    most = available_memory_bytes()
+    with pytest.raises(Unanswered, match="raised MemoryError"):
+        ask(lambda: len(bytearray(most * 3 // 4)), 60.0)
+    assert ask(lambda: len(bytearray(most // 4)), 60.0) == most // 4
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """JSON values to frozen dataclasses and back, by their type hints.
 
 Every field must be there and no other, unless the class has a field ``more``: that one takes what has no field of its
-own, and is written flat among the others. ``Annotated[float, Between(0, 1)]`` says which values a field may have.
+own, and is written flat among the others. A function is no JSON value: it is left out, and has its default when it
+comes back. ``Annotated[float, Between(0, 1)]`` says which values a field may have.
 """
 
 import json
@@ -254,4 +255,5 @@ def _is_class(kind: Any) -> bool:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return hints if is_typeddict(kind) else {field.name: hints[field.name] for field in fields(kind)}
+    names = hints if is_typeddict(kind) else [field.name for field in fields(kind)]
+    return {name: hints[name] for name in names if get_origin(hints[name]) is not Callable}
