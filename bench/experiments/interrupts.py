@@ -1,9 +1,11 @@
 """Ctrl-C, SIGTERM and SIGHUP end bench calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -48,3 +50,29 @@ def held() -> Iterator[None]:
         waited, _State.waits = _State.waits, _State.waits and _State.held > 0
     if waited and not _State.held:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def bounded(limit_s: float) -> Iterator[None]:
+    """Somebody else's code within this context gets a ``TimeoutError`` when it takes too long, and a ``SystemExit``
+    when it would end this process at once: ``os._exit(0)`` would look like success.
+    """
+    process, leave = os.getpid(), os._exit
+
+    def ring(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"it was not done after {limit_s:g} s")
+
+    def stay(status: int) -> NoReturn:
+        if os.getpid() == process:
+            raise SystemExit(status)
+        leave(status)  # a fork may leave
+
+    before = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    os._exit = stay
+    try:
+        yield
+    finally:
+        os._exit = leave
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)

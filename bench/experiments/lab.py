@@ -149,7 +149,8 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
         locks=locks,
     )
     try:
-        connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
+        with interrupts.bounded(discover.IMPORT_LIMIT_S):
+            connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
         with connected as site:
             yield site
     finally:
@@ -161,7 +162,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
         connected: Connected = site.connect(options)
     except BenchError:
         raise
-    except Exception as error:  # whatever the user's function raises is the finding
+    except (Exception, SystemExit) as error:  # whatever the user's function raises is the finding
         what = f"{file}:{discover.line_in(file, error)} fails to connect: {type(error).__name__}: {error}"
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
@@ -173,6 +174,9 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 def _circumstances(
     request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], about: dict[str, Any]
 ) -> RunDocument:
+    sources = {found.name: found.file for found in scenarios}
+    if os.sep in request.site:  # which is no scenario's name
+        sources[request.site] = request.site
     return RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
@@ -182,7 +186,7 @@ def _circumstances(
         versions={name: about[name] for name in ("python", "executable", "torch")} | about["imports"],
         fresh=about["fresh"],
         apex=decode(Apex, about["apex"]),
-        sources={found.name: Source(file=found.file, sha256=sha256(found.file)) for found in scenarios},
+        sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
         strategies={
             name: StrategyRecord(hue=one.hue, dash=one.dash, not_comparable=one.not_comparable)
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)

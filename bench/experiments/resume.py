@@ -147,16 +147,27 @@ def _asked(document: RunDocument, scenario: str) -> str:
     return known.file if known and scenario not in discover.names() else scenario
 
 
+def check_site(document: RunDocument, site: str) -> None:
+    """Raises :class:`RequestError` where the file of this site has changed since the run was started, or is broken."""
+    name, file = discover.resolve(site, SITE)
+    _refuse_changed(document, site, file)
+    discover.try_site(name, file)
+
+
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
     found = []
     for name in document.request.scenarios:
-        known = document.sources.get(name)
         resolved, file = discover.resolve(_asked(document, name))
-        if known and sha256(file) != known.sha256:
-            raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
+        _refuse_changed(document, name, file)
         found.append(discover.load(resolved, file))
     return tuple(found)
+
+
+def _refuse_changed(document: RunDocument, name: str, file: str) -> None:
+    known = document.sources.get(name)
+    if known and sha256(file) != known.sha256:
+        raise RequestError("--resume", f"{file} is not what it was when the run was started", "start a new run")
 
 
 def check_same(document: RunDocument, now: RunDocument) -> None:

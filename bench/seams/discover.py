@@ -266,13 +266,17 @@ def _declared(look: Callable[[str, str], T], answer: type[T], name: str, file: s
     from bench.core.children import Unanswered  # here, since 'bench list' seldom needs it
     from bench.core.codec import decode
 
+    changed_ns = os.stat(file).st_mtime_ns if os.path.isfile(file) else 0
     try:
-        return decode(answer, _asked(look, name, file, os.stat(file).st_mtime_ns if os.path.isfile(file) else 0))
+        found = decode(answer, _asked(look, name, file, changed_ns))
     except Unanswered as error:
         what = f"{file} cannot be executed: the process that tried {error}"
         raise RequestError(kind.option, what, "fix the file") from error
     except ValueError as error:
         raise RequestError(kind.option, f"{file}: {error}", "fix the file") from error
+    if not os.path.isfile(file):  # it is executed again in every rank, and its hash is recorded
+        raise RequestError(kind.option, f"{file} was removed when it was executed", "fix the file")
+    return found
 
 
 @cache  # it may take torch along each time, and a run asks for its workload three times

@@ -119,7 +119,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     document = verified(path, allow_incomplete=True, option="--resume")
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
-    request, scenarios = resume.request_of(document), resume.scenarios_of(document)
+    request = resume.request_of(document)
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
@@ -128,14 +128,19 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
 
     if document.complete and not resume.anything_missing(document, request):
         tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
-        finished = lab.Finished(path=path, document=document)
-    else:
-        finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
+        return _show(lab.Finished(path=path, document=document), request, None, options)
+    resume.check_site(document, request.site)
+    scenarios = resume.scenarios_of(document)
+    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
     return _show(finished, request, scenarios, options)
 
 
-def _show(finished: "Finished", request: Request, scenarios: tuple[Found, ...], options: argparse.Namespace) -> int:
-    """Print the answer of a run that is on disk, its table, and what to do next."""
+def _show(
+    finished: "Finished", request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
+) -> int:
+    """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where none of them
+    was loaded.
+    """
     from bench.analyse.advice import advice, answer, findings, main_finding, more_wanted
     from bench.analyse.analysed import Analysed
     from bench.analyse.caveats import about_implementations
@@ -368,22 +373,33 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
     return [outcomes[asked.stopped_by]]
 
 
-def _next_steps(request: Request, scenarios: tuple[Found, ...], path: str, failed: int, more: int | None = None) -> str:
+def _next_steps(
+    request: Request, scenarios: tuple[Found, ...] | None, path: str, failed: int, more: int | None = None
+) -> str:
     """``more``: about how many more launches of each scenario would tell a winner."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
     lines.append(f"Next: python -m bench report {called(path)}")
     if request.launches < FEWEST_LAUNCHES:
-        folder = os.path.dirname(os.path.abspath(path))
-        out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
-        again = shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
+        again = None if scenarios is None else _again(request, scenarios, path)
         few = f"{request.launches} launches show little of" if request.launches > 1 else "One launch cannot show"
-        lines.append(f"{few} run-to-run variation; for reliable numbers: python -m bench run {again}")
+        how = f"; for reliable numbers: python -m bench run {again}" if again else ""
+        lines.append(f"{few} run-to-run variation{how}")
     elif more:
         add = f"--resume {called(path)} --launches {request.launches + more}"
         lines.append(f"To add about {count(more, 'launch', 'launches')} of each scenario: python -m bench run {add}")
     return "\n".join(lines)
+
+
+def _again(request: Request, scenarios: tuple[Found, ...], path: str) -> str | None:
+    """The options that measure the same more often; None where a file that it takes is gone or broken by now."""
+    folder = os.path.dirname(os.path.abspath(path))
+    out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
+    try:
+        return shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
+    except RequestError:
+        return None
 
 
 def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:

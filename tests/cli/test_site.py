@@ -44,7 +44,7 @@ def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, bench: 
     assert not Path("executed").exists(), "nothing is imported from the working directory"
     foreign = json.loads(out)
     (launch,) = foreign["launches"]
-    assert foreign["request"]["site"] == torchrun
+    assert foreign["request"]["site"] == torchrun == foreign["sources"][torchrun]["file"]
     assert (launch["status"], launch["effective"]["world_size"], launch["effective"]["backend"]) == ("ok", 2, "gloo")
     assert [(rank["host"], rank["threads"]) for rank in launch["ranks"]] == [
         (foreign["machine"]["host"], max(1, foreign["machine"]["cores_usable"] // 2))
@@ -148,9 +148,26 @@ def test_nobody_comes_in_without_the_token() -> None:
             "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): 1 / 0",
             "site.py:3 fails to connect: ZeroDivisionError",
         ),
+        (
+            "import os\nfrom bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): os._exit(0)",
+            "site.py:4 fails to connect: SystemExit: 0",
+        ),
+        (
+            "import time\nfrom bench.seams.site import Site\nSITE = Site(summary='x')\n"
+            "def connect(options): time.sleep(600)",
+            "site.py:4 fails to connect: TimeoutError: it was not done after 5 s",
+        ),
+        (
+            "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
+            "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): ...",
+            "site.py:3 cannot be executed: SystemExit: 0",
+        ),
     ],
 )
-def test_a_file_that_is_no_site_is_refused_in_one_line(bench: Bench, tmp_path: Path, source: str, problem: str) -> None:
+def test_a_file_that_is_no_site_is_refused_in_one_line(
+    bench: Bench, tmp_path: Path, source: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "IMPORT_LIMIT_S", 5.0)
     (tmp_path / "my_site.py").write_text(source)
     code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
     assert (code, said.count("\n")) == (2, 1) and "--site" in said and problem in said, said

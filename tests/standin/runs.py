@@ -212,7 +212,7 @@ def write_run(
         "apex": {"kind": "absent", "version": None},
         "start": {"utc": "2026-01-02T03:04:05Z", "load_1min": 0.5},
     }
-    parts |= {name: parts[name] | values for name, values in (about or {}).items()}
+    parts |= {name: parts.get(name, {}) | values for name, values in (about or {}).items()}
     writer = RunWriter(str(out), document(**parts))
     for number, launch in enumerate(launches):
         repeat = repeats[launch.scenario]

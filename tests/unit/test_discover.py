@@ -428,6 +428,11 @@ def test_an_import_that_takes_all_memory_is_refused(tmp_path: Path) -> None:
     assert f"{file}:1 cannot be executed: MemoryError" in error.problem and "free memory" in error.remedy
 
 
+def test_a_file_that_removes_itself_is_refused(tmp_path: Path) -> None:
+    file = scenario_file(tmp_path, f"{GOOD}\nimport os\nos.remove(__file__)\n")
+    assert refusal(lambda: discover.load("mine", file)).problem == f"{file} was removed when it was executed"
+
+
 RANKS = OWN.replace("Scenario, Strategy", "Rank, Scenario, Strategy") + BUILD
 
 

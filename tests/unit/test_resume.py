@@ -224,6 +224,24 @@ def test_a_path_that_depends_on_the_working_directory_is_refused(bench: Bench, t
     assert "it would execute mine.py" in resumed(bench, path) and not (tmp_path / "executed").exists()
 
 
+def test_of_a_finished_run_nothing_is_executed(bench: Bench, tmp_path: Path) -> None:
+    gone = asdict(REQUEST.task) | {"file": str(tmp_path / "gone.py")}
+    request = asdict(REQUEST) | {"scenarios": ["ddp"], "launches": 1, "diagnose": False, "parity": False, "task": gone}
+    path = write_run(tmp_path / "results", [DDP], about={"request": request})
+    code, out, err = bench("run", "--resume", path)
+    assert code == 0 and "\nddp " in out, err
+    assert err == f"{path.name} has all that was asked for: there is nothing to resume\n"
+
+
+def test_a_changed_site_is_refused(bench: Bench, tmp_path: Path) -> None:
+    site = tmp_path / "site.py"
+    site.write_text("1 / 0\n")
+    about = {"request": asdict(REQUEST) | {"site": str(site)}}
+    about |= {"sources": {str(site): {"file": str(site), "sha256": "0" * 64}}}
+    path = write_run(tmp_path / "results", [], complete=False, about=about)
+    assert f"{site} is not what it was when the run was started; start a new run" in resumed(bench, path)
+
+
 def test_trust_alone_is_refused(bench: Bench) -> None:
     assert bench("run", "--trust")[0] == 2
 
