@@ -1,4 +1,4 @@
-"""What an acceptance of bench on a GPU consists of, as values: checks and verdicts, time, the page, what is kept.
+"""What an acceptance of bench on a GPU consists of, as values: checks and verdicts, estimates, parts, the page.
 
 Pure: ``gpu_acceptance.py`` does the work and hands over what came of it, so that all of this is tested without a GPU.
 """
@@ -29,20 +29,8 @@ EXIT_CODES = ((FAILED, 1), (NOT_DONE, 12), (NOT_SHOWN, 11))
 RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Whose matrix rate a level is held against on a GPU: convolutions in fp32 use TF32, as torch has it."""
 
-
-WARMUP = 10
-FEWEST = 8
-"""Steps of a launch in the scenarios' run: to warm up, and at least to measure."""
-
-REFERENCE_LAUNCHES = 8
-"""As many launches' steps as the reference is counted for: it makes two passes over the same steps without TF32, which
-take two or three times as long, and the first step a few times more."""
-
-FILLED = 0.9
-"""The part of a limit that is planned for."""
-
-TESTS = ("alone", "tests")
-"""The parts that are tests, which the page shows by themselves."""
+TESTS = ("tests_alone", "tests")
+"""The items that are tests, which the page shows by themselves."""
 
 MANY = 8
 """How many checks that have no answer for one and the same reason are named."""
@@ -50,7 +38,8 @@ MANY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the page. ``figure``: what was found. ``bound``: what it is held against. ``why``: if not passed."""
+    """One line of the page. ``part``: the item that it is of. ``figure``: what was found. ``bound``: what it is held
+    against. ``why``: if not passed."""
 
     part: str
     what: str
@@ -60,70 +49,76 @@ class Check:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A piece of work. ``least_s``: with less time it is not begun; ``most_s``: it is not given more."""
-
-    name: str
-    title: str
-    least_s: float
-    most_s: float
-
-
-@dataclass(slots=True, kw_only=True)
-class Budget:
-    """Shares out ``total_s`` seconds from ``start_s`` on, ``reserve_s`` of which are for the page at the end."""
-
-    total_s: float
-    reserve_s: float
-    clock: Callable[[], float]
-    start_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.start_s = self.clock()
-
-    @property
-    def left_s(self) -> float:
-        """For work; never below 0."""
-        return max(0.0, self.start_s + self.total_s - self.reserve_s - self.clock())
-
-    def grant(self, part: Part, later: Sequence[Part]) -> float | None:
-        """Seconds for ``part``, leaving those to come their least as far as that goes; None where it is too little.
-
-        Parts come in the order of their importance: when not all have their least, the last go without.
-        """
-        if self.left_s < part.least_s:
-            return None
-        spare = self.left_s - sum(one.least_s for one in later)
-        return min(part.most_s, max(part.least_s, spare))
-
-
-def too_late(part: Part, left_s: float) -> Check:
-    """The check of a part that no time was left for."""
-    why = f"{left_s:.0f} s were left and it needs {part.least_s:.0f}; give more with --budget"
-    return Check(part=part.name, what=part.title, verdict=NOT_DONE, why=why)
-
-
 def exit_code(checks: Sequence[Check]) -> int:
     """0 all passed; 1 one failed; 12 one was not done; 11 one could not be shown for noise."""
     verdicts = {check.verdict for check in checks}
     return next((code for verdict, code in EXIT_CODES if verdict in verdicts), 0)
 
 
-def steps_that_fit(seconds: float, step_s: float, *, launches: int, start_s: float) -> tuple[int, int] | None:
-    """``(warmup, iters)`` of every launch so that all end within ``seconds``, or None where no eight steps fit.
+# Time
 
-    Ten warm-up steps, since torch DDP takes times of its own in its first ten. ``step_s``: of fp32, which no scenario
-    is much slower than. ``start_s``: of a launch, and of the reference, before its first step.
+BETWEEN_S, SEAL_S = 1.0, 6.0
+"""Between two launches of a run, and at its end."""
+
+REFERENCE_STEPS = 9 + 14
+"""Of the reference besides two for each step of a launch: first gradients, and the probes with their twins."""
+
+STRICT = 2.5
+"""What a step without TF32 takes, over one with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What this machine takes, in seconds, for planning: assumed until ``gpu_probe.py step`` has measured it.
+
+    ``host_s``: until a worker host is ready. ``launch_s``: a launch besides all steps but its first, ``first_s``.
+    ``step_s``: of fp32 at the full batch on one device, which no scenario is much slower than.
     """
-    steps = int((FILLED * seconds - (launches + 1) * start_s) / ((launches + REFERENCE_LAUNCHES) * step_s))
-    return (WARMUP, min(30, steps - WARMUP)) if steps >= WARMUP + FEWEST else None
+
+    host_s: float = 10.0
+    launch_s: float = 22.0
+    first_s: float = 12.0
+    step_s: float = 0.16
+    measured: bool = False
+
+    def run_s(self, launches: int, steps: float, reference: bool = False) -> float:
+        """A ``bench run`` of so many launches, with so many steps each."""
+        seconds = self.host_s + SEAL_S + launches * (self.launch_s + BETWEEN_S + steps * self.step_s)
+        return seconds + reference * (self.launch_s + STRICT * self.step_s * (REFERENCE_STEPS + 2 * steps))
+
+    def warm_s(self, together: int) -> float:
+        """Until a benchmark's launch is warm, with as many others side by side."""
+        return self.host_s + self.launch_s + together * 12 * self.step_s
+
+    def block(self, most: int, seconds: float) -> int:
+        """The steps of a block of at most so many seconds."""
+        return max(1, min(most, int(seconds / self.step_s)))
 
 
-def seconds_for_fewest(step_s: float, *, launches: int, start_s: float) -> float:
-    """The least ``seconds`` for which :func:`steps_that_fit` finds any."""
-    steps_s = (WARMUP + FEWEST) * (launches + REFERENCE_LAUNCHES) * step_s
-    return ((launches + 1) * start_s + steps_s) / FILLED
+def most_that_fit(least: int, most: int, seconds: Callable[[int], float], room_s: float) -> int:
+    """The largest number that takes no longer than ``room_s``; ``least`` where none does."""
+    return next((number for number in range(most, least, -1) if seconds(number) <= room_s), least)
+
+
+def parts(seconds: Mapping[str, float], left_s: float, room_s: float) -> list[list[str]]:
+    """Which items each call does: down the list, whatever still fits.
+
+    ``seconds``: by item, the most important first. ``left_s``: of this call, and ``room_s`` of each to come. An item
+    that is longer than a part has a part to itself.
+    """
+    made: list[list[str]] = []
+    ahead = dict(seconds)
+    while ahead:
+        room, part = room_s if made else left_s, []
+        for name, needs_s in ahead.items():
+            if needs_s <= room:
+                part.append(name)
+                room -= needs_s
+        if made and not part:
+            part = [next(iter(ahead))]
+        made.append(part)
+        ahead = {name: needs_s for name, needs_s in ahead.items() if name not in part}
+    return made
 
 
 def besides_steps(document: Mapping[str, Any]) -> float | None:
@@ -138,7 +133,7 @@ def besides_steps(document: Mapping[str, Any]) -> float | None:
     return max(took_s, default=None)
 
 
-# From what the parts left behind to checks
+# From what the items left behind to checks
 
 
 def of_comparison(part: str, what: str, document: Mapping[str, Any]) -> list[Check]:
@@ -191,14 +186,14 @@ def of_tests(part: str, junit: str) -> list[Check]:
     return checks
 
 
-def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool) -> list[Check]:
-    """The checks of ``bench run --json`` over the scenarios. ``unsound``: what ``bench check`` says of the folder.
+def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool) -> list[Check]:
+    """The checks of a ``bench run --json``. ``unsound``: what ``bench check`` says of the folder.
 
     What is not held against the reference, as where the loss scaler skipped the first step, is not shown.
     Tiny steps on a CPU that others use need not add up as well as they must on a GPU, and tiny batches make training
     chaotic: not shown.
     """
-    part, rows = "scenarios", document["summary"]
+    rows = document["summary"]
 
     def check(what: str, wrong: Sequence[str], figure: str = "", bound: str = "", lenient: bool = False) -> Check:
         verdict = PASSED if not wrong else NOT_SHOWN if lenient and not on_gpu else FAILED
@@ -246,10 +241,13 @@ def of_run(document: Mapping[str, Any], unsound: Sequence[str], *, on_gpu: bool)
             lenient=True,
         ),
         check("the memory of every scenario is known", unknown if ok else ["nothing ran"]),
-        numerics,
-        Check(part=part, what="O3 against the fp32 reference", verdict=FIGURE, figure=story or "nothing ran"),
     ]
-    if on_gpu:
+    if document["request"].get("parity", True):
+        if reference is None:
+            numerics = replace(numerics, verdict=NOT_DONE, why="the reference was not reached")
+        about_o3 = Check(part=part, what="O3 against the fp32 reference", verdict=FIGURE, figure=story)
+        checks += [numerics, about_o3] if story else [numerics]
+    if on_gpu and part == "scenarios":
         levels = {launch["scenario"]: launch["effective"] for launch in ok if launch["precision"] != "O0"}
         wrong = [name for name, ran in levels.items() if ran["compute_dtypes"] != ["float16"]]
         scaled = [
@@ -334,18 +332,26 @@ class Evidence:
     """All that a page is made of, as JSON values.
 
     ``about``: circumstances, in the order in which they are shown. ``rehearsal``: made on the CPU, no evidence of any
-    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by part.
+    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by item, as planned and
+    as they were. ``run``: of the ten scenarios. ``more_runs``: others, by their titles. ``probe``: of ``gpu_probe.py
+    rates``.
     """
 
     about: Mapping[str, str]
     checks: Sequence[Check]
-    took: Mapping[str, float]
+    took: Mapping[str, tuple[float, float]]
     rehearsal: bool = False
     obstacle: str | None = None
     run: Mapping[str, Any] | None = None
+    more_runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     probe: Mapping[str, Any] | None = None
-    speeds: Sequence[Speed] = ()
     replicas: int = 1
+
+    @property
+    def speeds(self) -> "Sequence[Speed]":
+        """Of the ten scenarios, where the device's rates are known; without meaning on a CPU."""
+        known = self.run is not None and self.probe is not None and not self.rehearsal
+        return speeds(self.run, self.probe, replicas=self.replicas) if known else ()
 
     @property
     def exit_code(self) -> int:
@@ -358,15 +364,18 @@ def document(evidence: Evidence) -> dict[str, Any]:
     """For programs. Raises ``ValueError`` where a figure is not finite."""
     run = evidence.run
     made = {
-        "schema": 1,
+        "schema": 2,
         "exit_code": evidence.exit_code,
         "rehearsal": evidence.rehearsal,
         "obstacle": evidence.obstacle,
         "about": dict(evidence.about),
         "checks": [asdict(check) for check in evidence.checks],
-        "took_s": dict(evidence.took),
+        "planned_and_took_s": dict(evidence.took),
         "run": run["run"] if run else None,
         "summary": run["summary"] if run else None,
+        "more_runs": {
+            title: {"run": one["run"], "summary": one["summary"]} for title, one in evidence.more_runs.items()
+        },
         "speeds": [asdict(speed) for speed in evidence.speeds],
         "probe": evidence.probe,
     }
@@ -412,8 +421,10 @@ def page(evidence: Evidence) -> str:
         parts += ["## The scenarios", _scenarios(evidence.run, evidence.speeds)]
         if evidence.speeds and evidence.probe:
             parts.append(_how_counted(evidence))
-        if evidence.replicas == 1 and evidence.speeds:
+        if evidence.replicas == 1 and not evidence.rehearsal:
             parts.append(ONE_DEVICE)
+    for title, one in evidence.more_runs.items():
+        parts += [f"## {_cell(title)}", _scenarios(one, ())]
     if evidence.probe is not None:
         parts += ["## What the device can do", _rates(evidence.probe)]
     tests = [check for check in evidence.checks if check.part in TESTS]
@@ -421,7 +432,8 @@ def page(evidence: Evidence) -> str:
         parts += ["## `pytest -m gpu`", _checks(tests)]
     parts += ["## What could not be checked, and why", _undone(evidence.checks)]
     parts.append("## Time")
-    parts.append(_table(("part", "s"), [(name, f"{seconds:.0f}") for name, seconds in evidence.took.items()]))
+    rows = [(name, f"{planned_s:.0f}", f"{took_s:.0f}") for name, (planned_s, took_s) in evidence.took.items()]
+    parts.append(_table(("item", "planned s", "took s"), rows))
     return "\n\n".join(parts) + "\n"
 
 

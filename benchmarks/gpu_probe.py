@@ -1,11 +1,13 @@
-"""What a GPU can do and what a training step asks of it, measured in a process of its own for ``gpu_acceptance.py``.
+"""What a launch and a training step take on a GPU, and what the GPU can do: for ``gpu_acceptance.py``.
 
-    python benchmarks/gpu_probe.py look
-    python benchmarks/gpu_probe.py measure --batch 128
+    python benchmarks/gpu_probe.py step --batch 128
+    python benchmarks/gpu_probe.py rates
 
-``look``: whether this torch can compute on the first visible GPU at all, and why not. ``measure``: one training step at
-the batch (seconds, peak memory, or that it does not fit), the rates of large matrix products and of copies, and how
-many floating-point operations and bytes a step asks for, counted operator by operator. Each prints one JSON line.
+``step``: one launch of ``ddp`` in fp32 on one device, by bench's own worker host. What it takes besides its steps has
+everything that a launch of a run has: fork, CUDA context, NCCL, the loading of cuDNN and cuBLAS, cuDNN's search,
+checksums and the numerics probe. Besides, the step, both peaks of memory, and why it failed. ``rates``: those of large
+matrix products and of copies, and how many floating-point operations and bytes a step asks for, counted operator by
+operator. Each prints one JSON line.
 
 Operations: ``torch.utils.flop_counter.FlopCounterMode`` around one step, forward and backward: two for each
 multiply-add of convolutions and linear layers, nothing for the rest. Bytes: what every operator of one step reads and
@@ -15,7 +17,6 @@ batch, so they are counted at two small ones.
 """
 
 import argparse
-import gc
 import json
 import math
 import os
@@ -38,92 +39,79 @@ WINDOWS, WINDOW_S = 5, {"cpu": 0.01, "cuda": 0.15}
 COUNTED = 4, 8
 """The batches at which operations and bytes are counted."""
 
+WARMUP, MEASURED = 3, 5
+"""Steps of the launch."""
+
 LEVELS = ("O0", "O1", "O2", "O3")
-MIB = 2**20
 UNTOUCHED = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
 """Operators that make memory and leave it as it is."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("look", "measure"))
+    parser.add_argument("what", choices=("step", "rates"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--model", default="resnet101")
     parser.add_argument("--image-size", type=int, default=224, metavar="PX")
     parser.add_argument("--batch", type=int, default=128, metavar="N")
     options = parser.parse_args()
-    found = look() if options.what == "look" else measure(options)
+    device = torch.device(options.device)
+    if options.what == "step":
+        found = a_launch(options)
+    else:
+        found = {"rates": measured_rates(device), "counts": counts(options, device)}
     print("\n" + json.dumps(found), flush=True)
     return 0
 
 
-def look() -> dict[str, Any]:
-    """``problem`` is None where a matrix product on the first GPU comes out right, and otherwise one line."""
-    found: dict[str, Any] = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "problem": None,
+def a_launch(options: argparse.Namespace) -> dict[str, Any]:
+    """``host_s``: until the worker host was ready. ``launch_s``: of the launch besides all steps but the first, and
+    ``first_s`` that step. ``step_s``: the median of the measured ones. ``peak_mib``: reserved over the whole launch,
+    with cuDNN's search, and ``steady_mib`` once warm. ``oom``, ``problem``: why there are none of these.
+    """
+    import launching
+
+    about = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    about |= {"problem": None, "oom": None}
+    began_s = time.perf_counter()
+    with launching.folder() as where, launching.host(where, device=options.device) as host:
+        host_s = time.perf_counter() - began_s
+        job = a_job("ddp", options, options.batch, warmup=WARMUP, iters=MEASURED)
+        began_s = time.perf_counter()
+        outcome = host.perform(replace(job, probe_seed=0, logs=where), lambda event: None)
+        took_s = time.perf_counter() - began_s
+    if outcome.status == "oom":
+        return {**about, "oom": outcome.reason}
+    if outcome.status != "ok":
+        problem = problem_of_torch() if options.device == "cuda" else None
+        return {**about, "problem": problem or outcome.reason}
+    result = outcome.results[0]
+    first_ms, *others_ms = [*result["warmup"]["step_ms"], *result["measured"]["step_ms"]]
+    reserved = {
+        name: [mib for key, mib in result["allocator"].items() if key.startswith(f"{kind}_reserved_mib.")]
+        for name, kind in (("peak_mib", "max"), ("steady_mib", "steady"))
     }
+    return {
+        **about,
+        "host_s": host_s,
+        "launch_s": took_s - sum(others_ms) / 1e3,
+        "first_s": first_ms / 1e3,
+        "step_s": statistics.median(result["measured"]["step_ms"]) / 1e3,
+        **{name: max(found, default=None) for name, found in reserved.items()},
+    }
+
+
+def problem_of_torch() -> str | None:
+    """Why this torch cannot compute on the first visible GPU, in one line; None if a matrix product is right."""
     if torch.version.cuda is None:
-        return {**found, "problem": "torch was built without CUDA"}
+        return "torch was built without CUDA"
     try:
-        torch.cuda.init()
-        device = torch.device("cuda", 0)
-        properties = torch.cuda.get_device_properties(device)
-        free, total = torch.cuda.mem_get_info(device)
-        about = {
-            "name": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "architectures": torch.cuda.get_arch_list(),
-            "free_mib": free / MIB,
-            "total_mib": total / MIB,
-            "cudnn": torch.backends.cudnn.version(),
-            "devices": torch.cuda.device_count(),
-        }
-        found |= about
-        ones = torch.ones(64, 64, device=device)
+        ones = torch.ones(64, 64, device="cuda")
         right = bool(torch.equal(ones @ ones, torch.full_like(ones, 64.0)))
-        return found if right else {**found, "problem": "a product of matrices of ones came out wrong"}
+        return None if right else "a product of matrices of ones came out wrong"
     # torch's kinds for no driver, an old one, no kernel for this GPU
     except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
-        return {**found, "problem": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
-
-
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The step, the rates and the counts."""
-    device = torch.device(options.device)
-    counted = counts(options, device)
-    rates = measured_rates(device)
-    return {"step": one_step(options, device), "rates": rates, "counts": counted}
-
-
-def one_step(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """``step_s``: the faster of two steps in fp32 once warm; ``first_s``: all that came before the second, of which
-    cuDNN's choice of algorithms is most on a GPU; ``oom``: the line that torch raised, or None.
-    """
-    import handwritten
-
-    gc.collect()  # sessions that were counted with: hooks tie them to themselves
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    asked = ["--device", device.type, "--model", options.model, "--image-size", str(options.image_size)]
-    start = time.perf_counter()
-    try:
-        train = handwritten.training(handwritten.options_of([*asked, "--batch", str(options.batch)]))
-        train(1)
-        first_s = time.perf_counter() - start
-        train(1)
-        step_s = min(train(1), train(1))
-    except RuntimeError as error:  # of which torch's own kind for it is one
-        from bench.worker.rank import kind_of
-
-        if kind_of(error) != "oom":
-            raise
-        return {"step_s": None, "first_s": None, "peak_mib": None, "oom": " ".join(str(error).split())[:300]}
-    peak = torch.cuda.max_memory_reserved(device) / MIB if device.type == "cuda" else None
-    return {"step_s": step_s, "first_s": first_s, "peak_mib": peak, "oom": None}
+        return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def measured_rates(device: torch.device) -> dict[str, Any]:
@@ -247,20 +235,9 @@ def count(session: Any, images: Tensor, labels: Tensor, device: torch.device) ->
 
 def a_session(options: argparse.Namespace, device: torch.device, level: str, batch: int) -> tuple[Any, Tensor, Tensor]:
     """A training step as ``bench run`` has it, its images and its labels."""
-    import launching
-
     from bench.worker.session import Parts
 
-    job = launching.plan(
-        "single",
-        device=device.type,
-        gpus=os.environ.get("CUDA_VISIBLE_DEVICES") if device.type == "cuda" else None,
-        model=options.model,
-        image_size=options.image_size,
-        global_batch=batch,
-        warmup=1,
-        iters=1,
-    )
+    job = a_job("single", options, batch, warmup=1, iters=1)
     parts = Parts(
         job=replace(job, precision=level),
         rank=0,
@@ -274,6 +251,22 @@ def a_session(options: argparse.Namespace, device: torch.device, level: str, bat
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(job.workload.settings["classes"], (batch,), device=device)
     return parts.session(), images, labels
+
+
+def a_job(scenario: str, options: argparse.Namespace, batch: int, **steps: int) -> Any:
+    """Of one rank, on the first visible device."""
+    import launching
+
+    return launching.plan(
+        scenario,
+        device=options.device,
+        gpus=os.environ.get("CUDA_VISIBLE_DEVICES") if options.device == "cuda" else None,
+        ranks=1,
+        model=options.model,
+        image_size=options.image_size,
+        global_batch=batch,
+        **steps,
+    )
 
 
 if __name__ == "__main__":
