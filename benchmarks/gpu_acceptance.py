@@ -244,10 +244,9 @@ class Acceptance:
     def standard(self, full: str, half: str) -> Item:
         """Two scenarios, since four would be longer than a part, and as many launches as fit."""
         steps = HALF * 150 if self.on_gpu else 35
-        launches = most_that_fit(2, 5, lambda number: self.pace.run_s(2 * number, steps), self.room_s)
-        if not self.on_gpu:
-            launches = 2
-        few = "" if launches == 5 else f", {launches} launches instead of 5 for want of time"
+        most = 5 if self.on_gpu else 2
+        launches = most_that_fit(2, most, lambda number: self.pace.run_s(2 * number, steps), self.room_s)
+        few = "" if launches == most else f", {launches} launches instead of {most} for want of time"
         words = ["--profile", "standard", "--launches", str(launches), "--no-diagnose", "--no-parity", *NATIVE]
         name, why = f"standard_{full}_{half}", f"{full} and {half} with --profile standard{few}"
         command = self.bench_run("--scenario", f"{full},{half}", *words)
@@ -263,15 +262,18 @@ class Acceptance:
         seconds = self.pace.host_s + 30 + 4 * self.pace.launch_s
         return Item(name, f"pytest -m gpu: {what}", seconds, command, partial(self.judged_tests, name))
 
+    def measure_s(self, steps: float) -> float:
+        """For so many steps with what lies between blocks of them."""
+        return max(2.0, 1.3 * self.pace.step_s * steps) if self.on_gpu else 4.0
+
     def compare(self, file: str, scenario: str, seconds: float, pairs: int, steps: int, *words: str) -> list[str]:
-        if not self.on_gpu:
-            seconds, pairs = 4.0, 2
-        measured = ["--seconds", f"{max(2.0, seconds):.0f}", "--pairs", str(pairs), "--steps", str(steps)]
+        pairs = pairs if self.on_gpu else 2
+        measured = ["--seconds", f"{seconds:.0f}", "--pairs", str(pairs), "--steps", str(steps)]
         return [script(file), "--json", *self.sizes.options, "--scenario", scenario, *measured, *words]
 
     def instruments(self) -> Item:
         steps = self.pace.block(4, 0.25)
-        seconds = 1.3 * self.pace.step_s * 20 * (6 * steps + 4)  # rounds of six blocks, and of four single steps
+        seconds = self.measure_s(20 * (6 * steps + 4))  # rounds of six blocks, and of four single steps
         command = self.compare("instruments.py", "ddp", seconds, 10, steps, "--peace", f"{PEACE_S:.0f}", *self.where())
         needs_s = self.pace.warm_s(1) + seconds + PEACE_S + 12
         why = "what instruments and sampler cost a step"
@@ -280,7 +282,7 @@ class Acceptance:
     def handwritten(self, scenario: str) -> Item:
         name, why = f"handwritten_{scenario}", f"the step of {scenario} against a hand-written script"
         steps = self.pace.block(5, 0.5)
-        seconds = 1.3 * self.pace.step_s * 10 * 4 * steps
+        seconds = self.measure_s(10 * 4 * steps)  # rounds of four blocks
         command = self.compare("against_handwritten.py", scenario, seconds, 5, steps, *self.where(first_only=True))
         judge = partial(self.judged_comparison, name, why)
         return Item(
