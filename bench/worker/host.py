@@ -6,6 +6,7 @@ connect to it. It sleeps in ``select`` while ranks run, relays what they report,
 no progress. It dies with its parent, and its ranks die with it.
 """
 
+import errno
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from typing import Any
 from bench.core.bootstrap import program
 from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
-from bench.core.errors import RequestError, remedy_of
+from bench.core.errors import EXHAUSTED, RequestError, remedy_of
 from bench.core.files import log_end
 from bench.core.records import Job, Training, job_from_json, job_to_json
 from bench.worker import processes
@@ -638,10 +639,11 @@ def _end_stalled(launch: Launch, what: str) -> None:
     culprit = hanging(launch, alive, lines)
     others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
     how = "hangs" if len(alive) > 1 else "is"
-    reason = (
-        f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; "
-        "raise --stall-timeout if the machine is just slow"
-    )
+    remedy = "raise --stall-timeout if the machine is just slow"
+    for rank in alive:
+        if (most := processes.most_files(rank.pid)) is not None:
+            remedy = f"rank {rank.number} has {most} files open; {EXHAUSTED[errno.EMFILE]}"
+    reason = f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; {remedy}"
     launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason))
     launch.kill()
 

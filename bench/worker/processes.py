@@ -5,6 +5,7 @@ Nothing here is done to a rank that is measuring, but for what costs a few micro
 
 import os
 import re
+import resource
 import signal
 import time
 from dataclasses import dataclass
@@ -40,6 +41,15 @@ class Line:
 def stopped(pid: int) -> bool:
     """Whether a signal or a debugger holds the process."""
     return state_and_parent(pid)[0] in ("T", "t")
+
+
+def most_files(pid: int) -> int | None:
+    """How many files a process has open where it may open no more; None where it may, or is gone."""
+    try:
+        most, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        return most if len(os.listdir(f"/proc/{pid}/fd")) >= most else None
+    except OSError:
+        return None
 
 
 def lines(logs: dict[int, str]) -> dict[int, Line | None]:
