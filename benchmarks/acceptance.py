@@ -63,6 +63,9 @@ BETWEEN_S, SEAL_S = 1.0, 6.0
 REFERENCE_STEPS = 9 + 14
 """Of the reference besides two for each step of a launch: first gradients, and the probes with their twins."""
 
+WHOLE = 0.8
+"""The share of a part that must be left for something longer than a part to be begun."""
+
 STRICT = 2.5
 """What a step without TF32 takes, over one with it."""
 
@@ -100,22 +103,26 @@ def most_that_fit(least: int, most: int, seconds: Callable[[int], float], room_s
     return next((number for number in range(most, least, -1) if seconds(number) <= room_s), least)
 
 
+def fits(needs_s: float, left_s: float, room_s: float) -> bool:
+    """Whether an item is begun when ``left_s`` of the ``room_s`` seconds of a part are left: if it can end in them, or
+    if it is longer than any part and this one is nearly whole. The next part goes on with it.
+    """
+    return needs_s <= left_s or (needs_s > room_s and left_s >= WHOLE * room_s)
+
+
 def parts(seconds: Mapping[str, float], left_s: float, room_s: float) -> list[list[str]]:
     """Which items each call does: down the list, whatever still fits.
 
-    ``seconds``: by item, the most important first. ``left_s``: of this call, and ``room_s`` of each to come. An item
-    that is longer than a part has a part to itself.
+    ``seconds``: by item, the most important first. ``left_s``: of this call, and ``room_s`` of each to come.
     """
     made: list[list[str]] = []
     ahead = dict(seconds)
     while ahead:
         room, part = room_s if made else left_s, []
         for name, needs_s in ahead.items():
-            if needs_s <= room:
+            if fits(needs_s, room, room_s):
                 part.append(name)
                 room -= needs_s
-        if made and not part:
-            part = [next(iter(ahead))]
         made.append(part)
         ahead = {name: needs_s for name, needs_s in ahead.items() if name not in part}
     return made

@@ -69,8 +69,8 @@ PEACE_S = 6.0
 LAST_TEST_S = 15.0
 """For the test that is running when the time of its item is nearly over, and for pytest to end."""
 
-TRIES = 2
-"""What ran out of time is begun again by the next call, once."""
+TRIES = 3
+"""What ran out of time is begun again by the next call, or resumed if it is a run, as often as this in all."""
 
 FILLED = 0.9
 """Of a part, what is planned for: by more steps than the fewest of the ten scenarios, or for a second try."""
@@ -90,31 +90,8 @@ TRACED = ("single", "ddp", "ddp_o1", "ddp_o2")
 APEX = ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ONE_AT_A_TIME = (
-    "its compute mode is exclusive process; allow several with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What is trained, and where."""
-
-    device: str
-    model: str
-    image_size: int
-    global_batch: int
-
-    @property
-    def model_options(self) -> list[str]:
-        return ["--device", self.device, "--model", self.model, "--image-size", str(self.image_size)]
-
-    @property
-    def options(self) -> list[str]:
-        """For ``bench run`` and the benchmarks."""
-        return [*self.model_options, "--global-batch", str(self.global_batch)]
-
-
-TINY = Sizes(device="cpu", model="resnet18", image_size=32, global_batch=8)
+TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 8}
+"""Of a rehearsal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +155,6 @@ class Acceptance:
 
     options: argparse.Namespace
     out: str
-    sizes: Sizes
     gpus: tuple[nvml.Gpu, ...] = ()
     obstacle: str | None = None
     about: dict[str, str] = field(default_factory=dict)
@@ -221,25 +197,30 @@ class Acceptance:
         ]
         return [replace(item, seconds=self.seconds_of(item)) for item in made]
 
+    @property
+    def sizes(self) -> list[str]:
+        """What is trained, for ``bench run`` and the benchmarks."""
+        asked, names = vars(self.options), ("device", "model", "image_size", "global_batch")
+        return [word for name in names for word in (f"--{name.replace('_', '-')}", str(asked[name]))]
+
     def bench_run(self, *words: str) -> list[str]:
-        return ["-m", "bench", "run", *self.sizes.options, *self.where(), "--json", *words]
+        return ["-m", "bench", "run", *self.sizes, *self.where(), "--json", *words]
 
     def probe(self, what: str) -> list[str]:
-        batch = str(self.sizes.global_batch)  # on one device, as `single` has it
-        return [script("gpu_probe.py"), what, *self.sizes.model_options, "--batch", batch]
+        return [os.path.join(HERE, "gpu_probe.py"), what, *self.sizes]
 
     def run(
         self, name: str, why: str, scenarios: Sequence[str], iters: int, *words: str, missing: str | None = None
     ) -> Item:
         """One launch of each."""
         launches = len(scenarios) * (1 + ("--trace" in words))
-        steps = ["--warmup", str(WARMUP[self.sizes.device]), "--iters", str(iters)]
+        steps = ["--warmup", str(WARMUP[self.options.device]), "--iters", str(iters)]
         command = self.bench_run("--scenario", ",".join(scenarios), *steps, *words)
         seconds = self.run_s(launches, iters, reference="--no-parity" not in words)
         return Item(name, why, seconds, command, partial(self.judged_run, name), missing or self.too_large)
 
     def run_s(self, launches: int, iters: int, reference: bool) -> float:
-        return self.pace.run_s(launches, WARMUP[self.sizes.device] + iters, reference)
+        return self.pace.run_s(launches, WARMUP[self.options.device] + iters, reference)
 
     def standard(self, full: str, half: str) -> Item:
         """Two scenarios, since four would be longer than a part, and as many launches as fit."""
@@ -254,7 +235,8 @@ class Acceptance:
         return Item(name, why, seconds, command, partial(self.judged_run, name), self.too_large)
 
     def tests(self, name: str, what: str, *files: str) -> Item:
-        side_by_side = ["-n", "3", "--dist", "loadfile"] if len(files) > 2 and self.several else []
+        several = len(files) > 2 and not self.exclusive and find_spec("xdist") is not None
+        side_by_side = ["-n", "3", "--dist", "loadfile"] * several
         command = ["-m", "pytest", "-m", "gpu", *(f"tests/gpu/test_{file}.py" for file in files), *side_by_side]
         command += ["-k", "not every_scenario"]  # that is what the scenarios' own run shows
         command += ["-o", "addopts=", "--strict-markers", "-q", "-p", "no:cacheprovider"]
@@ -269,7 +251,7 @@ class Acceptance:
     def compare(self, file: str, scenario: str, seconds: float, pairs: int, steps: int, *words: str) -> list[str]:
         pairs = pairs if self.on_gpu else 2
         measured = ["--seconds", f"{seconds:.0f}", "--pairs", str(pairs), "--steps", str(steps)]
-        return [script(file), "--json", *self.sizes.options, "--scenario", scenario, *measured, *words]
+        return [os.path.join(HERE, file), "--json", *self.sizes, "--scenario", scenario, *measured, *words]
 
     def instruments(self) -> Item:
         steps = self.pace.block(4, 0.25)
@@ -307,7 +289,7 @@ class Acceptance:
 
     @property
     def on_gpu(self) -> bool:
-        return self.sizes.device == "cuda"
+        return bool(self.options.device == "cuda")
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -330,26 +312,23 @@ class Acceptance:
         return any(one["compute_mode"] == nvml.EXCLUSIVE for one in self.details)
 
     @property
-    def several(self) -> bool:
-        return not self.exclusive and find_spec("xdist") is not None
-
-    @property
     def too_large(self) -> str | None:
         if not self.found("step").get("oom"):
             return None
-        batch, pixels = self.sizes.global_batch, self.sizes.image_size
+        batch, pixels = self.options.global_batch, self.options.image_size
         use = f"use --global-batch {max(1, batch // 2)} and a new --out, or a GPU with more"
         return f"--global-batch: {batch} images of {pixels} px do not fit into the memory of the GPU; {use}"
 
     @property
     def no_room_for_two(self) -> str | None:
         if self.exclusive:
-            return f"both are on the GPU at once, and {ONE_AT_A_TIME}"
-        steady, free = self.found("step").get("steady_mib"), [one["free_mib"] for one in self.details[:1]]
-        need = 2 * (steady or 0.0) + 2048
-        if self.on_gpu and free and free[0] is not None and need > free[0]:
-            return f"both need {need:,.0f} MiB at once and {free[0]:,.0f} are free; use a smaller --global-batch"
-        return None
+            several = "allow several processes with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
+            return f"both are on the GPU at once, and its compute mode is exclusive process; {several}"
+        free = self.details[0]["free_mib"] if self.details else None
+        need = 2 * (self.found("step").get("steady_mib") or 0.0) + 2048
+        if free is None or need <= free:
+            return None
+        return f"both need {need:,.0f} MiB at once and {free:,.0f} are free; use a smaller --global-batch"
 
     @property
     def no_apex(self) -> str | None:
@@ -387,7 +366,8 @@ class Acceptance:
         self.show_plan(wanted)
         for at, name in enumerate(wanted):
             item = self.item(name)
-            if not self.is_over(name) and self.why_not(item) is None and item.seconds <= self.left_s:
+            fits = acceptance.fits(item.seconds, self.left_s, self.room_s)
+            if fits and not self.is_over(name) and self.why_not(item) is None:
                 self.do(item)
                 self.write()
                 if name == "step":
@@ -463,9 +443,12 @@ class Acceptance:
             commands = [[*item.command, "--out", into]]
             if begun is not None and not begun["complete"]:
                 commands.insert(0, ["-m", "bench", "run", "--resume", begun["path"], "--json"])
-        environment = visible(self.uuids) if item.name in ("step", "rates") else {}
+        environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        if item.name in ("step", "rates"):  # on the first of them
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids[:1])
         if item.name in acceptance.TESTS:
-            environment = {"BENCH_GPU_TESTS_S": f"{limit_s - LAST_TEST_S:.0f}", "BENCH_TEST_GPUS": ",".join(self.uuids)}
+            environment["BENCH_GPU_TESTS_S"] = f"{limit_s - LAST_TEST_S:.0f}"
+            environment["BENCH_TEST_GPUS"] = ",".join(self.uuids)
             environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
         for command in commands:
             self.settle()
@@ -543,7 +526,7 @@ class Acceptance:
         if found["problem"]:
             self.obstacle = f"--gpus: {found['problem']}; see 'python -m bench doctor'"
             raise NotDone(self.obstacle)
-        figure = f"{1e3 * found['step_s']:.1f} ms a step of {self.sizes.global_batch} images in fp32, and "
+        figure = f"{1e3 * found['step_s']:.1f} ms a step of {self.options.global_batch} images in fp32, and "
         figure += f"{found['launch_s']:.1f} s a launch besides, {found['first_s']:.1f} s of them the first step"
         if found["peak_mib"] is not None:
             figure += f"; {found['peak_mib']:,.0f} MiB reserved, {found['steady_mib']:,.0f} once warm"
@@ -609,8 +592,7 @@ class Acceptance:
                 why = self.obstacle or item.missing or ""
                 checks.append(Check(part=item.name, what=item.why, verdict=verdict, why=why))
             else:
-                more = "; it needs a longer --budget" if item.seconds > self.room_s else ""
-                why = f"left for the next call of the same command: about {item.seconds:.0f} s{more}"
+                why = f"left for the next call of the same command: about {item.seconds:.0f} s"
                 checks.append(self.undone(item, why))
         if self.on_gpu and len(self.gpus) == 1 and self.obstacle is None:
             why = "one GPU was chosen"
@@ -674,16 +656,6 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     return None
 
 
-def script(name: str) -> str:
-    """A file beside this one."""
-    return os.path.join(HERE, name)
-
-
-def visible(uuids: Sequence[str]) -> dict[str, str]:
-    """The variables with which a process sees these GPUs alone; without any, no GPU at all."""
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
-
-
 def end(process: "subprocess.Popen[bytes]") -> None:
     """End a command and all that it started: first as Ctrl-C does, so that it can seal what it has."""
     for number, patience_s in ((signal.SIGINT, ENDING_S), (signal.SIGKILL, None)):
@@ -693,9 +665,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
                 process.wait(patience_s)
 
 
-def circumstances(
-    options: argparse.Namespace, gpus: Sequence[nvml.Gpu], sizes: Sizes, host: dict[str, Any]
-) -> dict[str, str]:
+def circumstances(options: argparse.Namespace, gpus: Sequence[nvml.Gpu], host: dict[str, Any]) -> dict[str, str]:
     """What a reader must know of how it was made, in the order of the page. ``host``: as it was at the start."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -727,7 +697,7 @@ def circumstances(
         "Python": host["python"],
         "torch": torch,
         "CPU": f"{host['cpu']}, {host['cores_usable']} cores usable{', in a container' if host['container'] else ''}",
-        "workload": f"{sizes.model}, {sizes.image_size} px, global batch {sizes.global_batch}, on {sizes.device}",
+        "workload": "{model}, {image_size} px, global batch {global_batch}, on {device}".format_map(vars(options)),
         "time a call": f"{options.budget:.0f} s",
         "UTC": host["utc"],
     }
@@ -791,14 +761,14 @@ def keep(folder: str) -> int:
     unsound = findings(main)
     if unsound:
         raise RequestError("--reference", unsound[0], "make another acceptance")
-    every = (os.path.dirname(file) for file in glob.glob(os.path.join(folder, "runs", "*", "*", "run.json")))
-    kept = {main, *(run for run in every if not findings(run))}
+    others = (os.path.dirname(file) for file in glob.glob(os.path.join(folder, "runs", "*", "*", "run.json")))
+    kept = {os.path.basename(run): run for run in (main, *(run for run in others if not findings(run)))}
     name = acceptance.reference_name(found["about"]["GPU"], found["about"]["UTC"][:10])
     target = os.path.join(paired.ROOT, "results", "reference", name)
     if os.path.exists(target):
         raise RequestError("--reference", f"results/reference/{name} is there already", "move it away first")
-    for run in kept:
-        shutil.copytree(run, os.path.join(target, os.path.basename(run)))
+    for run_name, run in kept.items():
+        shutil.copytree(run, os.path.join(target, run_name))
     for file_name in ("acceptance.md", "acceptance.json"):
         shutil.copy(os.path.join(folder, file_name), target)
     print(f"results/reference/{name}: commit it with 'git add results/reference/{name}'")
@@ -818,15 +788,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument("--reference", metavar="DIR", help="keep the acceptance in DIR under results/reference/")
     parser.add_argument("--gpus", metavar="0,2", help="by index in PCI order or UUID (default: the first)")
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05: it is measured, too")
-    parser.add_argument(
-        "--global-batch", type=whole_number, metavar="N", default=128, help="images a step (default: 128)"
-    )
+    parser.add_argument("--global-batch", type=whole_number, metavar="N", default=128, help="default: 128")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", default=224, help="default: 224")
     parser.add_argument("--budget", type=span, metavar="8m", default=480.0, help="for this call (default: 8m)")
     parser.add_argument("--items", metavar="NAME,NAME", help="only these, and again if they were done")
     parser.add_argument("--commit", metavar="ID", help="what this is a copy of, where it is no git checkout")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU with tiny sizes: no evidence of any GPU")
-    return parser.parse_args(arguments)
+    parser.set_defaults(device="cuda", model="resnet101")
+    options = parser.parse_args(arguments)
+    vars(options).update(TINY if options.rehearse else {})
+    return options
 
 
 def accept(options: argparse.Namespace) -> int:
@@ -835,23 +806,14 @@ def accept(options: argparse.Namespace) -> int:
     check_writable(out)
     check_apex(options.apex)
     options.apex = options.apex and os.path.abspath(options.apex)  # commands run in the checkout
-    sizes = Sizes(device="cuda", model="resnet101", image_size=options.image_size, global_batch=options.global_batch)
-    gpus: tuple[nvml.Gpu, ...] = ()
-    obstacle = None
     began_s = time.monotonic()
-    if options.rehearse:
-        sizes = TINY
-    else:
-        gpus, obstacle = choose(options)
-        if gpus and options.global_batch % len(gpus):
-            raise RequestError(
-                "--global-batch",
-                f"{options.global_batch} images cannot be shared by {len(gpus)} GPUs",
-                f"use a multiple of {len(gpus)}",
-            )
+    gpus, obstacle = ((), None) if options.rehearse else choose(options)
+    if gpus and options.global_batch % len(gpus):
+        what = f"{options.global_batch} images cannot be shared by {len(gpus)} GPUs"
+        raise RequestError("--global-batch", what, f"use a multiple of {len(gpus)}")
     host = {**machine.describe(list(gpus)), "utc": machine.utc_now()}
-    about = gone_on(out, options.out, circumstances(options, gpus, sizes, host))
-    pack = Acceptance(options=options, out=out, sizes=sizes, gpus=gpus, obstacle=obstacle, about=about, began_s=began_s)
+    about = gone_on(out, options.out, circumstances(options, gpus, host))
+    pack = Acceptance(options=options, out=out, gpus=gpus, obstacle=obstacle, about=about, began_s=began_s)
     known = [item.name for item in pack.items]
     options.items = options.items and [name.strip() for name in options.items.split(",")]
     for name in options.items or ():

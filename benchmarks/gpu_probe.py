@@ -1,6 +1,6 @@
 """What a launch and a training step take on a GPU, and what the GPU can do: for ``gpu_acceptance.py``.
 
-    python benchmarks/gpu_probe.py step --batch 128
+    python benchmarks/gpu_probe.py step --global-batch 128
     python benchmarks/gpu_probe.py rates
 
 ``step``: one launch of ``ddp`` in fp32 on one device, by bench's own worker host. What it takes besides its steps has
@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--model", default="resnet101")
     parser.add_argument("--image-size", type=int, default=224, metavar="PX")
-    parser.add_argument("--batch", type=int, default=128, metavar="N")
+    parser.add_argument("--global-batch", type=int, default=128, metavar="N")
     options = parser.parse_args()
     device = torch.device(options.device)
     if options.what == "step":
@@ -76,7 +76,7 @@ def a_launch(options: argparse.Namespace) -> dict[str, Any]:
     began_s = time.perf_counter()
     with launching.folder() as where, launching.host(where, device=options.device) as host:
         host_s = time.perf_counter() - began_s
-        job = a_job("ddp", options, options.batch, warmup=WARMUP, iters=MEASURED)
+        job = a_job("ddp", options, options.global_batch, warmup=WARMUP, iters=MEASURED)
         began_s = time.perf_counter()
         outcome = host.perform(replace(job, probe_seed=0, logs=where), lambda event: None)
         took_s = time.perf_counter() - began_s
