@@ -6,7 +6,8 @@ that it could not foresee. Three things are held against a reference that comput
 - the *gradient* of every tensor, in every step, and what the step did to the buffers. ||g - r|| / ||r||, the norm of r
   being at least :data:`LEAST_NORM` of that of the whole gradient;
 - the *update* of every tensor: against the workload's own optimizer, given the launch's own gradients;
-- in fp32 what *all steps* of the launch did to every tensor: against the reference's training.
+- in fp32 what *all steps* of the launch did to every tensor: against the reference's training. A scenario may behave
+  in the probe alone, so this limit is what a twin of that training in fp32 strays, and not what half does.
 
 Each error has a *bound*, what rounding may do, and a *limit*, below which no mistake of 5 % is. A launch whose errors
 are all within both is as the reference, whatever the bound: ``same`` if it computed in fp32, ``within half precision``
@@ -34,6 +35,7 @@ import pandas as pd
 
 from bench.core.codec import encode
 from bench.core.records import PARITIES, Computation
+from bench.core.text import percent
 from bench.runs.document import Effective, LaunchRecord, ParityRecord, ReferenceRecord, RunDocument
 from bench.runs.frames import Iterations
 
@@ -53,6 +55,7 @@ FP32_LIMIT = 1e-4
 LIMIT = 0.04
 """Below a mistake of 5 %, by what a sketch may be off."""
 TRAINED_LIMIT = 0.01
+"""Of all steps, where rounding in fp32 grows from step to step."""
 GROSS = 0.25
 """An error in a single step that no rounding makes."""
 
@@ -67,16 +70,17 @@ UNTRUE = (DIVERGED, NOT_FINITE)  # it trains another model, or none
 UNFIT = (ValueError, KeyError, IndexError)
 """What numpy and dictionaries say of numbers that are too many, too few or of another shape."""
 
-COLUMNS = tuple(ParityRecord.__dataclass_fields__)
+RECORDED = tuple(ParityRecord.__dataclass_fields__)
+COLUMNS = (*RECORDED, "gradient_limit", "update_limit", "trained_limit")
 
 
 def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """One row per launch that is ``ok``; of a run that has no probe what its document says.
 
-    ``verdict``: of :data:`PARITIES` or None, with a ``reason`` for every one but ``same``. ``gradient_error`` and
-    ``gradient_bound``: of the probe's tensor and step that come closest to their bound, or exceed it most, of the worst
-    rank; ``gradient_alone``: what a replica that forgets the others makes of the median tensor. ``update_*`` and
-    ``trained_*`` likewise. ``loss_error``, ``loss_bound``: at the measured ``loss_step``.
+    ``verdict``: of :data:`PARITIES` or None, with a ``reason`` for every one but ``same``. ``gradient_error``,
+    ``gradient_bound`` and ``gradient_limit``: of the probe's tensor and step that come closest to what is allowed, or
+    exceed it most, of the worst rank; ``gradient_alone``: what a replica that forgets the others makes of the median
+    tensor. ``update_*`` and ``trained_*`` likewise. ``loss_error``, ``loss_bound``: at the measured ``loss_step``.
     """
     if document.probe_seed is None and document.parity:
         return pd.DataFrame(encode(document.parity), columns=list(COLUMNS))
@@ -184,14 +188,16 @@ class _Reference:
         bounds: np.ndarray = ROUNDINGS * max(ratio, math.sqrt(ratio)) * (self.strays + self._rounding(computation))
         return bounds
 
-    def all_steps(self, computation: Computation) -> tuple[np.ndarray, np.ndarray]:
-        """What training did to each tensor: sketches [tensor, position]; and what half may make of it, relatively."""
+    def all_steps(self, computation: Computation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What training did to each tensor: sketches [tensor, position]; and what half, and what fp32, may make of it,
+        relatively. Older runs have no twin in fp32."""
         of = self.trained_as(computation)
         assert of is not None
-        (ours,), (twin,), (moved,) = (
+        (ours,), (unmoved,), (half, *full) = (
             self._arrays["trained", *key] for key in ((of, False), (self.most, False), (self.most, True))
         )
-        return ours, ROUNDINGS * _errors(moved[None], twin[None])[0]
+        strays = [ROUNDINGS * _errors(moved[None], unmoved[None])[0] for moved in (half, *full)]
+        return ours, strays[0], strays[-1]
 
     def probe(self, computation: Computation, quantity: str = "probed") -> np.ndarray | None:
         """Sketches [step, tensor, position]; None without such a probe."""
@@ -248,7 +254,8 @@ class _Held:
 
     errors: np.ndarray
     bounds: np.ndarray
-    limit: float
+    limit: float | np.ndarray
+    why_not_told: str = "and rounding alone may do that"
 
     @property
     def worst(self) -> tuple[int, ...]:
@@ -265,6 +272,14 @@ class _Held:
     def bound(self) -> float:
         return float(np.broadcast_to(self.bounds, self.errors.shape)[self.worst])
 
+    @property
+    def allowed(self) -> float:
+        """The limit, where the worst is."""
+        return float(np.broadcast_to(self.limit, self.errors.shape)[self.worst])
+
+    def as_row(self, name: str) -> dict[str, float]:
+        return {f"{name}_error": self.error, f"{name}_bound": self.bound, f"{name}_limit": self.allowed}
+
     def verdict(self, beyond: Callable[[np.ndarray, np.ndarray], bool]) -> str:
         """``beyond(errors, bounds)``: whether more than rounding is to be seen."""
         if (self.errors <= np.minimum(self.bounds, self.limit)).all():
@@ -273,7 +288,7 @@ class _Held:
 
 
 def _any_beyond(errors: np.ndarray, bounds: np.ndarray) -> bool:
-    return bool((errors > bounds).any())
+    return not (errors <= bounds).all()  # NaN is beyond, too
 
 
 def _beyond_switches(errors: np.ndarray, bounds: np.ndarray) -> bool:
@@ -319,12 +334,9 @@ def _judge(
     half = reference.loss_bounds(ran, unit)[warmup : len(loss)]
     differ = np.abs(loss - reference.loss(ran)[: len(loss)])[warmup:]
     worst = int(np.argmax(differ / half))
+    found |= gradient.as_row("gradient") | update.as_row("update")
     found |= {
-        "gradient_error": gradient.error,
-        "gradient_bound": gradient.bound,
         "gradient_alone": reference.alone(ran),
-        "update_error": update.error,
-        "update_bound": update.bound,
         "loss_error": differ[worst],
         "loss_bound": half[worst],
         "loss_step": warmup + worst,
@@ -339,14 +351,14 @@ def _judge(
         seen.append(("what a step of the probe did to a buffer", buffers, of_probe))
     if full and not skipped:
         trained = _trained(numbers, ran, reference)
-        found |= {"trained_error": trained.error, "trained_bound": trained.bound}
+        found |= trained.as_row("trained")
         seen.append(("what all steps did to a tensor", trained, _any_beyond))
     verdicts = [(held.verdict(beyond), what, held) for what, held, beyond in seen]
     for wanted in (DIVERGED, CANNOT_TELL):
         for verdict, what, held in verdicts:
             if verdict == wanted:
-                why = "" if wanted == DIVERGED else ", and rounding alone may do that"
-                return found | {"verdict": wanted, "reason": f"{what} is {held.error:.2g} off{why}"}
+                why = "" if wanted == DIVERGED else f", {held.why_not_told}"
+                return found | {"verdict": wanted, "reason": f"{what} is {percent(held.error)} off{why}"}
         if wanted == DIVERGED and not skipped and differ[worst] > half[worst]:
             first = warmup + int(np.argmax(differ > half))
             return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
@@ -372,9 +384,11 @@ def _update(numbers: pd.DataFrame) -> _Held:
 
 
 def _trained(numbers: pd.DataFrame, ran: Computation, reference: _Reference) -> _Held:
-    theirs, bounds = reference.all_steps(ran)
+    theirs, half, full = reference.all_steps(ran)
     mine = _array(numbers[numbers["quantity"] == "trained"])
-    return _Held(_errors(mine[None], theirs[None]), np.maximum(bounds, TRAINED_LIMIT), TRAINED_LIMIT)
+    limit = np.clip(full, FP32_LIMIT, TRAINED_LIMIT)
+    why = "more than rounding in fp32 does and less than in half"
+    return _Held(_errors(mine[None], theirs[None]), np.maximum(half, TRAINED_LIMIT), limit, why)
 
 
 def unit_roundoff(effective: Effective) -> float:

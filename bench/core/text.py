@@ -1,6 +1,10 @@
-"""Text from outside, such as a label or the name of a CPU, on its way to people."""
+"""Text from outside, such as a label or the name of a CPU, and numbers, on their way to people."""
 
+import math
 import re
+
+LEAST = 0.0001
+"""What is less of a loss, or per cent, is shown as that."""
 
 _UNSEEN = re.compile(
     "[\0-\t\v-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
@@ -13,3 +17,20 @@ def printable(text: str) -> str:
     """``text`` with what is not to be seen as escapes such as ``\\x1b``, and white space other than line ends as
     blanks."""
     return _UNSEEN.sub(lambda found: " " if found[0].isspace() else ascii(found[0])[1:-1], text)
+
+
+def percent(part: float) -> str:
+    """A part of 1 as people read it."""
+    return f"{two_digits(100 * part)} %"
+
+
+def two_digits(value: float) -> str:
+    """Of a number that is not negative, without an exponent."""
+    if not math.isfinite(value):
+        return str(value)
+    if 0 < value < LEAST:
+        return f"<{LEAST}"
+    rounded = float(f"{value:.1e}")
+    decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded else 0
+    shown = f"{rounded:,.{decimals}f}"
+    return shown.rstrip("0").rstrip(".") if decimals else shown

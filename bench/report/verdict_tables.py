@@ -11,6 +11,7 @@ from bench.analyse.caveats import listed
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
+from bench.core.text import percent, two_digits
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, tabulate, text
 from bench.runs.document import LaunchRecord, RunDocument
@@ -55,25 +56,16 @@ def parity_table(run: Analysed) -> Table | None:
         return None
     launch_of = {launch.launch: launch for launch in run.document.launches}
     probed = run.document.reference is None or bool(run.document.reference.computations)
-    gradient = "gradient, worst tensor of the probe" if probed else "gradient of the first step"
-    update, trained, loss = "update, worst tensor", "all steps, worst tensor", "loss, nearest to its bound"
+    held = {"gradient": "gradient, worst tensor of the probe", "update": "update, worst tensor"}
+    held |= {"trained": "all steps, worst tensor"}
     columns = (
         text("scenario", "scenario"),
         text("verdict", _parity_verdict),
         figure("launch", "launch"),
-        _error("error", "gradient_error", gradient),
-        _error("bound", "gradient_bound", gradient),
-        _error("one replica alone", "gradient_alone", gradient),
-        *(
-            _error(name, f"{of}_{name}", group)
-            for of, group in (("update", update), ("trained", trained))
-            for name in ("error", "bound")
-            if probed
-        ),
-        _error("error", "loss_error", loss),
-        _error("bound", "loss_bound", loss),
-        figure("at step", "loss_step", ".0f", group=loss),
-        text("parameters alike on all ranks", lambda row: _alike(launch_of[row["launch"]])),
+        *(_error(heading, of) for of, heading in (held.items() if probed else [("gradient", "gradient, first step")])),
+        figure("gradient of one replica alone", lambda row: _percent(row["gradient_alone"])),
+        figure("loss, nearest to its bound", _loss),
+        text("ranks alike", lambda row: _alike(launch_of[row["launch"]])),
     )
     return tabulate(columns, numerics.by_scenario(launches).to_dict("records"), _about_parity(run.document))
 
@@ -83,8 +75,28 @@ def _parity_verdict(row: Record) -> Cell:
     return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
 
 
-def _error(heading: str, name: str, group: str) -> Column:
-    return figure(heading, lambda row: "0" if row[name] == 0 else number(row[name], ".2g"), group=group)
+def _error(heading: str, name: str) -> Column:
+    """A relative error with its limit and its bound below it."""
+
+    def show(row: Record) -> Cell:
+        shown = ((what, _percent(row[f"{name}_{of}"])) for what, of in (("limit", "limit"), ("rounding", "bound")))
+        return Cell(
+            text=_percent(row[f"{name}_error"]),
+            small=", ".join(f"{what} {value}" for what, value in shown if value != UNKNOWN),
+        )
+
+    return figure(heading, show)
+
+
+def _percent(part: float | None) -> str:
+    return UNKNOWN if number(part, "") == UNKNOWN or part is None else percent(part)
+
+
+def _loss(row: Record) -> Cell:
+    if number(row["loss_error"], "") == UNKNOWN:
+        return Cell(text=UNKNOWN)
+    error, bound = (two_digits(row[f"loss_{of}"]) for of in ("error", "bound"))
+    return Cell(text=error, small=f"bound {bound}, step {row['loss_step']:.0f}")
 
 
 def _alike(launch: LaunchRecord) -> Cell:
@@ -118,7 +130,7 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
         "besides."
     )
     alike = (
-        "Parameters alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
+        "Ranks alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
         "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be."
     )
     worst = "Of each scenario the launch with the gravest verdict."
@@ -133,11 +145,11 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
         f"{numerics.HALVES:g} times how far the reference in that precision is from the one in fp32. Update: what a "
         "step did to a tensor, against the workload's own optimizer with the same gradients. All steps, in fp32: what "
         "training did to a tensor from the first step to the last; its bound is what rounding to half would do.",
-        "same: every error within its bound, of a gradient within "
-        f"{numerics.FP32_LIMIT:g}, of an update within {numerics.LIMIT:g} and of all steps within "
-        f"{numerics.TRAINED_LIMIT:g}. within half precision: the same for what computes in less than fp32, of a "
-        f"gradient within {numerics.LIMIT:g}. diverged: beyond a bound, or ranks that hold different parameters. "
-        "cannot tell: between the two, where rounding does as much as a mistake of 5 % would.",
+        f"Limit: below it no mistake of 5 % is hidden: {percent(numerics.LIMIT)}, of a gradient in fp32 "
+        f"{percent(numerics.FP32_LIMIT)}; of all steps what a rounding in fp32 makes of the reference, from "
+        f"{percent(numerics.FP32_LIMIT)} to {percent(numerics.TRAINED_LIMIT)}. same: every error within its limit "
+        "and what rounding may do. within half precision: the same for what computes in less than fp32. diverged: "
+        "beyond what rounding may do, or ranks that hold different parameters. cannot tell: between the two.",
         twin,
         alike,
     )

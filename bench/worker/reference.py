@@ -4,7 +4,8 @@ It trains in fp32, without TF32, from the first step to the last; batch norm see
 A second training, the *twin*, starts from the same weights moved by at most half a unit in the last place of the half
 type: how far it strays shows what rounding alone does. Where few units decide (small batches and inputs) chance may
 make one twin stray ten times less than the next; so several ways to move the weights are tried for a first step, and
-the twin is the one whose gradient strays farthest.
+the twin is the one whose gradient strays farthest. A third training is moved by a rounding in fp32: nothing that
+computes in fp32 strays much farther.
 
 Then it does the steps of the probe (``bench.worker.probe``) once in each way in which a launch computed: at its
 precision level, and with its number of threads, so that on the same kernels both round alike.
@@ -69,12 +70,12 @@ def steps(job: Parts) -> int:
     """How many steps all passes have together."""
     plain, wanted = fp32(job.job.computations), job.job.computations
     probes = len({*plain, *wanted}) + PROBE_TWINS * len(plain)
-    return 1 + CANDIDATES + (len(plain) + 1) * job.job.steps + probes * probe.STEPS
+    return 1 + CANDIDATES + (len(plain) + 2) * job.job.steps + probes * probe.STEPS
 
 
 def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:
-    """The trainings in fp32, and the twin for the largest number of replicas; then the probes, each in fp32 too, with
-    twins."""
+    """The trainings in fp32, and the two twins, in half and in fp32, for the largest number of replicas; then the
+    probes, each in fp32 too, with twins."""
     done = iter(range(1, 1 + steps(job)))
 
     def tick() -> None:
@@ -83,8 +84,9 @@ def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dic
     plain = fp32(job.job.computations)
     _compute_as(plain[-1])
     far = strays(job, plain[-1].replicas, tick)
-    passes = [_train(job, one, None, tick) for one in plain]
-    passes.append(_train(job, plain[-1], far.index(max(far)), tick))
+    passes = [_train(job, one, tick) for one in plain]
+    for unit, candidate in ((unit_roundoff(job.half), far.index(max(far))), (U_FP32, 0)):
+        passes.append(_train(job, plain[-1], tick, (unit, job.workload.seed + candidate)))
     drawn = probe.drawn(job, probe_seed)
     begin = probe.State.of(drawn)
     for one in dict.fromkeys((*plain, *job.job.computations)):
@@ -161,15 +163,17 @@ def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor
         yield loss.detach()
 
 
-def _train(job: Parts, computation: Computation, candidate: int | None, tick: Callable[[], None]) -> Pass:
-    """``candidate``: of the twin, how its weights are moved."""
+def _train(
+    job: Parts, computation: Computation, tick: Callable[[], None], moved: tuple[float, int] | None = None
+) -> Pass:
+    """``moved``: of a twin, how far its weights are moved at most, and the seed of how."""
     _compute_as(computation)
     load = _loader(job, computation.replicas)
     model = job.build_model()
     parameters = list(model.parameters())
     begin = [parameter.detach().clone() for parameter in parameters]
-    if candidate is not None:
-        perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
+    if moved is not None:
+        perturb(parameters, *moved)
     optimizer, loss = job.build_optimizer(parameters), loss_of(job.workload)
     losses: list[Tensor] = []
     for _ in range(job.job.steps):
@@ -179,7 +183,7 @@ def _train(job: Parts, computation: Computation, candidate: int | None, tick: Ca
         tick()
     return Pass(
         computation=computation,
-        twin=candidate is not None,
+        twin=moved is not None,
         loss=torch.stack(losses).double().cpu().tolist(),
         trained=probe.sketches(torch._foreach_sub([p.detach() for p in parameters], begin)),
     )

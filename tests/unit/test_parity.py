@@ -21,6 +21,7 @@ from bench.analyse.parity import (
     CANNOT_TELL,
     DIVERGED,
     FINE,
+    FP32_LIMIT,
     HALVES,
     LIMIT,
     NOT_FINITE,
@@ -180,15 +181,24 @@ def test_an_update_is_held_against_that_of_the_plain_optimizer() -> None:
     assert judge(found={"update": (0.9e-6, 1e-6)})["verdict"] == SAME
     off = judge(found={"update": (1.1e-6, 1e-6)})
     assert off["verdict"] == DIVERGED and (off["update_error"], off["update_bound"]) == (1.1e-6, 1e-6)
+    assert judge(found={"update": (math.nan, 1e-6)})["verdict"] == DIVERGED
     assert judge("bf16", off=OFF_IN_HALF, found={"update": (0.3, 2.0)})["verdict"] == CANNOT_TELL
     assert judge("bf16", off=OFF_IN_HALF, found={"update": (0.01, 2.0)})["verdict"] == WITHIN_HALF
 
 
 def test_what_all_steps_did_is_held_against_the_training_in_fp32() -> None:
-    """Which the twin leaves by 0.1, so that up to 0.3 nobody can tell."""
+    """Which the twin in half leaves by 0.1, so that up to 0.3 nobody can tell, and the one in fp32 by less."""
     near = judge(found={"all_steps": 0.009})
     assert (near["verdict"], near["trained_bound"]) == (SAME, pytest.approx(0.3))
     assert judge(found={"all_steps": 0.011})["verdict"] == CANNOT_TELL
+    for strays, allowed in ((1e-3, 3e-3), (1e-7, FP32_LIMIT)):
+        below, above = (
+            judge(found={"all_steps": part * allowed}, changes={"twin_all_steps": (0.1, strays)})["verdict"]
+            for part in (0.99, 1.01)
+        )
+        assert (below, above) == (SAME, CANNOT_TELL)
+    assert "more than rounding in fp32 does" in judge(found={"all_steps": 0.1})["reason"]
+    assert judge(found={"all_steps": 0.009}, changes={"twin_all_steps": (0.1,)})["verdict"] == SAME, "an older run"
     assert judge(found={"all_steps": 0.31})["verdict"] == DIVERGED
     assert judge("bf16", off=OFF_IN_HALF, found={"all_steps": 0.31})["verdict"] == WITHIN_HALF, "it is not for half"
 
@@ -420,14 +430,15 @@ def test_the_reference_is_what_a_loop_written_by_hand_computes(monkeypatch: pyte
     monkeypatch.setattr(worker_reference, "CANDIDATES", 1)
     job = job_for_reference((2,), 1, 16)
     told: list[int] = []
-    trained, twin, *probes = worker_reference.run(job, SEED, told.append)
+    trained, twin, rounded, *probes = worker_reference.run(job, SEED, told.append)
     assert told == list(range(1, worker_reference.steps(job) + 1)), "progress goes on from pass to pass"
-    assert [done["twin"] for done in (trained, twin)] == [False, True]
+    assert [done["twin"] for done in (trained, twin, rounded)] == [False, True, True]
     losses, moved = by_hand(job, 2, job.job.steps)
     assert trained["loss"] == pytest.approx(losses, rel=1e-4)
     theirs = np.array([fingerprint.sketch(one, position) for position, one in enumerate(moved)])
     assert np.linalg.norm(np.array(trained["trained"]) - theirs) < 1e-3 * np.linalg.norm(theirs)
     assert np.linalg.norm(np.array(twin["trained"]) - theirs) > 1e-2 * np.linalg.norm(theirs)
+    assert 0 < np.linalg.norm(np.array(rounded["trained"]) - trained["trained"]) < 1e-3 * np.linalg.norm(theirs)
     assert [done["twin"] for done in probes] == [False, True, True]
     assert [len(done["alone"]) for done in probes] == [probe.STEPS, 0, 0]
     norms = np.linalg.norm(probes[0]["gradients"], axis=2)

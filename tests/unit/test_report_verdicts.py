@@ -27,6 +27,7 @@ from bench.analyse.parity import loss_curves
 from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
 from bench.core.codec import encode
+from bench.core.text import percent
 from bench.report import plots, tables, verdict_tables
 from bench.report.page import facts
 from bench.runs.writer import RunWriter
@@ -285,19 +286,34 @@ def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     assert {cell.text for cell in table.rows[1][at : at + 5]} == {"–"}
 
 
-def test_parity_shows_errors_with_their_bounds(whole: Analysed) -> None:
+def test_parity_shows_errors_with_limits_and_bounds(whole: Analysed) -> None:
     table = verdict_tables.parity_table(whole)
     assert table is not None
-    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
-    # ddp: gradient 1e-7 off; a replica alone 1.5. Its bound is the least, and 3 x 0.1 that of all steps.
-    # A loss may be as far off as in half: 3 x (0.01 + 6 / 256) = 0.1.
-    probed = ["1e-07", "1e-05", "1.5", "0", "1e-06", "0", "0.3"]
-    assert rows["ddp"] == ["same", "0", *probed, "0", "0.1", "1", "yes → yes"]
+    rows = {row[0].text: row[1:] for row in table.rows}
+    # ddp: gradient 1e-7 off; a replica alone 1.5. Its bound is the least, and 3 x 0.1 that of all steps, 3 x 0.01 in
+    # fp32. A loss may be as far off as in half: 3 x (0.01 + 6 / 256) = 0.1.
+    errors = ["<0.0001 %", "0 %", "0 %", "150 %", "0"]
+    assert [cell.text for cell in rows["ddp"]] == ["same", "0", *errors, "yes → yes"]
+    assert [cell.small for cell in rows["ddp"]][2:7] == [
+        "limit 0.01 %, rounding 0.001 %",
+        "limit 4 %, rounding <0.0001 %",
+        "limit 1 %, rounding 30 %",
+        "",
+        "bound 0.1, step 1",
+    ]
     # ddp_o2 at step 3 is 1 off; allowed: 3 x (0.01 + 6 / 256) = 0.1.
-    assert rows["ddp_o2"][:1] + rows["ddp_o2"][9:12] == ["diverged", "1", "0.1", "3"]
+    assert rows["ddp_o2"][0].text == "diverged"
+    assert (rows["ddp_o2"][6].text, rows["ddp_o2"][6].small) == ("1", "bound 0.1, step 3")
     assert "dp" not in rows
     notes = " ".join(table.notes)
     assert "unit roundoff of bf16" in notes and "√6" in notes and "SHA-256" in notes
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [(100.0, "10,000 %"), (0.0123, "1.2 %"), (0.0, "0 %"), (0.996, "100 %"), (1e-9, "<0.0001 %")]
+)
+def test_errors_read_as_percentages(part: float, said: str) -> None:
+    assert percent(part) == said
 
 
 def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
