@@ -6,17 +6,11 @@
 it is the same as ``ddp``.
 """
 
-from bench.seams import Implementation, Scenario, Strategy
+from bench.seams import DDP, Implementation, Scenario, Strategy
 
 STRATEGY = Strategy(
     label="torch DDP, no autotuning",
-    implementations=(
-        Implementation(
-            name="torch",
-            label="torch DDP, no autotuning",
-            wrapper="torch.nn.parallel.distributed.DistributedDataParallel",
-        ),
-    ),
+    implementations=(Implementation(name="torch", label="torch DDP, no autotuning", wrapper=DDP),),
     hue="cyan",
     dash="solid",
 )

@@ -1,15 +1,11 @@
 """``torch.nn.parallel.DistributedDataParallel`` with its defaults: buckets of 25 MiB, buffers broadcast."""
 
-from bench.seams import Implementation, Strategy, rank_per_device
+from bench.seams import DDP, Implementation, Strategy, rank_per_device
 
 STRATEGY = Strategy(
     label="torch DDP",
     ranks=rank_per_device,
-    implementations=(
-        Implementation(
-            name="torch", label="torch DDP", wrapper="torch.nn.parallel.distributed.DistributedDataParallel"
-        ),
-    ),
+    implementations=(Implementation(name="torch", label="torch DDP", wrapper=DDP),),
     probe="logger",
     hue="blue",
     dash="solid",
@@ -22,16 +18,17 @@ It waits for the GPU in those (``Reducer::should_collect_runtime_stats``), so no
 SETTLING_STEPS = 1
 
 
-def build(parts):
+def build(parts, bucket_mb=None, **how):
+    """``how``: more keywords for the session, from a strategy that is DDP and something besides."""
     from torch.nn.parallel import DistributedDataParallel
 
     def wrap(model):
         device_ids = [parts.device.index] if parts.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=device_ids)
+        wrapped = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket_mb)
         wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
         return wrapped
 
-    return parts.session(wrap=wrap, quiet=lambda module: module.no_sync())
+    return parts.session(wrap=wrap, **{"quiet": lambda module: module.no_sync(), **how})
 
 
 def probe(session, load, steps, tick):

@@ -3,7 +3,7 @@
 The command line and the workers import it, so it needs the standard library alone. Units are in the names.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 6
@@ -244,11 +244,12 @@ class Computation:
 class Job:
     """What one launch executes; the same for all of its ranks.
 
-    ``apex_problems``: why a module of apex cannot be imported, or None where it can; None as a whole where nobody has
-    looked yet. ``logs``: the folder for what ranks print. ``computations``: for the reference, those asked for.
-    ``probe_seed``: what the probe of numerics is drawn from, None for none; a scenario does not see it. ``trace``: the
-    file for the profile, with ``{rank}`` in its name; empty to keep none. ``memory_probe``: whether ranks in a
-    container show the sampler which PIDs of the driver's lists they are.
+    ``options``: the scenario's, for ``build`` of its strategy. ``apex_problems``: why a module of apex cannot be
+    imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
+    print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
+    from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
+    empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
+    they are.
     """
 
     launch: int
@@ -263,6 +264,7 @@ class Job:
     impl: str
     workload: Training
     iters: int
+    options: dict[str, Setting] = field(default_factory=dict)
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
     logs: str = ""

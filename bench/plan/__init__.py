@@ -272,6 +272,7 @@ def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequen
         impl=request.impl,
         workload=request.workload,
         iters=request.iters,
+        options=dict(found.scenario.options),
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
         rendezvous_timeout_s=max(300.0, 10.0 * request.stall_timeout_s),  # the supervisor acts first: it knows who

@@ -5,10 +5,11 @@ Standard library alone.
 
 from bench.core.errors import RequestError
 from bench.seams.scenario import Scenario
-from bench.seams.strategy import Implementation, Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
+from bench.seams.strategy import DDP, Implementation, Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
 from bench.seams.workload import Workload
 
 __all__ = [
+    "DDP",
     "Implementation",
     "Rank",
     "RequestError",

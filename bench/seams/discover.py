@@ -218,7 +218,8 @@ def _load(name: str, file: str) -> Found:
             remedy = f"choose from {', '.join(known)}, or declare your own with strategy=Strategy(...)"
             raise RequestError("--scenario", f"{file}: there is no strategy={strategy_name!r}", remedy)
         strategy_file = known[strategy_name]
-        strategy, _ = load_strategy(strategy_name, strategy_file)
+        strategy, its_module = load_strategy(strategy_name, strategy_file)
+        _check_options(scenario, its_module, file)
     what = f"{file}: precision={scenario.precision!r}"
     if scenario.precision not in strategy.precisions:
         remedy = f"choose from {', '.join(strategy.precisions)}"
@@ -235,6 +236,15 @@ def _load(name: str, file: str) -> Found:
         strategy_name=strategy_name,
         strategy_file=strategy_file,
     )
+
+
+def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
+    code = strategy.build.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in scenario.options:
+        if name not in known:
+            remedy = f"choose from {', '.join(known)}" if known else "leave options out"
+            raise RequestError("--scenario", f"{file}: build of its strategy has no option {name!r}", remedy)
 
 
 def load_workload(name: str, file: str) -> FoundWorkload:
@@ -356,7 +366,8 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
             continue
         arguments = call[len(name) + 1 : -1].split(", ")
         code = getattr(function, "__code__", None)
-        if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:
+        least = 0 if code is None else code.co_argcount - len(function.__defaults__ or ())
+        if code is not None and least <= len(arguments) <= code.co_argcount and not code.co_kwonlyargcount:
             continue  # as usual; importing inspect takes longer than all files of bench
         try:
             import inspect

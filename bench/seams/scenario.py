@@ -5,13 +5,16 @@ A scenario is one small file, ``scenarios/NAME.py``: a docstring that a person c
     from bench.seams import Scenario
 
     SCENARIO = Scenario(summary="...", strategy="ddp", precision="O2")
+    SCENARIO = Scenario(summary="...", strategy="averaging", options={"period": 8})
 
 A scenario with a strategy of its own declares it in place of a name, ``strategy=Strategy(...)``, and defines
 ``build(parts)``; ``CONTRIBUTING.md`` has an example.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from bench.core.records import Setting
 from bench.seams.strategy import APEX_MODULES, PRECISIONS, Strategy, one_of
 
 NEEDS = ("cuda", *APEX_MODULES)
@@ -19,9 +22,10 @@ NEEDS = ("cuda", *APEX_MODULES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A named way to train: a strategy and a precision level.
+    """A named way to train: a strategy with its options, and a precision level.
 
-    ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``needs``: what must be there
+    ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``options``: keywords of its
+    ``build``, which a table shows with its label. ``needs``: what must be there
     beyond torch and torchvision. ``half``: overrides the device's own choice (fp16 on a GPU, bf16 on the CPU).
 
     Raises ``ValueError`` naming the field when a value is not allowed.
@@ -29,6 +33,7 @@ class Scenario:
 
     summary: str
     strategy: str | Strategy
+    options: Mapping[str, Setting] = field(default_factory=dict)
     precision: str = "O0"
     needs: tuple[str, ...] = ()
     half: str | None = None
@@ -36,6 +41,8 @@ class Scenario:
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, str | Strategy):
             raise ValueError(f"strategy={self.strategy!r} is neither a name nor a Strategy")
+        if not isinstance(self.options, Mapping) or not all(isinstance(one, Setting) for one in self.options.values()):
+            raise ValueError(f"options={self.options!r} is not a dict of texts, numbers and bools")
         one_of("precision", self.precision, PRECISIONS)
         for need in self.needs:
             one_of("needs", need, NEEDS)

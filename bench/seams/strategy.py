@@ -26,6 +26,8 @@ HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "viol
 DASHES = ("solid", "dotted", "dashed", "dash-dot", "short")
 AMP = ("native", "apex")
 APEX_MODULES = ("apex.amp", "apex.parallel")
+DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
+"""The wrapper of every strategy that is torch DDP with something besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

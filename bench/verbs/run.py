@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.core.codec import encode
-from bench.core.errors import FAILED, OK, RequestError
+from bench.core.errors import FAILED, OK, RequestError, closest
 from bench.core.records import Setting
 from bench.experiments import resume
 from bench.machine import nvml
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
         return _resume(options, parser)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
-    scenarios = _scenarios(options.scenario)
+    scenarios = _scenarios(options.scenario, options.set)
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
@@ -178,6 +178,8 @@ def _parser() -> Parser:
     what = parser.add_argument_group("what is measured")
     default = "scenarios or files (default: the ten of 'bench list')"
     what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
+    sets = "scenarios by what they have in common: published (the default), strategies, all, or a set of your own"
+    what.add_argument("--set", metavar="NAME", help=sets)
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
@@ -251,8 +253,10 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
-    names = ",".join(discover.DEFAULT if options is None else options)
+def _scenarios(options: list[str] | None, set_: str | None) -> tuple[Found, ...]:
+    if set_ is not None and options is not None:
+        raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
+    names = ",".join(options or _set(set_ or "published"))
     asked = [part.strip() for part in names.split(",") if part.strip()]
     if not asked:
         raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
@@ -262,6 +266,39 @@ def _scenarios(options: list[str] | None) -> tuple[Found, ...]:
             raise RequestError("--scenario", f"{name} is named twice", "use --launches R to repeat it")
         found.append(discover.load(name, file))
     return tuple(found)
+
+
+def _set(name: str) -> tuple[str, ...]:
+    """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
+    known = discover.names()
+    if name == "strategies":  # each in full precision
+        return tuple(one for one, file in known.items() if discover.load(one, file).scenario.precision == "O0")
+    sets = {"published": discover.DEFAULT, "all": tuple(known)}
+    if name not in sets:
+        sets |= _own_sets()
+    if name not in sets:
+        raise RequestError("--set", f"there is no set {name!r}", closest(name, ["strategies", *sets]))
+    return sets[name]
+
+
+def _own_sets() -> dict[str, tuple[str, ...]]:
+    if not os.path.isfile("pyproject.toml"):
+        return {}
+    import tomllib
+
+    try:
+        with open("pyproject.toml", "rb") as file:
+            sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
+        return {name: tuple(_names_of(name, names)) for name, names in sets.items()}
+    except (OSError, tomllib.TOMLDecodeError, AttributeError) as error:
+        raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
+
+
+def _names_of(name: str, names: object) -> list[str]:
+    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+        what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
+        raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
+    return names
 
 
 def _site(asked: str) -> str:

@@ -71,7 +71,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),
     }
-    found["label"] = _label(strategy, found)
+    found["label"] = _label(strategy, found) + _in_brackets(session.parts.job.options)
     found["precision"] = observed_level(found)
     found["apex_kernels"] = _apex_kernels(found)
     return found
@@ -97,7 +97,8 @@ def contradictions(
             found.append(f"{one.label} means {one.wrapper}, but the wrapper is {effective['wrapper']}")
         if one.name == implementation and one.wrapper is None and effective["parallel_impl"] is not None:
             found.append(f"{one.label} was asked for, but the wrapper is {effective['wrapper']}")
-    if effective["weights"] != strategy.weights:
+    alone = effective["world_size"] == 1 and strategy.weights == "sharded"  # all of a shard of one
+    if effective["weights"] != strategy.weights and not alone:
         found.append(f"weights are declared {strategy.weights}, but they are {effective['weights']}")
     return found
 
@@ -144,6 +145,11 @@ def _label(strategy: Strategy, found: dict[str, Any]) -> str:
             return one.label
     wrapper = "" if found["parallel_impl"] is None else f" ({found['wrapper'].split('.')[-1]})"
     return strategy.label + wrapper
+
+
+def _in_brackets(options: dict[str, Any]) -> str:
+    """``[period 4]``; empty without options."""
+    return f" [{', '.join(f'{name} {value}' for name, value in options.items())}]" if options else ""
 
 
 def _weights(model: nn.Module) -> str:

@@ -122,7 +122,7 @@ def run(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str
             session.fill(begin.weights)
             begin.fill_buffers(model)
             skipped = session.skipped_steps()
-            with alike(job.workload.seed + step, parts.device):
+            with alike(job.workload.seed + step, parts.device), _first_changes(session, begin) as buffers:
                 session.backward(session.forward(batch))
                 session.optimize()
             if skipped is None or session.skipped_steps() == skipped:
@@ -132,10 +132,29 @@ def run(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str
         computing = [session.whole(tensor.detach()).cpu() for tensor in model.parameters()]
         found["gradients"].append(sketches(gradients))
         if plain is not None:
-            found["buffers"].append(sketches(begin.changes(model)))
+            found["buffers"].append(sketches(buffers or begin.changes(model)))
             found["updates"].append(plain.step(gradients, updated, computing))
         tick(step + 1)
     return found
+
+
+@contextmanager
+def _first_changes(session: Session, begin: State) -> Iterator[list[Tensor]]:
+    """What the first of several micro-batches within this context does to each buffer; empty if there is one batch."""
+    found: list[Tensor] = []
+    if session.micro_batches == 1:
+        yield found
+        return
+
+    def look(*_: Any) -> None:
+        if not found:
+            found.extend(begin.changes(session.model))
+
+    watch = session.model.register_forward_hook(look)
+    try:
+        yield found
+    finally:
+        watch.remove()
 
 
 class Plain:

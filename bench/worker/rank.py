@@ -164,7 +164,7 @@ class Plan:
         return data.loader(pool, self.parts.device)
 
     def build(self) -> Session:
-        session = self.module.build(self.parts)
+        session = self.module.build(self.parts, **self.parts.job.options)
         if not isinstance(session, Session):
             what = f"build(parts) of {self.parts.job.strategy_file} returned {type(session).__name__}"
             raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")

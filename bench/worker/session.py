@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.core.records import Job, Training
 from bench.seams import discover
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of
-from bench.worker.workload import build_model, build_optimizer, loss_of
+from bench.worker.workload import build_model, build_optimizer, cut, loss_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -54,10 +54,10 @@ class Parts:
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return build_optimizer(self.workload, parameters)
 
-    def build(self, strategy: str) -> "Session":
+    def build(self, strategy: str, **options: Any) -> "Session":
         """The session that another strategy builds, by its name: for one that changes something of it."""
         _, module = discover.load_strategy(strategy, discover.names(discover.STRATEGY)[strategy])
-        session: Session = module.build(self)
+        session: Session = module.build(self, **options)
         return session
 
     def session(self, **how: Any) -> "Session":
@@ -71,8 +71,10 @@ class Session:
     ``wrap``: from the model, already in its precision, to the parallel module, which may hold other parameters.
     ``optimizer``: makes the one that updates them; default: the workload's own. ``after_step``: called after each step
     of the optimizer. ``quiet``: from the module to a context in which each rank keeps its own gradients, or why there
-    is none. ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
-    ``replicas``: from the module to the copies of the model that share a step; default: one a rank of the group.
+    is none. ``micro_batches``: how many parts of the batch go forward and backward one after the other before the
+    optimizer's step, all but the last in the context ``quiet``; their backward passes are in the forward phase.
+    ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
+    ``replicas``: from the module to the parts that a batch is cut into; default: one a rank of the group.
     """
 
     def __init__(
@@ -84,10 +86,11 @@ class Session:
         after_step: Callable[[], None] | None = None,
         quiet: Callable[[Any], AbstractContextManager[Any]]
         | str = "this strategy has no step without synchronisation to compare with",
+        micro_batches: int = 1,
         whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         replicas: Callable[[Any], int] | None = None,
     ) -> None:
-        self.parts = parts
+        self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
         self._loss = loss_of(parts.workload)
         self.amp = _amp(parts, optimizer or parts.build_optimizer)
@@ -102,8 +105,26 @@ class Session:
         dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
+        if self.micro_batches > 1:
+            return self._accumulated(batch)
         with self.amp.context():
             return self._loss(self._call, batch)
+
+    def _accumulated(self, batch: Any) -> Tensor:
+        """All micro-batches forward, and all but the last backward, whose gradients this rank keeps to itself."""
+        job, pieces = self.parts.job, self.micro_batches
+        held = job.batch_per_replica * len(job.parts_of(self.parts.rank))
+        *early, last = cut(batch, held, pieces)
+        assert not isinstance(self.quiet, str)
+        total: Any = 0.0
+        for part in early:
+            with self.quiet(self.module):
+                with self.amp.context():
+                    loss = self._loss(self._call, part) / pieces
+                self.amp.backward(loss)
+            total = total + loss.detach()
+        with self.amp.context():
+            return total + self._loss(self._call, last) / pieces
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""

@@ -119,6 +119,24 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
     return tree
 
 
+def cut(tree: Any, examples: int, pieces: int) -> list[Any]:
+    """A batch of so many ``examples`` in pieces of equal size, one after the other: what has an entry for each example
+    is cut, and anything else is in every piece.
+    """
+    if isinstance(tree, Tensor) and tree.dim() and len(tree) == examples:
+        return list(tree.chunk(pieces))
+    if isinstance(tree, dict):
+        parts = {key: cut(value, examples, pieces) for key, value in tree.items()}
+        return [{key: parts[key][piece] for key in tree} for piece in range(pieces)]
+    if isinstance(tree, tuple | list):
+        whole = any(isinstance(one, Tensor) and one.dim() and len(one) == examples for one in tree)
+        if len(tree) == examples and not whole:
+            size = examples // pieces
+            return [tree[start : start + size] for start in range(0, examples, size)]
+        return [type(tree)(part) for part in zip(*(cut(value, examples, pieces) for value in tree), strict=True)]
+    return [tree] * pieces
+
+
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The hyperparameters that an optimizer's groups of parameters have, where all have the same."""
     first, *others = optimizer.param_groups

@@ -1,0 +1,5 @@
+"""Torch DDP that exchanges its gradients in bf16: half the bytes, with a rounding of each gradient."""
+
+from bench.seams import Scenario
+
+SCENARIO = Scenario(summary="torch DDP, gradients exchanged in bf16", strategy="ddp_hooks", options={"hook": "bf16"})

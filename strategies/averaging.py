@@ -1,0 +1,28 @@
+"""Parameters averaged every few steps in place of gradients in every step (local SGD).
+
+Each rank trains by itself for ``period`` steps; then all take the mean of their weights. Nothing overlaps with the
+backward pass, and the ranks' weights differ in between: with a period of 1 and SGD it is what DDP does, up to rounding.
+"""
+
+from typing import Any
+
+from bench.seams import Strategy
+
+STRATEGY = Strategy(
+    label="averaging",
+    not_comparable="between two averages each rank has weights of its own",
+    hue="olive",
+    dash="solid",
+)
+
+
+def build(parts, period=4):
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    averager = PeriodicModelAverager(period=period)
+
+    def average():
+        averager.average_parameters([*session.model.parameters(), *session.amp.masters])
+
+    session: Any = parts.session(after_step=average, quiet="gradients are never exchanged")
+    return session

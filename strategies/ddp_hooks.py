@@ -1,0 +1,34 @@
+"""DDP whose gradients are compressed before they are exchanged, by one of torch's communication hooks.
+
+``hook``: ``fp16`` or ``bf16``, half the bytes; ``powersgd``, a product of two thin matrices for each gradient (Vogels
+et al. 2019), with what that loses added to the next step's. On the CPU ``powersgd`` has a single bucket: with several,
+its exchanges meet in another order on each rank, and gloo aborts.
+"""
+
+from bench.seams import DDP, Implementation, Strategy
+
+STRATEGY = Strategy(
+    label="torch DDP, compressed",
+    implementations=(Implementation(name="torch", label="torch DDP, compressed", wrapper=DDP),),
+    amp=("native",),
+    hue="red",
+    dash="solid",
+)
+
+
+def build(parts, hook="fp16"):
+    one_bucket = hook == "powersgd" and parts.device.type == "cpu"
+    session = parts.build("ddp", bucket_mb=10_000 if one_bucket else None)
+    module = session.module
+    if hook == "powersgd":
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+        # Compression from the third step on, the first that DDP allows; by default the first 1,000 steps have none.
+        state = powersgd.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+        module.register_comm_hook(state, powersgd.powerSGD_hook)
+    else:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+        module.register_comm_hook(None, hooks[hook])
+    return session

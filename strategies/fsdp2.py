@@ -1,0 +1,51 @@
+"""FSDP2, ``torch.distributed.fsdp.fully_shard``: weights, gradients and optimizer state in shards.
+
+Each block of the model is a unit whose weights are gathered before it computes and whose gradients are scattered after:
+the blocks are what the outermost ``Sequential`` and ``ModuleList`` of a model hold, such as the residual blocks of a
+ResNet or the layers of a transformer. What is left forms a unit with the whole model. ``reshard``: drop the gathered
+weights after the forward pass and gather them again for the backward pass (less memory, more communication).
+"""
+
+from bench.seams import Strategy
+
+STRATEGY = Strategy(
+    label="FSDP2",
+    weights="sharded",
+    precisions=("O0", "O1"),  # a unit has weights of one type
+    amp=("native",),
+    hue="violet",
+    dash="solid",
+)
+
+
+def build(parts, reshard=True):
+    from torch.distributed.fsdp import fully_shard
+
+    def wrap(model):
+        for block in blocks(model):
+            fully_shard(block, reshard_after_forward=reshard)
+        return fully_shard(model, reshard_after_forward=reshard)
+
+    def optimizer(parameters):
+        made = parts.build_optimizer(parameters)
+        for group in (made.defaults, *made.param_groups):
+            group["fused"] = False  # torch has no fused step for shards
+        made._step_supports_amp_scaling = False
+        return made
+
+    return parts.session(
+        wrap=wrap,
+        optimizer=optimizer,
+        whole=lambda tensor: tensor.full_tensor(),
+        quiet="FSDP2 gathers weights in every step: one without any communication would compute nothing",
+    )
+
+
+def blocks(module):
+    from torch.nn import ModuleList, Sequential
+
+    for child in module.children():
+        if isinstance(child, ModuleList | Sequential):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from blocks(child)

@@ -1,0 +1,11 @@
+"""The composable ``replicate`` of torch: DDP as hooks on the model itself, without a wrapper around it."""
+
+from bench.seams import Strategy
+
+STRATEGY = Strategy(label="replicate", hue="teal", dash="solid")
+
+
+def build(parts):
+    from torch.distributed._composable.replicate import replicate
+
+    return parts.session(wrap=replicate, quiet="the composable API has no step without synchronisation")

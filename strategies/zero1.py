@@ -1,0 +1,32 @@
+"""ZeRO stage 1: DDP whose optimizer state is dealt out over the ranks, by ``ZeroRedundancyOptimizer``.
+
+Each rank updates its part of the weights and broadcasts it, so that the state (momentum, here) takes an N-th of the
+memory on each of N ranks.
+"""
+
+from bench.seams import DDP, Implementation, Strategy
+
+STRATEGY = Strategy(
+    label="DDP + ZeRO-1",
+    implementations=(Implementation(name="torch", label="DDP + ZeRO-1", wrapper=DDP),),
+    amp=("native",),
+    hue="green",
+    dash="solid",
+)
+
+
+def build(parts):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def optimizer(parameters):
+        usual = parts.build_optimizer(parameters)
+        return ZeroRedundancyOptimizer(usual.param_groups, type(usual), **accepted(type(usual), usual.defaults))
+
+    return parts.build("ddp", optimizer=optimizer)
+
+
+def accepted(kind, options):
+    """Those of the options that an optimizer of this kind takes when it is made."""
+    from inspect import signature
+
+    return {name: value for name, value in options.items() if name in signature(kind).parameters}
