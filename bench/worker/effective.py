@@ -1,42 +1,26 @@
 """What really ran, read off the live objects after the steps, never off the request."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.seams.strategy import Strategy
 from bench.worker import cpu, workload
+from bench.worker.live import (
+    ConvolutionWatch,
+    class_name,
+    device_facts,
+    dtype_name,
+    dtypes,
+    observed_level,
+    tf32,
+)
 from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
-
-
-class ConvolutionWatch:
-    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes: weights
-    do not show it.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
-        layers = layers or [m for m in model.modules() if isinstance(m, nn.Linear)]
-        self.outputs: set[torch.dtype] = set()
-        self.memory_format = "contiguous"
-        self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
-
-    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        self.outputs.add(output.dtype)
-        if output.dim() == 4 and not output.is_contiguous():  # either weights or input in channels_last suffice
-            last = output.is_contiguous(memory_format=torch.channels_last)
-            self.memory_format = "channels_last" if last else "contiguous"
-
-    def stop(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
 
 
 def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[str, Any]:
@@ -44,27 +28,27 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
     model, cuda = session.model, session.parts.device.type == "cuda"
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     found: dict[str, Any] = {
-        "model": _class_name(model),
-        "wrapper": _class_name(session.module),
+        "model": class_name(model),
+        "wrapper": class_name(session.module),
         "parallel_impl": _parallel_impl(session),
         "precision_impl": _precision_impl(session),
         "replicas": session.replicas(),
         "weights": _weights(model),
-        "parameter_dtypes": _dtypes(model.parameters()),
-        "gradient_dtypes": _dtypes(p.grad for p in model.parameters() if p.grad is not None),
-        "batch_norm_dtypes": _dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
-        "compute_dtypes": sorted(_name(dtype) for dtype in watch.outputs),
-        "optimizer": _class_name(session.optimizer),
+        "parameter_dtypes": dtypes(model.parameters()),
+        "gradient_dtypes": dtypes(p.grad for p in model.parameters() if p.grad is not None),
+        "batch_norm_dtypes": dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
+        "compute_dtypes": sorted(dtype_name(dtype) for dtype in watch.outputs),
+        "optimizer": class_name(session.optimizer),
         "optimizer_fused": bool(session.optimizer.defaults.get("fused")),
         "optimizer_settings": workload.settings_of(session.optimizer),
-        "optimizer_dtypes": _dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
+        "optimizer_dtypes": dtypes(p for group in session.optimizer.param_groups for p in group["params"]),
         "scaler": _scaler(session),
         "backend": dist.get_backend() if dist.is_initialized() else None,
         "backend_class": _backend_class(session.parts.device) if dist.is_initialized() else None,
         "world_size": dist.get_world_size() if dist.is_initialized() else 1,
-        "device": _device(session.parts.device),
+        "device": device_facts(session.parts.device),
         "memory_format": watch.memory_format,
-        "tf32": _tf32(session.parts.device) if cuda else None,
+        "tf32": tf32(session.parts.device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
         "threads": torch.get_num_threads(),
@@ -101,22 +85,6 @@ def contradictions(
     if effective["weights"] != strategy.weights and not alone:
         found.append(f"weights are declared {strategy.weights}, but they are {effective['weights']}")
     return found
-
-
-def observed_level(effective: dict[str, Any]) -> str | None:
-    """The AMP level that these dtypes are, or None where they are no level of the table."""
-    weights, norms = set(effective["parameter_dtypes"]), set(effective["batch_norm_dtypes"])
-    compute, updated = set(effective["compute_dtypes"]), set(effective["optimizer_dtypes"])
-    fp32 = {"float32"}
-    if weights == fp32 and compute == fp32:
-        return "O0"
-    if weights == fp32 and len(compute) == 1:
-        return "O1"
-    if weights == compute | norms and norms <= fp32 and updated == fp32:
-        return "O2"
-    if weights == compute == updated and norms <= compute:
-        return "O3"
-    return None
 
 
 def _dtype_story(effective: dict[str, Any]) -> str:
@@ -187,7 +155,7 @@ def _apex_kernels(found: dict[str, Any]) -> bool | None:
 def _scaler(session: Session) -> dict[str, Any] | None:
     if session.scaler is None:
         return None
-    scaler, name = session.scaler, _class_name(session.scaler)
+    scaler, name = session.scaler, class_name(session.scaler)
     if isinstance(session.amp, ApexAmp):
         return {"class": name, "dynamic": bool(scaler.dynamic), "scale": float(scaler.loss_scale())}
     return {"class": name, "dynamic": True, "scale": float(scaler.get_scale())}
@@ -198,44 +166,3 @@ def _backend_class(device: torch.device) -> str:
     group = dist.group.WORLD
     assert group is not None
     return type(group._get_backend(device)).__name__
-
-
-def _tf32(device: torch.device) -> dict[str, bool]:
-    """Whether convolutions and matrix products of fp32 take TF32: where torch allows it, the GPU has it (from compute
-    capability 8.0 on) and ``NVIDIA_TF32_OVERRIDE=0`` does not forbid it to NVIDIA's libraries.
-    """
-    there = torch.cuda.get_device_properties(device).major >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    if hasattr(cudnn, "conv"):  # from torch 2.9 on; then allow_tf32 raises where this was set
-        allowed = {"cudnn": cudnn.conv.fp32_precision == "tf32", "matmul": matmul.fp32_precision == "tf32"}
-    else:
-        allowed = {"cudnn": cudnn.allow_tf32, "matmul": matmul.allow_tf32}
-    return {name: there and on for name, on in allowed.items()}
-
-
-def _device(device: torch.device) -> dict[str, Any]:
-    if device.type != "cuda":
-        return {"type": device.type}
-    properties = torch.cuda.get_device_properties(device)
-    return {"type": "cuda", "name": properties.name, "uuid": device_uuid(device), "index": device.index}
-
-
-def device_uuid(device: torch.device) -> str:
-    """The GPU's UUID as NVML writes it (``GPU-...``)."""
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-
-
-def _dtypes(tensors: Iterable[Tensor]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[_name(tensor.dtype)] += tensor.numel()
-    return dict(sorted(counts.items()))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _class_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -24,7 +24,19 @@ from bench.core.errors import BenchError
 from bench.core.records import Job
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
-from bench.worker import apex, data, diagnose, effective, fingerprint, loop, memory_probe, probe, reference, workload
+from bench.worker import (
+    apex,
+    data,
+    diagnose,
+    effective,
+    fingerprint,
+    live,
+    loop,
+    memory_probe,
+    probe,
+    reference,
+    workload,
+)
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import Parts, Session
@@ -170,7 +182,7 @@ class Plan:
             raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
         return session
 
-    def what_ran(self, session: Session, watch: effective.ConvolutionWatch) -> dict[str, Any]:
+    def what_ran(self, session: Session, watch: live.ConvolutionWatch) -> dict[str, Any]:
         """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
         ran = effective.read(session, self.strategy, watch)
         job = self.parts.job
@@ -192,7 +204,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     job, device = plan.parts.job, plan.parts.device
     steps, load, session = job.workload.warmup, plan.load(), plan.build()
     initial = fingerprint.checksum(session.weights())
-    watch = effective.ConvolutionWatch(session.model)
+    watch = live.ConvolutionWatch(session.model)
     window = _beats(plan.parts)
     warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
     watch.stop()
@@ -241,7 +253,7 @@ def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
 def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Find out where the time goes; see ``bench.worker.diagnose``."""
     load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = effective.ConvolutionWatch(session.model)
+    watch = live.ConvolutionWatch(session.model)
     loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
     watch.stop()
     ran = plan.what_ran(session, watch)
@@ -276,7 +288,7 @@ def _device(job: Job, me: Identity) -> torch.device:
     visible, expected = job.devices_on(job.ranks[me.rank].host), job.ranks[me.rank].devices[0]
     device = torch.device("cuda", visible.index(expected))
     torch.cuda.set_device(device)
-    actual = effective.device_uuid(device)
+    actual = live.device_uuid(device)
     if actual != expected:
         why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
         raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")
@@ -315,7 +327,7 @@ def _allocator(device: torch.device) -> dict[str, float]:
     if device.type == "cpu":
         return {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     return {
-        f"{kind}_mib.{effective.device_uuid(torch.device('cuda', index))}": read(index) / 2**20
+        f"{kind}_mib.{live.device_uuid(torch.device('cuda', index))}": read(index) / 2**20
         for index in range(torch.cuda.device_count())
         for kind, read in (
             ("max_allocated", torch.cuda.max_memory_allocated),

@@ -22,7 +22,7 @@ from bench.experiments import record
 from bench.machine import recorded_environment
 from bench.plan import launches
 from bench.seams import Strategy, discover
-from bench.worker import apex, data, effective, loop, rank
+from bench.worker import apex, data, effective, live, loop, rank
 from bench.worker.precision import Amp, ApexAmp, precision_of
 from bench.worker.session import Parts, Session
 
@@ -48,7 +48,7 @@ def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) 
 def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
     parts = session.parts
     load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = effective.ConvolutionWatch(session.model)
+    watch = live.ConvolutionWatch(session.model)
     timings = loop.run_window(session, load, steps, device=parts.device)
     watch.stop()
     return effective.read(session, SINGLE.strategy, watch), timings
@@ -217,7 +217,7 @@ def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, 
     """channels_last in either the weights or the images is enough for that."""
     formats = {False: torch.contiguous_format, True: torch.channels_last}
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)).to(memory_format=formats[weights])
-    watch = effective.ConvolutionWatch(model)
+    watch = live.ConvolutionWatch(model)
     model(torch.ones(2, 3, 8, 8).to(memory_format=formats[images]))
     assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
 
@@ -250,7 +250,7 @@ def test_tf32_is_claimed_where_there_is_some(
     before = conv.fp32_precision, matmul.fp32_precision
     conv.fp32_precision, matmul.fp32_precision = convolutions, products
     try:
-        assert effective._tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
+        assert live.tf32(torch.device("cuda", 0)) == {"cudnn": expected[0], "matmul": expected[1]}
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
 

@@ -1,0 +1,95 @@
+"""What can be read off live objects with torch and the standard library alone, in any Python from 3.8 on: a script that
+bench is attached to (``bench/worker/attached``) may run in an interpreter that has nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ConvolutionWatch:
+    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes: weights
+    do not show it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        layers: list[nn.Module] = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+        layers = layers or [m for m in model.modules() if isinstance(m, nn.Linear)]
+        self.outputs: set[torch.dtype] = set()
+        self.memory_format = "contiguous"
+        self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
+
+    def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.outputs.add(output.dtype)
+        if output.dim() == 4 and not output.is_contiguous():  # either weights or input in channels_last suffice
+            last = output.is_contiguous(memory_format=torch.channels_last)
+            self.memory_format = "channels_last" if last else "contiguous"
+
+    def stop(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+
+def observed_level(effective: dict[str, Any]) -> str | None:
+    """The AMP level that these dtypes are, or None where they are no level of the table."""
+    weights, norms = set(effective["parameter_dtypes"]), set(effective["batch_norm_dtypes"])
+    compute, updated = set(effective["compute_dtypes"]), set(effective["optimizer_dtypes"])
+    fp32 = {"float32"}
+    if weights == fp32 and compute == fp32:
+        return "O0"
+    if weights == fp32 and len(compute) == 1:
+        return "O1"
+    if weights == compute | norms and norms <= fp32 and updated == fp32:
+        return "O2"
+    if weights == compute == updated and norms <= compute:
+        return "O3"
+    return None
+
+
+def tf32(device: torch.device) -> dict[str, bool]:
+    """Whether convolutions and matrix products of fp32 take TF32: where torch allows it, the GPU has it (from compute
+    capability 8.0 on) and ``NVIDIA_TF32_OVERRIDE=0`` does not forbid it to NVIDIA's libraries.
+    """
+    there = torch.cuda.get_device_properties(device).major >= 8 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    if hasattr(cudnn, "conv"):  # from torch 2.9 on; then allow_tf32 raises where this was set
+        allowed = {"cudnn": cudnn.conv.fp32_precision == "tf32", "matmul": matmul.fp32_precision == "tf32"}
+    else:
+        allowed = {"cudnn": cudnn.allow_tf32, "matmul": matmul.allow_tf32}
+    return {name: there and on for name, on in allowed.items()}
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"type": device.type}
+    properties = torch.cuda.get_device_properties(device)
+    return {"type": "cuda", "name": properties.name, "uuid": device_uuid(device), "index": device.index}
+
+
+def device_uuid(device: torch.device) -> str:
+    """The GPU's UUID as NVML writes it (``GPU-...``)."""
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def dtypes(tensors: Iterable[Tensor]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[dtype_name(tensor.dtype)] += tensor.numel()
+    return dict(sorted(counts.items()))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).split(".")[-1]
+
+
+def class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
