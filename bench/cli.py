@@ -24,6 +24,7 @@ verbs:
   history   trends over all runs of a folder, and where they shifted
   accept    record that a slower run is meant to be so
   import    make a run of a measurement by others, to compare with
+  attach    measure a training script of your own, unchanged
 
 Start with:
   python -m bench run                        all ten scenarios, in a few minutes
@@ -42,7 +43,7 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 """
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import")
+VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import", "attach")
 
 
 def program() -> None:

@@ -13,7 +13,7 @@ from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import BASE, scenarios
 from bench.analyse.validity import FEW, grouped
-from bench.runs.document import Recommendation, RunDocument
+from bench.runs.document import Recommendation, RunDocument, what_is_trained
 from bench.runs.reader import Run
 
 Row = dict[Any, Any]
@@ -33,10 +33,24 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:
     """Which scenario is fastest, if this run can tell; a second sentence if one replica won."""
+    if document.attached:
+        return _of_attached(document, table)
     standings = _standings(document, table)
     if not standings:
         return "No valid result: no scenario has figures that can be believed."
     return " ".join(_headline(one) for one in standings)
+
+
+def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
+    """How long a step is, and what it needs."""
+    (row,) = table.to_dict("records")
+    what = what_is_trained(document.workload.title, document.workload.global_batch)
+    if _unknown(row["step_median_ms"]):
+        return f"{what}: no valid result."
+    time = " ".join(filter(None, (f"{row['step_median_ms']:,.4g}", plus_minus(row, "step_median_ms"))))
+    speed = "" if _unknown(row["throughput_per_s"]) else f", {row['throughput_per_s']:,.1f} {row['unit']} a second"
+    peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} MiB in all"
+    return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."
 
 
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
@@ -50,6 +64,8 @@ def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
 
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
+    if document.attached:
+        return []  # there is nothing to choose from
     lines = [line for one in _standings(document, table) for line in _choice(one)]
     left_out = recommendations(document, table).left_out
     return [*(lines or [("Fastest", "No valid result.")]), *([("Left out", _left_out(left_out))] if left_out else [])]

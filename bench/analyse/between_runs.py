@@ -129,11 +129,17 @@ class Compared:
 def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compared:
     """Every scenario of either run, or those of ``names``, against the one of the same name: a row per metric."""
     ours, theirs = ({one["scenario"]: one for one in run["scenarios"]} for run in (base, new))
+    attached = any(run.get("attached") for run in (base, new))
+    both = [(name, name) for name in (names if names is not None else dict.fromkeys([*ours, *theirs]))]
+    if attached and names is None and len(ours) == len(theirs) == 1:
+        both = [(*ours, *theirs)]  # script against script, whatever they are called
     pairs = []
-    for name in names if names is not None else dict.fromkeys([*ours, *theirs]):
-        sides = ours.get(name), theirs.get(name)
-        pairs.append(_Pair(name, name, *sides, scenario_obstacle(*sides), ("the base run", "the new run")))
-    warnings = (*differences(base, new), *_unclear(pairs, base, new), *_imported(base, new))
+    for against, name in both:
+        sides = ours.get(against), theirs.get(name)
+        obstacle = scenario_obstacle(*sides, attached=attached)
+        pairs.append(_Pair(name, against, *sides, obstacle, ("the base run", "the new run")))
+    unplanned = (*_imported(base, new), *_attached(base, new, pairs))
+    warnings = (*differences(base, new), *_unclear(pairs, base, new), *unplanned)
     return Compared(base=base, new=new, rows=_compared(pairs), warnings=warnings)
 
 
@@ -209,6 +215,19 @@ def _imported(*digests: Digest) -> Iterator[str]:
         about = run.get("imported")
         if about:
             yield f"{run['run']} was imported from {about['file']}; its step times: {about['times']}"
+
+
+def _attached(base: Digest, new: Digest, pairs: Sequence[_Pair]) -> Iterator[str]:
+    """What is known of scripts that bench did not write, and what they train differently."""
+    for run in (base, new):
+        about = run.get("attached")
+        if about:
+            script = f"; {about['script']['file']}, SHA-256 {about['script']['sha256'][:12]}" if about["script"] else ""
+            yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}"
+    for pair in pairs if base.get("attached") or new.get("attached") else ():
+        ran = [(side or {}).get("what_ran") for side in (pair.base, pair.new)]
+        if all(ran) and ran[0] != ran[1]:
+            yield f"something else ran: {ran[0]} against {ran[1]}"
 
 
 def _compared(pairs: Sequence[_Pair], within: Digest | None = None) -> tuple[Row, ...]:

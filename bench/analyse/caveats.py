@@ -32,9 +32,10 @@ def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     """What the figures cannot tell, a sentence or two each; the gravest first."""
     return [
         *_about_completeness(document, summary),
+        *_about_attached(document),
         *_about_left_out(summary),
         *_about_checks(document),
-        *_about_chance(summary),
+        *_about_chance(document, summary),
         *_about_device(document),
         *about_implementations(document),
     ]
@@ -51,6 +52,18 @@ def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> list[st
         why = "; ".join(f"{row['scenario']} ({row['status']})" for row in failed.to_dict("records"))
         found.append(f"Without figures, or with those of some launches only: {why}. The reasons stand below the table.")
     return found
+
+
+def _about_attached(document: RunDocument) -> list[str]:
+    if not document.attached:
+        return []
+    batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
+    text = [
+        f"Measured by attaching to: {' '.join(document.attached.command)}. A step lasts {document.attached.step}.",
+        f"Unknown of a script that bench did not write: its data, loss, forward and backward phases, numerics{batch}.",
+    ]
+    left_out = [one for launch in document.attached.launches for one in launch.left_out]
+    return [*text, *([f"Left out: {'; '.join(dict.fromkeys(left_out))}."] if left_out else [])]
 
 
 def _about_left_out(summary: pd.DataFrame) -> list[str]:
@@ -94,18 +107,21 @@ def _about_checks(document: RunDocument) -> list[str]:
     ]
 
 
-def _about_chance(summary: pd.DataFrame) -> list[str]:
+def _about_chance(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     launches = summary.loc[summary["launches_ok"] > 0, "launches_ok"]
     if launches.empty or launches.min() >= REPLICATES_WANTED:
         return []
     few = {1: "one launch", 2: "two launches"}[int(launches.min())]
+    more = "--launches 5" if document.attached else "--profile standard"
     which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
-    return [f"{few.capitalize()} {which}: no significance claimed; measure again with --profile standard."]
+    return [f"{few.capitalize()} {which}: no significance claimed; measure again with {more}."]
 
 
 def _about_device(document: RunDocument) -> list[str]:
     found = []
     workload = document.workload
+    if document.attached:
+        return []
     if workload.device == "cpu":
         found.append(
             "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "

@@ -5,6 +5,7 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 - :func:`obstacles`: another workload, world size, or model of GPU (on the CPU: of CPU). The comparison is refused.
 - :func:`scenario_obstacle`: something else ran under the name of one scenario (apex in one run, the native
   implementation in the other), it failed, it is missing, or its figures are invalid.
+  Of an attached run it is a difference, since its scenario is whatever the command trains.
 - :func:`differences`: another driver, torch, power limit, host and the like, or something that an older or an imported
   run does not record: a warning.
 """
@@ -52,7 +53,8 @@ WORDS = {
 def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
     """What is equal in the runs of one series: workload (by hash if it has one), device, hardware, world size."""
     workload = digest["workload"]
-    work = workload.get("hash") or canonical_json(workload)
+    attached = digest.get("attached")
+    work = workload.get("hash") or canonical_json([_work(digest), attached and attached["command"]])
     return work, digest["device"], tuple(sorted(digest["hardware"])), digest["replicas"]
 
 
@@ -95,14 +97,17 @@ def other_sources(base: Digest, new: Digest, figure: str) -> list[str]:
     return [f"{SOURCES[figure].removesuffix('_source')} {why} ({', '.join(names)})" for why, names in of_pair.items()]
 
 
-def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None) -> str | None:
-    """Why a scenario of one run cannot be compared with that of the other, from their entries in the digests."""
+def scenario_obstacle(base: dict[str, Any] | None, new: dict[str, Any] | None, *, attached: bool = False) -> str | None:
+    """Why a scenario of one run cannot be compared with that of the other, from their entries in the digests.
+
+    ``attached``: one of the runs is, and what ran may differ.
+    """
     for side, scenario in (("base", base), ("new", new)):
         why = unusable(scenario)
         if why is not None:
             return f"{why} in the {side} run"
     assert base is not None and new is not None  # or else unusable
-    if base["what_ran"] and new["what_ran"] and base["what_ran"] != new["what_ran"]:
+    if not attached and _differ(base["what_ran"] or None, new["what_ran"] or None):
         return f"something else ran: {base['what_ran']} against {new['what_ran']}"
     if _differ(base["world_size"], new["world_size"]):
         return f"another world size: {base['world_size']} against {new['world_size']}"
@@ -148,7 +153,9 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
 def _work(digest: Digest) -> dict[str, Any]:
     work = digest["workload"]
     fields = work | work.get("settings", {}) | {"device": digest["device"], "replicas": digest["replicas"]}
-    return {name: value for name, value in fields.items() if name not in PRESENTED}
+    # of an attached run the warm-up is what bench left out, and not the script's work
+    left_out = (*PRESENTED, "warmup") if digest.get("attached") else PRESENTED
+    return {name: value for name, value in fields.items() if name not in left_out}
 
 
 def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -3,7 +3,8 @@
 It is sealed in the run folder as ``digest.json``. Everything in it follows from ``run.json`` and the tables, from which
 :func:`of_run` makes it again for a run that has none.
 
-    {"digest_version": 2, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
+    {"digest_version": 3, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
+     "attached": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
@@ -54,6 +55,7 @@ def of_run(run: Run) -> dict[str, Any]:
         "profile": document.request.profile,
         "git": encode(document.machine.git),
         "imported": encode(document.imported),
+        "attached": encode(document.attached),
         "workload": encode(document.workload),
         "device": document.workload.device,
         "hardware": _hardware(document),

@@ -23,6 +23,8 @@ def precision(effective: Effective) -> str:
     if level == "O0":
         tf32 = effective.tf32 is not None and effective.tf32.cudnn
         return compute + (" (TF32 convolutions)" if tf32 and compute == "fp32" else "")
+    if level is None:
+        return f"no level of AMP, {compute}" if compute else "precision unknown"
     implementation = effective.precision_impl
     if implementation == "apex":
         implementation += _in_python(effective)

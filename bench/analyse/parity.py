@@ -95,6 +95,10 @@ def parity(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> 
         loss = losses[of_launches.get(launch.launch, [])]
         known = dict.fromkeys(COLUMNS) | {"launch": launch.launch, "scenario": launch.scenario}
         why_not = document.strategy_of(launch).not_comparable
+        if not document.planned:
+            how = "imported" if document.imported else "attached"
+            rows.append(known | {"reason": f"it was {how}: nothing is known of its numerics"})
+            continue
         try:
             rows.append(known | _judge(launch, mine, loss, document.workload.warmup or 0, reference, why_not))
         except UNFIT:
@@ -307,8 +311,7 @@ def _judge(
     not_comparable: str | None,
 ) -> dict[str, Any]:
     """``numbers``: the launch's rows of numerics.parquet. ``loss``: of every step."""
-    if launch.effective is None:
-        return {"reason": "it was imported: nothing is known of its numerics"}
+    assert launch.effective is not None  # of a run that bench planned
     checks, ran = launch.checks, launch.effective.computation
     found: dict[str, Any] = {"replicas": ran.replicas}
     bad = np.flatnonzero(~np.isfinite(loss))

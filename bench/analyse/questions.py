@@ -21,6 +21,7 @@ from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.steps import phases
+from bench.analyse.validity import INPUT_BOUND
 from bench.core.records import PHASES
 from bench.runs.document import Effective
 from bench.runs.reader import Run
@@ -35,6 +36,7 @@ def questions(run: Run) -> list[Answer]:
     table = overview(run)
     answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
         fastest,
+        loader,
         dataparallel,
         *(lambda run, table, pair=pair: mixed_precision(run, table, *pair) for pair in O1_PAIRS),
         same_weights,
@@ -46,7 +48,19 @@ def questions(run: Run) -> list[Answer]:
 O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
 
 
+def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of an attached script, whose DataLoader was watched."""
+    share = run.good_figures.frame["data_share"].median()
+    if not run.document.attached or pd.isna(share):
+        return None
+    text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
+    bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
+    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
+
+
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    if run.document.attached:
+        return None
     question = "Which is fastest, and by how much?"
     best = recommendation(table).fastest
     if best is None:

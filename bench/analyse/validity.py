@@ -38,7 +38,7 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
         if launch.launch not in figures.index:
             continue
         figure = figures.loc[launch.launch].to_dict()
-        about = [*_time(figure, document.request.warmup, document.request.iters)]
+        about = [*_time(figure, document)]
         if launch.effective:  # of an imported launch nothing but its steps is known
             about += [
                 *_checks(launch, launch.effective, document),
@@ -109,8 +109,14 @@ def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
     return asdict(replace(finding, launch=launch, scenario=scenario))
 
 
-def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iterator[Finding]:
-    drift = figure["drift"]
+def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
+    warmup, iters, drift = document.request.warmup, document.request.iters, figure["drift"]
+    longer = "let the script train longer" if document.attached else f"raise --iters (it was {iters})"
+    faster_input = (
+        "raise num_workers of its DataLoader, or have it decode less"
+        if document.attached
+        else ("speed the input up before comparing ways to train: they all wait for it")
+    )
     if pd.notna(drift) and abs(drift) > UNSTEADY:
         yield warning(
             code="unsteady",
@@ -123,7 +129,7 @@ def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iter
         yield warning(
             code="spread",
             text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
-            remedy=f"keep other work away and raise --iters (it was {iters})",
+            remedy=f"keep other work away and {longer}",
             size=middle,
         )
     if figure["skew"] > SKEW:
@@ -138,7 +144,7 @@ def _time(figure: dict[Any, Any], warmup: int | None, iters: int | None) -> Iter
         yield warning(
             code="input-bound",
             text=f"{100 * figure['data_share']:.0f} % of its step is waiting for data",
-            remedy="speed the input up before comparing ways to train: they all wait for it",
+            remedy=faster_input,
             size=figure["data_share"],
         )
 
@@ -264,7 +270,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         yield warning(
             code=FEW,
             text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
-            remedy="measure with --profile standard, or with --launches 5",
+            remedy="measure with " + ("" if document.attached else "--profile standard, or with ") + "--launches 5",
             size=FEWEST_LAUNCHES - len(medians),
         )
     apart = float((medians.max() - medians.min()) / medians.median())
@@ -272,7 +278,8 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         yield warning(
             code="spread",
             text=f"the medians of its launches are {100 * apart:.0f} % apart",
-            remedy="keep other work away, then add launches (--until-precision 2%)",
+            remedy="keep other work away, then add launches"
+            + (" (--launches 10)" if document.attached else " (--until-precision 2%)"),
             size=apart,
         )
     wanted = document.interval_target

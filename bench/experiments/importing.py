@@ -32,6 +32,7 @@ import bench
 from bench import machine
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
+from bench.experiments.lab import judged
 from bench.runs import document as stored
 from bench.runs.files import check_writable, sha256, unwritable
 from bench.runs.reader import Run
@@ -131,7 +132,7 @@ def read(path: str, told: Told) -> Measurement:
 
 def write(path: str, found: Measurement, told: Told, out: str) -> Run:
     """A sealed run folder under ``out`` of what was read from ``path``; nothing is left if that fails."""
-    from bench.analyse import digest, verdicts
+    from bench.analyse import digest
 
     check_writable(out)
     writer = RunWriter(out, _document(path, found, told))
@@ -163,8 +164,7 @@ def write(path: str, found: Measurement, told: Told, out: str) -> Run:
                 for step, step_ms in enumerate(steps)
             ]
         writer.add(*records, steps=rows)
-        writer.judge(**verdicts.of(writer.frames()))
-        writer.finish(complete=True, digest=digest.of_run(writer.frames()))
+        writer.finish(complete=True, digest=digest.of_run(judged(writer)))
     except BaseException as error:
         shutil.rmtree(writer.path, ignore_errors=True)
         if isinstance(error, OSError):

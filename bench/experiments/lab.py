@@ -220,13 +220,13 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
             _keep_log(site, writer)
             from bench.analyse.digest import of_run
 
-            judged = _judged(writer)
-            digest = None if writer.document.batch_search else of_run(judged)
+            run = judged(writer)
+            digest = None if writer.document.batch_search else of_run(run)
             writer.finish(complete=True, digest=digest, end=State(**machine.state()))
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():
                 _keep_log(site, writer)
-                _judged(writer)
+                judged(writer)
                 writer.finish(complete=False, end=State(**machine.state()))
                 if isinstance(error, HostError):
                     raise
@@ -245,7 +245,7 @@ def _keep_log(site: Connected, writer: RunWriter) -> None:
         shutil.copyfileobj(log, kept)
 
 
-def _judged(writer: RunWriter) -> Run:
+def judged(writer: RunWriter) -> Run:
     """The run as it is now, with its validity, parity and recommendation."""
     from bench.analyse import verdicts
     from bench.analyse.analysed import Analysed

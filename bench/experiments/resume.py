@@ -86,8 +86,10 @@ def request_of(document: RunDocument) -> Request:
     """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
     if document.batch_search:
         raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
-    if document.imported:
-        raise RequestError("--resume", "that run was imported and not measured here", "start a run of its workload")
+    if not document.planned:
+        raise RequestError(
+            "--resume", "that run was imported or attached, and not planned by bench", "start a run of its workload"
+        )
     usual = {known.name: known.default for known in fields(Request) if known.default is not MISSING}
     try:
         return decode(Request, usual | encode(document.request), "request")

@@ -180,7 +180,7 @@ def describe(gpus: list[nvml.Gpu], left_out: str | None = None) -> dict[str, Any
         "gpus": [asdict(gpu) for gpu in gpus],
         "gpus_reason": left_out,
         "environment": recorded_environment(),
-        "git": _git(),
+        "git": _own_git(),
     }
 
 
@@ -257,20 +257,26 @@ def _container() -> str | None:
     return "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None
 
 
-def _git() -> dict[str, Any] | None:
-    """Commit and dirty flag of the checkout that bench runs from, or None; untracked scenarios and modules count."""
+def _own_git() -> dict[str, Any] | None:
+    """Of the checkout that bench runs from, or None; untracked scenarios and modules count."""
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if not os.path.exists(os.path.join(folder, ".git")):
         return None
+    return git(folder, "bench/*.py", "scenarios/*.py")
+
+
+def git(folder: str, *untracked: str) -> dict[str, Any] | None:
+    """Commit and dirty flag of the checkout that a folder is in, or None. ``untracked``: new files that count."""
     import subprocess
 
-    def git(*words: str) -> str:
+    def ask(*words: str) -> str:
         return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout.strip()
 
-    untracked = ("--untracked-files=all", "--", "bench/*.py", "scenarios/*.py")
     try:
-        commit = git("rev-parse", "HEAD")
-        dirty = git("status", "--porcelain", "--untracked-files=no") or git("status", "--porcelain", *untracked)
+        commit = ask("rev-parse", "HEAD")
+        dirty = ask("status", "--porcelain", "--untracked-files=no")
+        if untracked:
+            dirty += ask("status", "--porcelain", "--untracked-files=all", "--", *untracked)
     except (OSError, subprocess.CalledProcessError):
         return None
     return {"commit": commit, "dirty": bool(dirty)}

@@ -114,7 +114,12 @@ def _commit(digest: Digest) -> str:
 
 def _side(digest: Digest) -> dict[str, Any]:
     about = {name: digest[name] for name in ("run", "utc", "label", "profile", "git", "device", "hardware", "replicas")}
-    return {**about, "imported": digest.get("imported"), "workload": digest["workload"]}
+    return {
+        **about,
+        "imported": digest.get("imported"),
+        "attached": digest.get("attached"),
+        "workload": digest["workload"],
+    }
 
 
 def _finite(value: Any) -> Any:

@@ -135,13 +135,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in workload.settings.items())
     launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
     ranks = "replica" if workload.replicas == 1 else "replicas"
-    pairs = [
-        ("Date", _date(document)),
-        ("Host", f"{machine.host}, {machine.os}"),
-        ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
-        ("Memory", f"{machine.memory_gib} GiB"),
-        ("GPUs", _gpus(document)),
-        ("Versions", _versions(document)),
+    trained = [
         (
             "Workload",
             f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}, "
@@ -149,6 +143,22 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ),
         ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
+    ]
+    if document.attached:
+        attached, script = document.attached, document.attached.script
+        trained = [
+            ("Command", f"{' '.join(attached.command)} in {attached.cwd}"),
+            ("Script", f"{script.file}, SHA-256 {script.sha256[:16]}" if script else "unknown"),
+            ("Measured", f"{launches} steps, by {attached.times}"),
+        ]
+    pairs = [
+        ("Date", _date(document)),
+        ("Host", f"{machine.host}, {machine.os}"),
+        ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
+        ("Memory", f"{machine.memory_gib} GiB"),
+        ("GPUs", _gpus(document)),
+        ("Versions", _versions(document)),
+        *trained,
         (
             "Load at the start",
             f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores",

@@ -12,11 +12,11 @@ from bench.core.codec import Between, OneOf, decode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, parse_json
 from bench.core.records import STATUSES
-from bench.runs.document import Count, DeviceKind, Git, Imported, Names, Parity, Several, Utc, WorkloadRecord
+from bench.runs.document import Attached, Count, DeviceKind, Git, Imported, Names, Parity, Several, Utc, WorkloadRecord
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
-from bench.runs.migrate import digest_from_1
+from bench.runs.migrate import digest_from_1, digest_from_2
 
-VERSION = 2
+VERSION = 3
 """Of the form that ``bench.analyse.digest`` describes. One of a newer version is made again from the run."""
 
 COMPLETE = b'\n "complete": true'
@@ -67,6 +67,7 @@ class Digest(TypedDict):
     profile: str | None
     git: Git | None
     imported: Imported | None
+    attached: Attached | None
     workload: WorkloadRecord
     device: DeviceKind | None
     hardware: Names
@@ -103,12 +104,12 @@ def _of_today(digest: Any) -> dict[str, Any] | None:
     version = digest.get("digest_version") if isinstance(digest, dict) else None
     if type(version) is not int:
         raise ValueError("it has no digest version")
-    if version == 1:
-        try:
-            digest = digest_from_1(digest)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is no digest of version 1 ({type(error).__name__}: {error})") from error
-    elif version != VERSION:
+    try:
+        digest = digest_from_1(digest) if version == 1 else digest
+        digest = digest_from_2(digest) if digest["digest_version"] == 2 else digest
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is no digest of version {version} ({type(error).__name__}: {error})") from error
+    if digest["digest_version"] != VERSION:
         return None
     decode(Digest, digest)
     names = [row["scenario"] for row in digest["scenarios"]]

@@ -50,7 +50,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRecord:
-    """:class:`bench.core.records.Training` with its hash; None is what an imported run does not say."""
+    """:class:`bench.core.records.Training` with its hash; None is what an imported or attached run does not say."""
 
     name: str | None = None
     file: str | None = None
@@ -487,6 +487,43 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Of an attached command. ``role``: ``rank``, ``helper`` (started by a rank) or ``launcher``. In tables a helper
+    counts with its rank, and a launcher with the first rank.
+    """
+
+    pid: Pid
+    rank: Count
+    role: str
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedLaunch:
+    """``calls``: by rank of the optimizer that delimits its steps. ``others``: of the other optimizers, by class."""
+
+    launch: Count
+    exit_code: int
+    calls: Mapping[str, Count]
+    others: Mapping[str, Count]
+    processes: tuple[Process, ...]
+    left_out: Names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What bench was attached to. ``step``: what delimits one. ``times``: by which clock. ``git``: of its folder."""
+
+    command: Names
+    cwd: str
+    script: Source | None
+    git: Git | None
+    step: str
+    times: str
+    launches: tuple[AttachedLaunch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     """A file of a run as it was when run.json was written. ``rows``: of a table, or lines."""
 
@@ -509,6 +546,7 @@ class RunDocument:
     sources: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, StrategyRecord] = field(default_factory=dict)
     imported: Imported | None = None
+    attached: Attached | None = None
     start: State
     launches: tuple[LaunchRecord, ...] = ()
     diagnostics: tuple[DiagnosticRecord, ...] = ()
@@ -525,6 +563,11 @@ class RunDocument:
     complete: bool = False
     files: Mapping[str, Sealed] = field(default_factory=dict)
     seal: str | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Whether bench planned what ran; of another run much is unknown."""
+        return self.imported is None and self.attached is None
 
     @property
     def good(self) -> list[LaunchRecord]:

@@ -93,6 +93,11 @@ def _from_5(document: Json) -> Json:
     return found
 
 
+def _from_6(document: Json) -> Json:
+    """Attached runs came with 7."""
+    return {**_empty("attached"), **document}
+
+
 _STRATEGIES = {
     name: {"hue": hue, "dash": dash, "not_comparable": None}
     for name, hue, dash in (
@@ -154,6 +159,11 @@ def digest_from_1(digest: Json) -> Json:
     return {**digest, "digest_version": 2, "workload": workload_from_3(digest["workload"]), "scenarios": scenarios}
 
 
+def digest_from_2(digest: Json) -> Json:
+    """Attached runs came with 3."""
+    return {**digest, "digest_version": 3, "attached": None}
+
+
 def _renamed(figures: Json) -> Json:
     names = {"throughput_img_s": "throughput_per_s", "energy_per_1000_images_j": "energy_per_1000_j"}
     return {names.get(name, name): value for name, value in figures.items()}
@@ -196,5 +206,5 @@ def _lists(names: str) -> Json:
     return {name: [] for name in names.split()}
 
 
-STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5}
+STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5, 6: _from_6}
 """By the version that each step begins at."""

@@ -212,12 +212,12 @@ def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str |
         if isinstance(record, LaunchRecord) and rank is not None and rank >= record.processes:
             return f"it has rows of launch {launch}, rank {rank}, and there is no such rank"
         pids = {one.rank: one.pid for one in record.ranks} if isinstance(record, LaunchRecord) else {}
-        if pid and pid != [pids.get(rank, *pid)]:
+        if pid and pid != [pids.get(rank, *pid)] and not document.attached:  # which has other processes, too
             return f"launch {launch} has no rank {rank} of PID {pid[0]}"
     absent = _with_rows(name, document) - {launch for launch, _ in scenarios}
     if absent and document.complete:
         return f"it has no rows of launch {min(absent)}"
-    if name == "steps" and not document.imported:
+    if name == "steps" and document.planned:
         for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
             if table[column].null_count:
                 return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"

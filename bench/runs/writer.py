@@ -116,6 +116,11 @@ class RunWriter:
     def note_batch(self, scenario: str, found: parts.LargestBatch) -> None:
         self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
 
+    def note_attached(self, launch: parts.AttachedLaunch) -> None:
+        attached = self._document.attached
+        assert attached is not None, "the run is of an attached command"
+        self._change(attached=replace(attached, launches=(*attached.launches, launch)))
+
     def note_interval_target(self, reached: parts.IntervalTargetRecord) -> None:
         self._change(interval_target=reached)
 

@@ -8,7 +8,7 @@ from bench.console import tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.machine.redact import without_secrets
-from bench.verbs.options import Parser, device_count, print_json, whole_number
+from bench.verbs.options import Parser, any_name, device_count, print_json, scenario_name, whole_number
 
 DESCRIPTION = """\
 Make a sealed run folder of a measurement that bench did not make, so that runs can be compared with it. FILE is
@@ -41,14 +41,18 @@ UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 def main(arguments: list[str]) -> int:
     parser = Parser("import", DESCRIPTION, EPILOG)
     parser.add_argument("file", metavar="FILE", help="a CSV of step times, or the JSON of pytorch's DDP benchmark")
-    parser.add_argument("--scenario", type=_scenario, metavar="NAME", help="what was run, if the file does not say it")
-    parser.add_argument("--model", type=_name, metavar="NAME", help="what was trained, e.g. resnet101")
+    parser.add_argument(
+        "--scenario", type=scenario_name, metavar="NAME", help="what was run, if the file does not say it"
+    )
+    parser.add_argument("--model", type=any_name, metavar="NAME", help="what was trained, e.g. resnet101")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", help="edge of the images")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", help="examples per step over all ranks")
     parser.add_argument("--world-size", type=device_count, metavar="N", help="devices that shared the global batch")
     parser.add_argument("--warmup", type=whole_number, metavar="N", help="the first N steps of a launch were warm-up")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where it was measured")
-    parser.add_argument("--hardware", type=_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says")
+    parser.add_argument(
+        "--hardware", type=any_name, metavar="NAME", help="model of the GPU (or CPU), as the driver says"
+    )
     parser.add_argument("--measured", type=_utc, metavar="UTC", help="when, as 2024-05-01T12:00:00Z (default: now)")
     parser.add_argument("--label", type=without_secrets, metavar="TEXT", help="a few words to find it by")
     parser.add_argument("--out", default="results", metavar="DIR", help="where run folders are (default: results)")
@@ -80,22 +84,6 @@ def main(arguments: list[str]) -> int:
         about = {"run": run.id, "path": run.path, "imported": encode(run.document.imported)}
         print_json({**about, "workload": encode(run.document.workload), "launches": launches, "measured_steps": steps})
     return OK
-
-
-def _name(text: str) -> str:
-    from bench.experiments.importing import is_name
-
-    if not is_name(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name")
-    return text.strip()
-
-
-def _scenario(text: str) -> str:
-    from bench.experiments.importing import is_scenario
-
-    if not is_scenario(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of one scenario")
-    return text.strip()
 
 
 def _utc(text: str) -> str:

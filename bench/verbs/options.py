@@ -137,6 +137,22 @@ def span(text: str) -> float:
     return value
 
 
+def any_name(text: str) -> str:
+    from bench.experiments.importing import is_name
+
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+    return text.strip()
+
+
+def scenario_name(text: str) -> str:
+    from bench.experiments.importing import is_scenario
+
+    if not is_scenario(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of one scenario")
+    return text.strip()
+
+
 def scenario_names(given: str | None) -> list[str] | None:
     """The names in ``--scenario A,B``, each once; None without the option."""
     if given is None:

@@ -47,6 +47,7 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
+    (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         for _ in range(2):
@@ -75,6 +76,10 @@ def test_a_command_of_the_readme_does_what_it_says(
     words = [names.get(word, word) for word in shlex.split(command)]
     assert words[:3] == ["python", "-m", "bench"], "a command that this test does not know how to run"
     arguments = shrink(words[3:])
+    if "attach" in words:
+        arguments = [
+            sys.executable if word == "python" else word for word in [*arguments[:1], "--out", "own", *arguments[1:]]
+        ]
     monkeypatch.chdir(folder)
     done = bench(folder, arguments) if NEEDS_ITS_OWN_HOST & set(words) else run_here(*arguments)
     if NEEDS_GPUS in words and not Path("/dev/nvidiactl").exists():

@@ -74,6 +74,7 @@ def digest(day: int, scenarios: Sequence[Mapping[str, Any]], **changes: Any) -> 
         "profile": "nightly",
         "git": {"commit": f"{day:040x}", "dirty": False},
         "imported": None,
+        "attached": None,
         "workload": trained("resnet101"),
         "device": "cuda",
         "hardware": ["NVIDIA H100 80GB HBM3"] * 2,

@@ -1,0 +1,525 @@
+"""A run of a training script that bench did not write: it is started as it is, and what its processes note is measured.
+
+    python -m bench attach -- torchrun --nproc-per-node 2 train.py
+
+The recorder (``bench/worker/attached``) is on the command's ``PYTHONPATH``, and nothing else of it is changed: it has
+our standard streams, our terminal, and the signals that we get. What a step is: :data:`STEP`.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import bench
+from bench import machine
+from bench.core.children import state_and_parent
+from bench.core.codec import decode, encode
+from bench.core.errors import RequestError
+from bench.experiments.lab import judged
+from bench.machine import foreign, redact
+from bench.machine.lock import acquire
+from bench.runs import document as stored
+from bench.runs.files import check_writable, sha256
+from bench.runs.reader import Run
+from bench.runs.writer import RunWriter
+from bench.sample import Sampler
+from bench.sample.noticed import allocator_rows, checks
+
+RECORDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "attached")
+FOLDER_VARIABLE = "BENCH_ATTACH"
+
+STEP = (
+    "from one call of the first optimizer that steps in a process to the next: with gradient accumulation several "
+    "forward passes, and with a loss scaler also the calls that it skipped"
+)
+CUDA_TIMES, HOST_TIMES = "CUDA events on the current stream", "the host's clock"
+
+MOST_WARMUP = 10
+"""Steps, or a fifth of those that there are."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SENT_BY_THE_KERNEL = 0x80
+"""``si_code`` of Ctrl-C, which the terminal sends to the command, too."""
+LOOK_S = 0.25
+TREE_S = 1.0
+"""Between two looks for new ranks, and for new processes."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the options say. ``warmup``: None for :data:`MOST_WARMUP`."""
+
+    command: tuple[str, ...]
+    out: str
+    label: str | None = None
+    scenario: str | None = None
+    global_batch: int | None = None
+    warmup: int | None = None
+    launches: int = 1
+    wait: bool = False
+    force: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """What a process noted. ``waits_ms``: for data, by mark. ``spans_ms``: steps by CUDA events, of the first marks."""
+
+    about: dict[str, Any]
+    ran: dict[str, Any]
+    marks_ns: list[int] = field(default_factory=list)
+    waits_ms: list[float | None] = field(default_factory=list)
+    spans_ms: list[float] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def pid(self) -> int:
+        return int(self.about["pid"])
+
+    @property
+    def cuda(self) -> bool:
+        return bool(self.ran["device"]["type"] == "cuda")
+
+    @property
+    def steps(self) -> int:
+        return len(self.spans_ms) if self.cuda else max(0, len(self.marks_ns) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commanded:
+    """The command, ended. ``code``: as a shell has it. ``interrupted``: by Ctrl-C. ``tree``: its processes' names."""
+
+    code: int
+    interrupted: bool
+    started_utc: str
+    wall_s: float
+    foreign_cores: float
+    notes: tuple[Notes, ...]
+    tree: dict[int, tuple[int, str]]
+    memory: list[dict[str, Any]]
+    device: list[dict[str, Any]]
+    noticed: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """``code``: of the command. ``run``: None if nothing was recorded, for the reason ``why``."""
+
+    code: int
+    run: Run | None
+    why: str | None
+
+
+def attach(wanted: Wanted, say: Say) -> Outcome:
+    """Run the command, ``wanted.launches`` times or until it fails, and write what was recorded.
+
+    Raises :class:`RequestError` before the command is started.
+    """
+    check_writable(wanted.out)
+    machine.refuse_missing_directory()
+    kind, gpus, left_out = machine.choose_device("auto")
+    uuids = tuple(gpu.uuid for gpu in gpus)
+    with acquire(uuids, wait=wanted.wait, say=say) as locks:
+        foreign.refuse(gpus, uuids, force=wanted.force)
+        here, begin = machine.describe(gpus, left_out), machine.state()
+        writer: RunWriter | None = None
+        why = None
+        for launch in range(wanted.launches):
+            with tempfile.TemporaryDirectory(prefix="bench-attach-") as spool:
+                done = _perform(wanted, launch, kind, uuids, spool, locks.descriptors)
+            ranks, left = ranks_of(done.notes)
+            if not ranks or ranks[0].steps < 1:
+                why = _why_nothing(done, ranks)
+                break
+            if writer is None:
+                writer = RunWriter(wanted.out, _document(wanted, ranks, here, begin, uuids))
+            _add(writer, done, ranks, left)
+            if done.code or done.interrupted:
+                break
+        if writer is None:
+            return Outcome(code=done.code, run=None, why=why)
+        run = judged(writer)
+        from bench.analyse.digest import of_run
+
+        writer.finish(complete=True, digest=of_run(run), end=stored.State(**machine.state()))
+    return Outcome(code=done.code, run=writer.frames(), why=why)
+
+
+def _perform(
+    wanted: Wanted, launch: int, device: str, gpus: tuple[str, ...], spool: str, locks: tuple[int, ...]
+) -> Commanded:
+    watch = _Watch(launch, wanted.scenario, device, gpus, spool)
+    try:
+        started_utc, started, busy = machine.utc_now(), time.monotonic(), machine.busy_s() - _cpu_s()
+        with _signals_wait() as mask:
+            command = _start(wanted.command, spool, locks, mask)
+            code, interrupted = _supervise(command, watch)
+        wall_s = time.monotonic() - started
+        memory, devices = watch.sampler.finish(launch)
+        noticed = {"sampling": watch.sampler.cost, **checks(watch.sampler.findings, devices, [])}
+    finally:
+        watch.sampler.stop()
+    return Commanded(
+        code=code,
+        interrupted=interrupted,
+        started_utc=started_utc,
+        wall_s=wall_s,
+        foreign_cores=max(0.0, machine.busy_s() - _cpu_s() - busy) / wall_s,
+        notes=tuple(read(os.path.join(spool, name)) for name in sorted(watch.files)),
+        tree=watch.tree,
+        memory=memory,
+        device=devices,
+        noticed=noticed,
+    )
+
+
+def _cpu_s() -> float:
+    """Of this process and of those that it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+@contextmanager
+def _signals_wait() -> Iterator[set[int]]:
+    """Within this context signals wait to be asked for. Yields the mask from before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
+    try:
+        yield {int(number) for number in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(command: Sequence[str], spool: str, locks: tuple[int, ...], mask: set[int]) -> "subprocess.Popen[bytes]":
+    paths = [RECORDER, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), FOLDER_VARIABLE: spool}
+    sys.stdout.flush()
+    try:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            pass_fds=locks,  # for as long as something of it runs, nobody else measures here
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+        )
+    except FileNotFoundError as error:
+        problem = f"there is no command {command[0]!r}"
+        raise RequestError("COMMAND", problem, "give it as in a shell: -- python train.py") from error
+    except OSError as error:
+        what = f"{command[0]} cannot be started: {error.strerror}"
+        script = command[0].endswith(".py")
+        remedy = f"write -- python {command[0]}" if script else "give it as in a shell: -- python train.py"
+        raise RequestError("COMMAND", what, remedy) from error
+
+
+def _supervise(command: "subprocess.Popen[bytes]", watch: "_Watch") -> tuple[int, bool]:
+    """Wait for the command's end, asleep. Returns its exit code as a shell has it, and whether Ctrl-C came."""
+    interrupted = False
+    while True:
+        with suppress(InterruptedError):
+            told = signal.sigtimedwait([*FORWARDED, signal.SIGCHLD], LOOK_S)
+            if told is not None and told.si_signo != signal.SIGCHLD:
+                interrupted |= told.si_signo == signal.SIGINT
+                if told.si_code != SENT_BY_THE_KERNEL:
+                    command.send_signal(told.si_signo)
+        watch.look(command.pid)
+        code = command.poll()
+        if code is not None:
+            return (code if code >= 0 else 128 - code), interrupted
+
+
+class _Watch:
+    """Has the sampler watch the ranks as soon as they have begun to step, and what else there is of the command."""
+
+    def __init__(self, launch: int, scenario: str | None, device: str, gpus: tuple[str, ...], spool: str) -> None:
+        self.files: set[str] = set()
+        self.tree: dict[int, tuple[int, str]] = {}
+        """By PID the parent's, and the name."""
+        self._launch, self._scenario, self._spool = launch, scenario, spool
+        self._ranks: dict[int, dict[str, Any]] = {}
+        self._watched: set[int] = set()
+        self._looked_s = 0.0
+        self._sample(device, gpus)
+        self.sampler.begin(launch)
+
+    def _sample(self, device: str, gpus: tuple[str, ...]) -> None:
+        self._device = device
+        samples = os.path.join(self._spool, f"samples-{device}")
+        os.makedirs(samples)
+        self.sampler = Sampler.start(device=device, gpus=gpus, spool=samples, host=os.uname().nodename)
+
+    def look(self, command: int) -> None:
+        for name in sorted({name for name in os.listdir(self._spool) if name.endswith(".jsonl")} - self.files):
+            with open(os.path.join(self._spool, name), encoding="utf-8") as file:
+                line = file.readline()
+            if line.endswith("\n"):
+                self.files.add(name)
+                about = json.loads(line).get("begin")
+                if about is not None:
+                    self._ranks[about["pid"]] = about
+                    self._watch_rank(about)
+        if self._ranks and time.monotonic() - self._looked_s > TREE_S:
+            self._looked_s = time.monotonic()
+            self._look_at_tree(command)
+
+    def _watch_rank(self, about: dict[str, Any]) -> None:
+        self._scenario = self._scenario or name_of(about["effective"])
+        if self._device == "cuda" and about["effective"]["device"]["type"] != "cuda":
+            self.sampler.stop()  # there are GPUs, and it trains on none
+            self._sample("cpu", ())
+        devices = tuple(about["devices"]) or None
+        self._watched.add(about["pid"])
+        self.sampler.watch(self._launch, self._scenario, about["rank"], about["pid"], devices)
+
+    def _look_at_tree(self, command: int) -> None:
+        """Find the processes of the command. On the CPU they are sampled; GPUs list the processes that are on them."""
+        parents = {int(entry): state_and_parent(int(entry))[1] for entry in os.listdir("/proc") if entry.isdigit()}
+        for pid in parents:
+            line = [pid]
+            while line[-1] != command and parents.get(line[-1]):
+                line.append(parents[line[-1]] or 0)
+            if line[-1] != command or pid in self.tree:
+                continue
+            with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                self.tree[pid] = parents[pid] or 0, file.read().strip()
+                if self._device == "cpu" and pid not in self._watched:
+                    self._watched.add(pid)
+                    rank = next((self._ranks[one]["rank"] for one in line if one in self._ranks), 0)
+                    assert self._scenario is not None  # since there is a rank
+                    self.sampler.watch(self._launch, self._scenario, rank, pid)
+
+
+def name_of(ran: dict[str, Any]) -> str:
+    """The scenario that this is, as bench calls those of its own."""
+    names = {"torch DDP": "ddp", "apex DDP": "apex_ddp", "DataParallel": "dp", "torch FSDP": "fsdp"}
+    plain = "single" if ran["world_size"] == 1 else "custom"
+    return names.get(ran["label"], "fsdp2" if ran["label"] == "torch FSDP2" else plain)
+
+
+def read(path: str) -> Notes:
+    """What a process noted, up to where it was killed."""
+    notes = Notes(about={}, ran={})
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                break
+            found = json.loads(line)
+            if "begin" in found:
+                notes.about, notes.ran = found["begin"], found["begin"].pop("effective")
+            notes.ran = found.get("ran", notes.ran)
+            notes.problem = found.get("problem", notes.problem)
+            notes.end = found.get("end", notes.end)
+            notes.marks_ns += found.get("marks_ns", ())
+            notes.waits_ms += found.get("data_ms", ())
+            notes.spans_ms += found.get("cuda_ms", ())
+    return notes
+
+
+def ranks_of(notes: Sequence[Notes]) -> tuple[list[Notes], list[str]]:
+    """The processes that are the ranks, in order, and what is left out. Of two with one number: the one of more steps.
+
+    Numbers have no gaps: they count the ranks that step an optimizer on this host.
+    """
+    chosen: dict[int, Notes] = {}
+    left = [one.problem for one in notes if one.problem]
+    for one in sorted((one for one in notes if one.about), key=lambda one: -one.steps):
+        rank = one.about["rank"]
+        if rank in chosen:
+            left.append(f"PID {one.pid} with {one.steps} steps, as rank {rank} is PID {chosen[rank].pid}")
+        elif one.steps:
+            chosen[rank] = one
+    ranks = [chosen[rank] for rank in sorted(chosen)]
+    world = max((one.ran["world_size"] for one in ranks), default=0)
+    if world > len(ranks):
+        left.append(f"{world - len(ranks)} of {world} ranks, which step no optimizer on this host")
+    return ranks, left
+
+
+def _why_nothing(done: Commanded, ranks: list[Notes]) -> str:
+    problems = [one.problem for one in done.notes if one.problem]
+    if problems:
+        return problems[0]
+    stepped = sum(len(one.marks_ns) for one in done.notes)
+    if stepped:
+        return f"an optimizer stepped {stepped} time{'s' * (stepped > 1)} only, and a step lies between two"
+    return "no optimizer of torch stepped in any Python process of it (python -I, -E and -S keep bench out)"
+
+
+def rows_of(notes: Notes, steps: int, warmup: int) -> list[dict[str, Any]]:
+    """The first ``steps`` of a rank."""
+    rows = []
+    start_ns = notes.marks_ns[0] if notes.marks_ns else 0
+    for step in range(steps):
+        host_ms = (notes.marks_ns[step + 1] - notes.marks_ns[step]) / 1e6
+        step_ms = notes.spans_ms[step] if notes.cuda else host_ms
+        data_ms = notes.waits_ms[step + 1] if step + 1 < len(notes.waits_ms) else None
+        rows.append(
+            {"step": step, "warmup": step < warmup, "start_ns": start_ns, "data_ms": data_ms, "step_ms": step_ms}
+        )
+        start_ns += round(step_ms * 1e6)
+    return rows
+
+
+def _warmup(wanted: Wanted, steps: int) -> int:
+    return min(MOST_WARMUP, steps // 5) if wanted.warmup is None else min(wanted.warmup, steps - 1)
+
+
+def _add(writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str]) -> None:
+    """A launch with its rows on disk."""
+    launch, scenario, host = writer.document.next_launch, writer.document.request.scenarios[0], os.uname().nodename
+    well = done.code == 0 or done.interrupted
+    fewest = min(one.steps for one in ranks)
+    kept = {str(rank): fewest if well else one.steps for rank, one in enumerate(ranks)}
+    if well and fewest < max(one.steps for one in ranks):
+        left.append(f"steps after the {fewest} that every rank has")
+    warmup = min(writer.document.workload.warmup or 0, fewest - 1)
+    head = {"launch": launch, "scenario": scenario, "repeat": launch}
+    steps = [
+        {**head, "rank": rank, "host": host, **row}
+        for rank, one in enumerate(ranks)
+        for row in rows_of(one, kept[str(rank)], warmup)
+    ]
+    by_pid = {one.pid: rank for rank, one in enumerate(ranks)}
+    processes = [_process(pid, done.tree, by_pid) for pid in {**by_pid, **done.tree}]
+    rank_of = {one.pid: one.rank for one in processes}
+    of = {name: head[name] for name in ("launch", "scenario")}
+    memory = [
+        {**row, **of, "rank": rank_of[row["pid"]]}
+        for row in done.memory
+        if row["pid"] in rank_of and (row["pid"] in by_pid or row["used_mib"] is not None)
+    ]
+    device = [{**row, **of} for row in done.device]
+    record = _record(done, ranks, head, warmup, fewest, kept)
+    memory += allocator_rows(memory, record.ranks, launch=launch, scenario=scenario, host=host)
+    about = stored.AttachedLaunch(
+        launch=launch,
+        exit_code=done.code,
+        calls={str(rank): len(one.marks_ns) for rank, one in enumerate(ranks)},
+        others=dict(sum((Counter(one.end.get("others", {})) for one in ranks), Counter())),
+        processes=tuple(processes),
+        left_out=tuple(left),
+    )
+    writer.note_attached(about)
+    writer.add(record, steps=steps, memory=memory, device=device)
+
+
+def _process(pid: int, tree: dict[int, tuple[int, str]], by_pid: dict[int, int]) -> stored.Process:
+    name = tree.get(pid, (0, None))[1]
+    if pid in by_pid:
+        return stored.Process(pid=pid, rank=by_pid[pid], role="rank", name=name)
+    parent = pid
+    while parent in tree and parent not in by_pid:
+        parent = tree[parent][0]
+    role = "helper" if parent in by_pid else "launcher"
+    return stored.Process(pid=pid, rank=by_pid.get(parent, 0), role=role, name=name)
+
+
+def _record(
+    done: Commanded, ranks: list[Notes], head: dict[str, Any], warmup: int, fewest: int, kept: dict[str, int]
+) -> stored.LaunchRecord:
+    first = ranks[0]
+    ran = decode(stored.Effective, first.ran, "effective")
+    status, reason = "ok", "Ctrl-C ended it" if done.interrupted else None
+    if done.code and not done.interrupted:
+        status = "killed" if done.code > 128 else "error"
+        reason = f"the command ended with exit code {done.code}"
+    noticed = done.noticed
+    if noticed["foreign"]:  # other processes of the command are not
+        noticed["foreign"] = [one for one in noticed["foreign"] if one["pid"] not in done.tree]
+    return stored.LaunchRecord(
+        launch=head["launch"],
+        scenario=head["scenario"],
+        repeat=head["repeat"],
+        strategy=None,
+        precision=ran.precision,
+        processes=len(ranks),
+        replicas=ran.replicas,
+        status=status,
+        reason=reason,
+        effective=ran,
+        checks=decode(
+            stored.Checks,
+            encode(stored.Checks(foreign_cores=done.foreign_cores, conservation_error=_apart(first))) | noticed,
+        ),
+        ranks=tuple(
+            stored.RankRecord(
+                rank=rank,
+                pid=one.pid,
+                host=os.uname().nodename,
+                threads=one.ran["threads"],  # as many as the script wanted
+                ran_threads=one.ran["threads"],
+                cores=one.ran["affinity"],
+                step=one.steps,
+                device=one.ran["device"],
+                allocator=one.end.get("allocator"),
+            )
+            for rank, one in enumerate(ranks)
+        ),
+        started_utc=done.started_utc,
+        ended_utc=machine.utc_now(),
+        wall_s=done.wall_s,
+        failure=replace(stored.Failure(), steps_kept=kept) if status != "ok" else None,
+        warmup=warmup,
+        iters=fewest - warmup,
+    )
+
+
+def _apart(notes: Notes) -> float | None:
+    """How far the steps by CUDA events are from the host's time for them; the host runs ahead of the device."""
+    if not notes.cuda:
+        return None
+    host_ms = (notes.marks_ns[notes.steps] - notes.marks_ns[0]) / 1e6
+    return abs(sum(notes.spans_ms) - host_ms) / host_ms
+
+
+def _document(
+    wanted: Wanted, ranks: list[Notes], here: dict[str, Any], begin: dict[str, Any], gpus: tuple[str, ...]
+) -> stored.RunDocument:
+    """What is known of the run: null is what neither the script's objects nor the options say."""
+    first, steps = ranks[0], min(one.steps for one in ranks)
+    scenario = wanted.scenario or name_of(first.ran)
+    script = first.about["script"]
+    there = script is not None and os.path.isfile(script)
+    command = redact.command_line(wanted.command)
+    kind = first.ran["device"]["type"]
+    python, executable = first.about["python"]
+    return stored.RunDocument(
+        bench=bench.__version__,
+        command=tuple(redact.command_line(sys.argv[1:])),
+        request=stored.Asked(
+            scenarios=(scenario,),
+            devices=tuple(uuid for uuid in gpus if any(uuid in one.about["devices"] for one in ranks)),
+            warmup=_warmup(wanted, steps),
+            iters=steps - _warmup(wanted, steps),
+            launches=wanted.launches,
+            label=wanted.label,
+        ),
+        workload=stored.WorkloadRecord(
+            title=os.path.basename(script) if there else " ".join(command),
+            global_batch=wanted.global_batch,
+            replicas=first.ran["replicas"],
+            device=kind if kind in ("cpu", "cuda") else None,
+            warmup=_warmup(wanted, steps),
+        ),
+        machine=decode(stored.Machine, here),
+        versions={"python": python, "executable": executable, **first.ran["versions"]},
+        apex=stored.Apex(),
+        attached=stored.Attached(
+            command=tuple(command),
+            cwd=os.getcwd(),
+            script=stored.Source(file=script, sha256=sha256(script)) if there else None,
+            git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
+            step=STEP,
+            times=CUDA_TIMES if kind == "cuda" else HOST_TIMES,
+        ),
+        start=stored.State(**begin),
+    )

@@ -1,0 +1,360 @@
+"""What ``bench attach`` does in the script's processes: it notes when an optimizer has stepped, and what trains.
+
+A step is what lies between two calls of the first optimizer that steps in a process; calls of the others are counted.
+The notes of a process go to a file of its own in the folder ``BENCH_ATTACH``, a line of JSON about every second, so
+that little is lost where it is killed:
+
+    {"begin": {...}}                                   before the first mark, which is when all that is slow is done
+    {"marks_ns": [...], "data_ms": [...], "cuda_ms": [...]}   host time of each mark, the wait for data before it, steps
+    {"ran": {...}}                                     what trains, once a forward pass was seen
+    {"end": {...}}                                     or {"problem": "..."}
+
+Nothing here synchronises a device, prints, or raises: what fails is written down, and the script goes on without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib.util
+import json
+import os
+import resource
+import sys
+import time
+import weakref
+from collections import Counter, deque
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+PERIOD_NS = 1_000_000_000
+"""Between two lines of a file."""
+LATE_S = 1.0
+"""How long the end of the script may wait for the last events."""
+
+
+class State:
+    """Of one process. ``marks``, ``waits``, ``spans``: what is not written yet. ``events``: of CUDA, not read yet."""
+
+    def __init__(self) -> None:
+        self.file: int | None = None
+        self.off = False
+        self.first: Any = None
+        self.calls = 0
+        self.others: Counter[str] = Counter()
+        self.marks: list[int] = []
+        self.waits: list[float | None] = []
+        self.spans: list[float] = []
+        self.events: deque[Any] = deque()
+        self.spare: list[Any] = []
+        self.stream: Any = None
+        self.watch: Any = None
+        self.ran: dict[str, Any] = {}
+        self.flushed_ns = 0
+
+
+STATE = State()
+WAITED_NS: dict[int, int] = {}
+"""For data, by thread, since its last mark."""
+WAITING: set[int] = set()
+
+
+def watch_optimizers(optimizers: Any) -> None:
+    """``optimizers``: the module ``torch.optim.optimizer``."""
+    on_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # compiled code calls it and does not trace it
+    optimizers.register_optimizer_step_post_hook(on_step)
+    os.register_at_fork(after_in_child=_forget)
+
+
+def watch_loaders(loaders: Any) -> None:
+    """``loaders``: the module ``torch.utils.data.dataloader``."""
+    for kind, name in ((loaders.DataLoader, "__iter__"), (loaders._BaseDataLoaderIter, "__next__")):
+        setattr(kind, name, _timed(getattr(kind, name)))
+
+
+def _timed(function: Any) -> Any:
+    """The same, with its time added to that of its thread; within another one it is part of that."""
+    from functools import wraps
+
+    @wraps(function)
+    def timed(*args: Any, **more: Any) -> Any:
+        thread = get_ident()
+        if thread in WAITING:
+            return function(*args, **more)
+        WAITING.add(thread)
+        start_ns = perf_counter_ns()
+        try:
+            return function(*args, **more)
+        finally:
+            WAITED_NS[thread] = WAITED_NS.get(thread, 0) + perf_counter_ns() - start_ns
+            WAITING.discard(thread)
+
+    return timed
+
+
+def _forget() -> None:
+    """A fork has none of its parent's steps."""
+    global STATE
+    if STATE.file is not None:
+        os.close(STATE.file)
+    STATE = State()
+    WAITED_NS.clear()
+    WAITING.clear()
+
+
+def on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    state = STATE
+    if state.off:
+        return
+    try:
+        if state.first is None or state.first() is not optimizer:
+            if state.first is not None and state.first() is not None:
+                state.others[type(optimizer).__name__] += 1
+                return
+            _begin(state, optimizer)
+        if state.stream is not None:
+            if _capturing():
+                raise RuntimeError("the optimizer's step is part of a CUDA graph, whose replays call no hook")
+            event = state.spare.pop() if state.spare else _event()
+            event.record(state.stream())
+            state.events.append(event)
+            _read_events(state)
+        thread, now_ns = get_ident(), perf_counter_ns()
+        state.marks.append(now_ns)
+        state.waits.append(WAITED_NS[thread] / 1e6 if thread in WAITED_NS else None)
+        if thread in WAITED_NS:
+            WAITED_NS[thread] = 0
+        state.calls += 1
+        if now_ns - state.flushed_ns > PERIOD_NS:
+            state.flushed_ns = now_ns
+            _flush(state)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the script goes on
+        _give_up(state, error)
+
+
+def _give_up(state: State, error: Exception) -> None:
+    state.off = True
+    try:
+        _open(state)
+        _flush(state)
+        _write(state, {"problem": f"{type(error).__name__}: {error}"})
+    except Exception:  # noqa: BLE001  # there is nobody to tell
+        pass
+
+
+def _begin(state: State, optimizer: Any) -> None:
+    """Everything that takes long, before the first mark; of a later optimizer, whose forerunner is gone, nothing."""
+    state.first = weakref.ref(optimizer)
+    if state.file is not None:
+        return
+    _open(state)
+    from multiprocessing.util import Finalize  # processes of multiprocessing leave without atexit
+
+    atexit.register(_end)
+    Finalize(None, _end, exitpriority=100)
+    import torch
+
+    device = next((p.device for group in optimizer.param_groups for p in group["params"]), torch.device("cpu"))
+    about = _about(optimizer, device, state)
+    _write(state, {"begin": about})
+    state.ran = about["effective"]
+    if device.type == "cuda":
+        state.stream = lambda: torch.cuda.current_stream(device)
+
+
+def _open(state: State) -> None:
+    if state.file is None:
+        path = os.path.join(os.environ["BENCH_ATTACH"], f"{os.getpid()}-{time.time_ns()}.jsonl")
+        state.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _write(state: State, line: dict[str, Any]) -> None:
+    assert state.file is not None
+    os.write(state.file, (json.dumps(line) + "\n").encode())
+
+
+def _flush(state: State) -> None:
+    if state.watch is not None and state.calls > 1:
+        state.watch.stop()
+        state.ran["compute_dtypes"] = sorted(map(_live().dtype_name, state.watch.outputs))
+        state.ran["memory_format"] = state.watch.memory_format
+        if state.watch.outputs:
+            state.ran["precision"] = _live().observed_level(state.ran)
+        _write(state, {"ran": state.ran})
+        state.watch = None
+    if state.marks:
+        _write(state, {"marks_ns": state.marks, "data_ms": state.waits, "cuda_ms": state.spans})
+        state.marks, state.waits, state.spans = [], [], []
+
+
+def _event() -> Any:
+    from torch.cuda import Event
+
+    return Event(enable_timing=True)
+
+
+def _capturing() -> bool:
+    from torch.cuda import is_current_stream_capturing
+
+    return bool(is_current_stream_capturing())
+
+
+def _read_events(state: State) -> None:
+    """The steps whose events the device has passed. An event that is done is used again."""
+    while len(state.events) > 1 and state.events[1].query():
+        first = state.events.popleft()
+        state.spans.append(first.elapsed_time(state.events[0]))
+        state.spare.append(first)
+
+
+def _end() -> None:
+    state = STATE
+    if state.file is None or state.off:
+        return
+    state.off = True
+    try:
+        deadline_s = time.monotonic() + LATE_S
+        _read_events(state)
+        while len(state.events) > 1 and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+            _read_events(state)
+        _flush(state)
+        peaks = {"max_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        if state.stream is not None:
+            peaks = _peaks()
+        _write(state, {"end": {"calls": state.calls, "others": state.others, "allocator": peaks}})
+    except Exception as error:  # noqa: BLE001
+        _give_up(state, error)
+
+
+def _peaks() -> dict[str, float]:
+    import torch
+
+    kinds = {"max_allocated": torch.cuda.max_memory_allocated, "max_reserved": torch.cuda.max_memory_reserved}
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    found = {f"{kind}_mib.{_live().device_uuid(d)}": read(d) / 2**20 for d in devices for kind, read in kinds.items()}
+    return {name: mib for name, mib in found.items() if mib}
+
+
+def _live() -> Any:
+    name = "_bench_attached_live"
+    if name not in sys.modules:
+        path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "live.py")
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
+    """Who this is, and what trains here as :class:`bench.runs.document.Effective` has it."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    live = _live()
+    group = dist.is_available() and dist.is_initialized()
+    modules, scaler = _living(torch)
+    parameters = [p for group_ in optimizer.param_groups for p in group_["params"]]
+    root = _root(modules, {id(p) for p in parameters})
+    wrapper = next((m for m in root.modules() if type(m).__name__ in WRAPPERS), root) if root else None
+    model = _inner(wrapper)
+    compiled = any(type(m).__name__ == "OptimizedModule" for m in modules)
+    if model is not None and not compiled:
+        state.watch = live.ConvolutionWatch(model)
+    of_model = list(model.parameters()) if model is not None else parameters
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if model is not None else []
+    cuda = device.type == "cuda"
+    numbers = {name: value for name, value in optimizer.defaults.items() if type(value) in (bool, int, float)}
+    label, kind = _label(wrapper, model)
+    devices = getattr(wrapper, "device_ids", None) if label == "DataParallel" else None
+    world = dist.get_world_size() if group else 1
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    ran = {
+        "model": live.class_name(model) if model is not None else None,
+        "label": label,
+        "wrapper": live.class_name(wrapper) if wrapper is not None else "unknown",
+        "parallel_impl": kind,
+        "precision_impl": "torch",
+        "replicas": max(world, len(devices or ())),
+        "weights": "sharded" if any(hasattr(p, "to_local") for p in of_model) else "replicated",
+        "parameter_dtypes": live.dtypes(of_model),
+        "gradient_dtypes": live.dtypes(p.grad for p in of_model if p.grad is not None),
+        "batch_norm_dtypes": live.dtypes(p for norm in norms for p in norm.parameters(recurse=False)),
+        "compute_dtypes": [],
+        "optimizer": live.class_name(optimizer),
+        "optimizer_fused": bool(optimizer.defaults.get("fused")),
+        "optimizer_settings": numbers,
+        "optimizer_dtypes": live.dtypes(parameters),
+        "scaler": scaler,
+        "backend": dist.get_backend() if group else None,
+        "backend_class": None,
+        "world_size": world,
+        "device": live.device_facts(device),
+        "memory_format": "unknown",
+        "tf32": live.tf32(device) if cuda else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
+        "bf16_instructions": None,
+        "threads": torch.get_num_threads(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "versions": {"torch": str(torch.__version__), "cuda": torch.version.cuda if cuda else None},
+        "precision": None,
+        "apex_kernels": None,
+    }
+    return {
+        "pid": os.getpid(),
+        "rank": dist.get_rank() if group else int(os.environ.get("RANK") or 0),
+        "script": os.path.abspath(script) if script else None,
+        "python": [sys.version.split()[0], sys.executable],
+        "devices": [live.device_uuid(torch.device("cuda", index)) for index in devices or [device.index]]
+        if cuda
+        else [],
+        "compiled": compiled,
+        "effective": ran,
+    }
+
+
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def _living(torch: Any) -> tuple[list[Any], dict[str, Any] | None]:
+    """The modules of the process, and the loss scaler. By the type alone: a proxy may load a library when asked."""
+    modules, scaler = [], None
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, torch.nn.Module):
+            modules.append(thing)
+        elif kind.__name__ in ("GradScaler", "ShardedGradScaler") and getattr(thing, "_enabled", False):
+            scaler = {"class": _live().class_name(thing), "dynamic": True, "scale": float(thing.get_scale())}
+    return modules, scaler
+
+
+def _root(modules: list[Any], trained: set[int]) -> Any:
+    """The outermost module that has a parameter of the optimizer's."""
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    roots = [m for m in modules if id(m) not in inner and any(id(p) in trained for p in m.parameters())]
+    return max(roots, key=lambda root: sum(1 for _ in root.modules()), default=None)
+
+
+def _inner(module: Any) -> Any:
+    """The model in its wrappers."""
+    for name in ("_orig_mod", "_fsdp_wrapped_module", "module"):
+        inner = getattr(module, "_modules", {}).get(name)
+        if inner is not None and type(module).__name__ in (*WRAPPERS, "OptimizedModule"):
+            return _inner(inner)
+    return module
+
+
+def _label(wrapper: Any, model: Any) -> tuple[str, str | None]:
+    """What bench calls this way to train, and whose it is (None: nobody's)."""
+    if wrapper is None:
+        return "unknown", None
+    owner, name = type(wrapper).__module__.split(".")[0], type(wrapper).__name__
+    if name in WRAPPERS and owner in ("torch", "apex"):
+        short = {"DistributedDataParallel": owner + " DDP", "DataParallel": name}.get(name, "torch FSDP")
+        return short, owner
+    if hasattr(type(model), "unshard") and name.startswith("FSDP"):
+        return "torch FSDP2", "torch"
+    return "no wrapper", None

@@ -1,0 +1,192 @@
+"""``bench attach``: a script that knows nothing of bench is measured, and keeps its exit code, output and signals."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench
+
+from bench.cli import main
+from bench.experiments.attaching import RECORDER, Notes, ranks_of, rows_of
+from bench.runs.check import findings
+from bench.runs.reader import Run
+from bench.runs.reader import read as read_run
+
+SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
+PYTHON = sys.executable
+
+Attached = tuple[int, str, str, Run]
+
+
+@pytest.fixture
+def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process, with what the commands that it starts print."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def attach(bench: Bench) -> Any:
+    """``attach(options, *command)``: exit code, what came on both streams, and the run."""
+
+    def run(options: tuple[str, ...], *command: str) -> Attached:
+        code, out, err = bench("attach", *options, "--", *command)
+        (path,) = Path("results").iterdir()
+        assert findings(str(path)) == []
+        return code, out, err, read_run(str(path))
+
+    return run
+
+
+def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
+    """Its own step times are ours, and nothing else is on its standard output."""
+    code, out, err, run = attach(("--label", "mine", "--global-batch", "8"), PYTHON, SCRIPT, "--load-ms", "20")
+    assert code == 0 and out.startswith("mean ") and out.count("\n") == 1
+    assert run.steps["step_ms"].mean() == pytest.approx(float(out.split()[1]), rel=0.02)
+    assert len(run.steps) == 19 and list(run.steps["warmup"]).index(False) == 3
+    measured = run.steps[~run.steps["warmup"]]
+    assert measured["data_ms"].median() > 19 and measured["forward_ms"].isna().all() and measured["loss"].isna().all()
+    document = run.document
+    (launch,), attached = document.launches, document.attached
+    assert (launch.scenario, launch.status, document.request.label) == ("single", "ok", "mine")
+    assert launch.effective.parameter_dtypes == {"float32": 2762} and launch.effective.compute_dtypes == ("bfloat16",)
+    assert (launch.effective.precision, launch.effective.optimizer) == ("O1", "__main__.Descent")
+    assert attached.script.file == SCRIPT and attached.command[1:] == (SCRIPT, "--load-ms", "20")
+    assert (attached.launches[0].calls, attached.launches[0].others) == ({"0": 20}, {"Other": 20})
+    assert run.memory["used_mib"].max() > 50 and set(run.memory["pid"]) == {launch.ranks[0].pid}
+    assert {one.code for one in document.validity} >= {"input-bound", "few launches"}
+    assert document.parity[0].reason == "it was attached: nothing is known of its numerics"
+    assert "bench: single (no wrapper · torch O1 bf16): 16 steps, median" in err
+    code, page, _ = bench("report", "latest")
+    assert code == 0 and "a step takes" in page and "raise num_workers" in page
+    assert "Command" in Path("reports/index.html").read_text()
+    code, out, err = bench("run", "--resume", "latest")
+    assert code == 2 and "attached" in err
+
+
+def test_a_killed_command_keeps_its_exit_code_and_steps(attach: Any) -> None:
+    code, _, err, run = attach((), PYTHON, SCRIPT, "--end", "kill")
+    (launch,) = run.document.launches
+    assert (code, launch.status) == (128 + signal.SIGKILL, "killed")
+    assert launch.reason == f"the command ended with exit code {code}" and launch.reason in err
+    assert len(run.steps) >= 19
+
+
+RANK = f"MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 RANK=%d {PYTHON} {SCRIPT} $@"
+
+
+@pytest.mark.parametrize("launcher", ["sh", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
+    """Two ranks with two loader workers each: these and the launcher are no ranks, and their memory is sampled."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT)
+    if launcher == "sh":
+        command = ("sh", "-c", f"({RANK % (port, 0)}) & {RANK % (port, 1)} && wait", "sh")
+    code, out, _, run = attach((), *command, "--workers", "2", "--steps", "120")
+    assert code == 0 and out.count("mean") == 2
+    (launch,) = run.document.launches
+    assert (launch.scenario, launch.processes, launch.replicas) == ("ddp", 2, 2)
+    assert (launch.effective.label, launch.effective.backend, launch.effective.world_size) == ("torch DDP", "gloo", 2)
+    assert list(run.steps.groupby("rank").size()) == [119, 119]
+    means = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("mean"))
+    assert sorted(run.steps.groupby("rank")["step_ms"].mean()) == pytest.approx(means, rel=0.02)
+    roles = [one.role for one in run.document.attached.launches[0].processes]
+    assert roles.count("rank") == 2 and "launcher" in roles and "helper" in roles
+    sampled = set(run.memory.loc[run.memory["used_mib"].notna(), "pid"])
+    assert {one.pid for one in launch.ranks} < sampled
+
+
+REFUSED = {
+    "no command": (
+        (),
+        "COMMAND: there is no '--' before the command; write 'bench attach [OPTIONS] -- python train.py'",
+    ),
+    "nothing after": (("--",), "COMMAND: there is no command; write"),
+    "no dashes": (("python", "train.py"), "COMMAND: there is no '--' before the command"),
+    "unknown option": (("--lable", "x", "--", "true"), "unrecognized arguments: --lable x; did you mean --label?"),
+    "not there": (("--", "./nowhere"), "COMMAND: there is no command './nowhere'; give it as in a shell: -- python"),
+    "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
+    "no Python": (("--", "true"), "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
+    "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
+    "two words": (("--scenario", "a,b", "--", "true"), "--scenario: 'a,b' is no name of one scenario"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_is_one_line(bench: Bench, case: str) -> None:
+    Path("train.py").write_text("")
+    arguments, line = REFUSED[case]
+    code, out, err = bench("attach", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1) and line in err
+    assert not Path("results").exists()
+
+
+def test_a_failed_command_without_steps_keeps_its_exit_code(bench: Bench) -> None:
+    code, _, err = bench("attach", "--", "sh", "-c", "exit 7")
+    assert (code, err) == (7, "bench: nothing was recorded, and the command ended with exit code 7\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Path, repository: Path) -> None:
+    told = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
+    command = [PYTHON, "-m", "bench", "attach", "--out", str(tmp_path), "--", "bash", "-c", told]
+    with subprocess.Popen(
+        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("got it\n", 5) and "Traceback" not in err
+
+
+def test_a_sitecustomize_of_the_users_is_imported_and_ours_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
+    paths = os.pathsep.join([RECORDER, str(tmp_path)])
+    program = "import sys, sitecustomize; print(sitecustomize.__file__, [p for p in sys.path if 'attached' in p])"
+    environment = {**os.environ, "PYTHONPATH": paths, "BENCH_ATTACH": str(tmp_path)}
+    done = subprocess.run([PYTHON, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"mine\n{tmp_path}/sitecustomize.py []\n" and done.stderr == ""
+
+
+def notes(rank: int, steps: int, pid: int, kind: str = "cpu", **more: Any) -> Notes:
+    about = {"pid": pid, "rank": rank, "devices": []}
+    ran = {"device": {"type": kind}, "world_size": 2}
+    marks = [1_000_000 * (10 + 2 * step) for step in range(steps + 1)]
+    return Notes(about=about, ran=ran, marks_ns=marks, waits_ms=[0.5] * len(marks), **more)
+
+
+def test_of_two_processes_with_one_rank_the_one_of_more_steps_counts() -> None:
+    ranks, left = ranks_of([notes(1, 3, 11), notes(0, 3, 12), notes(1, 9, 13), notes(2, 0, 14)])
+    assert [one.pid for one in ranks] == [12, 13] and left == ["PID 11 with 3 steps, as rank 1 is PID 13"]
+    assert ranks_of([notes(5, 3, 11)])[1] == ["1 of 2 ranks, which step no optimizer on this host"]
+
+
+def test_steps_on_a_gpu_are_those_of_its_events() -> None:
+    """One after another from the first mark, however far the host runs ahead; a step without its event is none."""
+    of = notes(0, 4, 11, "cuda", spans_ms=[3.0, 4.0, 5.0])
+    rows = rows_of(of, of.steps, 1)
+    assert [row["step_ms"] for row in rows] == [3.0, 4.0, 5.0] and [row["warmup"] for row in rows] == [
+        True,
+        False,
+        False,
+    ]
+    assert [row["start_ns"] for row in rows] == [10_000_000, 13_000_000, 17_000_000]
+
+
+def test_json_comes_after_what_the_command_prints(bench: Bench) -> None:
+    code, out, _ = bench("attach", "--json", "--", "sh", "-c", "echo mine")
+    first, rest = out.split("\n", 1)
+    assert (code, first, json.loads(rest)["exit_code"]) == (2, "mine", 2)
