@@ -370,7 +370,7 @@ class Acceptance:
             if fits and not self.is_over(name) and self.why_not(item) is None:
                 self.do(item)
                 self.write()
-                if name == "step":
+                if name == "step" and self.pace.measured:
                     self.show_plan(wanted[at + 1 :])
 
     def item(self, name: str) -> Item:
@@ -421,7 +421,7 @@ class Acceptance:
         except (NotDone, RequestError) as reason:
             checks, over = [self.undone(item, str(reason))], tries >= TRIES
         # the others' figures are still worth having
-        except (RuntimeError, KeyError, TypeError, ValueError, OSError, BenchError) as error:
+        except (RuntimeError, KeyError, TypeError, ValueError, OSError, ImportError, BenchError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:400]
             checks, over = [Check(part=item.name, what=item.why, verdict=FAILED, why=why)], True
         finally:

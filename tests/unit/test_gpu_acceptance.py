@@ -621,10 +621,12 @@ def test_busy(
 
 def test_a_broken_item_does_not_stop_the_others(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
     answers["tests"] = RuntimeError("tests broke")
+    answers["rates"] = ModuleNotFoundError("No module named 'pandas'")
     assert pack.main(["--out", str(tmp_path / "out"), "--budget", "2h"]) == 1
     assert list(answers["commands"]) == list(EVERYTHING)
     found = page_of(tmp_path / "out")
-    assert [one["why"] for one in found["checks"] if one["verdict"] == "FAILED"] == ["RuntimeError: tests broke"]
+    failed = [one["why"] for one in found["checks"] if one["verdict"] == "FAILED"]
+    assert failed == ["RuntimeError: tests broke", "ModuleNotFoundError: No module named 'pandas'"]
     assert found["about"]["GPU"] == A_GPU.name and not found["rehearsal"]
 
 
