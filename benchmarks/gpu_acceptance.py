@@ -377,7 +377,7 @@ class Acceptance:
         return next(item for item in self.items if item.name == name)
 
     def why_not(self, item: Item) -> str | None:
-        return item.missing or (self.obstacle if item.name != "doctor" else None)
+        return (self.obstacle if item.name != "doctor" else None) or item.missing
 
     def show_plan(self, wanted: Sequence[str]) -> None:
         """What this call and those to come will do."""
@@ -447,6 +447,8 @@ class Acceptance:
         if item.name in ("step", "rates"):  # on the first of them
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids[:1])
         if item.name in acceptance.TESTS:
+            with suppress(FileNotFoundError):  # of an earlier try
+                os.remove(self.path(f"{item.name}.xml"))
             environment["BENCH_GPU_TESTS_S"] = f"{limit_s - LAST_TEST_S:.0f}"
             environment["BENCH_TEST_GPUS"] = ",".join(self.uuids)
             environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
@@ -587,9 +589,8 @@ class Acceptance:
                 checks += [Check(**one) for one in before["checks"]]
                 if item.name != "scenarios" and "summary" in before["found"]:
                     more_runs[before["why"]] = before["found"]
-            elif item.missing or (item.name != "doctor" and self.obstacle):
-                verdict = NOT_HERE if item.missing == self.no_apex and not self.obstacle else NOT_DONE
-                why = self.obstacle or item.missing or ""
+            elif why := self.why_not(item):
+                verdict = NOT_HERE if why == self.no_apex else NOT_DONE
                 checks.append(Check(part=item.name, what=item.why, verdict=verdict, why=why))
             else:
                 why = f"left for the next call of the same command: about {item.seconds:.0f} s"
