@@ -120,6 +120,8 @@ def _end_of(child: "ForkProcess") -> str:
         time.sleep(0.01)
     if child.exitcode is None:
         return "closed what it was to answer through"
+    if child.exitcode == -signal.SIGKILL:
+        return "was ended by SIGKILL, as where memory runs out"
     if child.exitcode < 0:
         return f"was ended by {signal.Signals(-child.exitcode).name}"
     return f"left with exit status {child.exitcode}"
@@ -153,4 +155,5 @@ def _limit_memory() -> None:
         taken = int(file.read().split()[5]) * resource.getpagesize()
     most = taken + available_memory_bytes() // 2
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
