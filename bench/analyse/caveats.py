@@ -25,7 +25,8 @@ def of_several_replicas(document: RunDocument, summary: pd.DataFrame) -> pd.Data
         launch.scenario: launch.effective.replicas if launch.effective else launch.replicas or 0
         for launch in document.launches
     }
-    return summary[summary["scenario"].map(replicas) > 1]
+    several = (document.workload.replicas or 2) > 1  # one replica may still cut its batch up
+    return summary[several & (summary["scenario"].map(replicas) > 1)]
 
 
 def caveats(document: RunDocument, summary: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from bench.report.tables import Table
 
 def render(sections: Sequence[Section]) -> str:
     """All sections below each other."""
-    parts = ["# Training in data parallel and in mixed precision"]
+    parts = ["# Data-parallel and mixed-precision benchmark"]
     for section in sections:
         parts += _parts(section)
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -21,7 +21,7 @@ from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.device_plots import memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
-from bench.report.verdict_plots import losses, time_spent, trade_off
+from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +31,24 @@ DOTS_PER_SCENARIO = 1000
 MANY_SAMPLES = 500_000
 """From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 
-ORDER = ("trade-off", "losses", "time-spent", "step-times", "phases", "memory-stack", "memory", "power", "elapsed")
+ORDER = (
+    "speed",
+    "trade-off",
+    "losses",
+    "time-spent",
+    "step-times",
+    "phases",
+    "memory-stack",
+    "memory",
+    "power",
+    "elapsed",
+)
 """In which a reader finds the plots."""
 
 
 def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    found = _drawn((trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
+    found = _drawn((speeds, trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
     try:
         found += of_samples(run) if samples is None else samples.result()
     except BrokenProcessPool:  # it was killed, such as for want of memory

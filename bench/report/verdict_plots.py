@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import recommended
 from bench.analyse.analysed import Analysed
+from bench.analyse.bars import plus_minus
 from bench.analyse.communication import spent
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
+from bench.analyse.steps import BASE
 from bench.report import drawing
 from bench.report.drawing import Artist, Entry, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.runs.reader import Run
@@ -29,6 +31,46 @@ SPENT = {
     "other": "other",
 }
 """Categories of the profiler in the order of their bars, and their names in the theme."""
+
+
+def speeds(run: Analysed) -> Plot | None:
+    """A bar for each scenario's throughput, the fastest on top, with its interval."""
+    import pandas as pd
+
+    table = overview(run)
+    known = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
+    if known.empty:
+        return None
+    records = known.to_dict("records")
+    launches = {launch.scenario: launch for launch in run.document.launches}
+    rows = [drawing.entry_for(run, launches[row["scenario"]], short(row["what_ran"])) for row in records]
+    title, unit = "Speed by scenario", run.document.workload.unit
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    axes = drawing.row_axes(sheet, rows, right_in=1.7)
+    widest = float(known["throughput_per_s"].max())
+    for position, (row, entry) in enumerate(zip(records, rows, strict=True)):
+        believed = pd.isna(row["why_not"])
+        axes.barh(
+            position, row["throughput_per_s"], height=0.5, color=light(entry.colour), alpha=1 if believed else 0.3
+        )
+        ends = (row["throughput_low_per_s"], row["throughput_high_per_s"])
+        if pd.notna(ends[0]):
+            axes.plot([ends[0], min(ends[1], 2 * widest)], [position, position], color=light("ink"), linewidth=1.2)
+            axes.lines[-1].set(marker="|", markersize=7)
+        ratio = "" if pd.isna(row["relative_to_ddp"]) else f"{row['relative_to_ddp']:.2f} × {BASE}"
+        speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
+        drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
+    axes.set_xlim(0, None)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel(f"{unit} a second; longer is faster")
+    caption = (
+        "Lines: 95 % intervals over launches."
+        if (known["launches_ok"] > 1).any()
+        else "One launch of each scenario: untested, so bars of about this length may change places."
+    )
+    if known["why_not"].notna().any():
+        caption += " Pale bars are left out of the recommendation, for the reason at the right."
+    return drawing.finished(run, sheet, "speed", title, caption, [row.scenario for row in rows])
 
 
 def trade_off(run: Analysed) -> Plot | None:

@@ -33,7 +33,7 @@ from bench.report import drawing, plots, tables
 from bench.runs.check import findings
 from bench.runs.document import Tf32
 
-PLOTS = ("trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
+PLOTS = ("speed", "trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,7 @@ def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:
 
 DRAWINGS = {
     "elapsed": plots.elapsed,
+    "speed": plots.speeds,
     "trade-off": plots.trade_off,
     "losses": plots.losses,
     "time-spent": plots.time_spent,
@@ -181,7 +182,7 @@ def test_plots_name_what_really_ran_and_leave_out_what_did_not(mixed: Written) -
         assert not [text for text in texts if re.match(r"dp\b|ddp_o1", text)]
         assert "resnet18, 32 px, global batch 8 · 2 CPU ranks on A CPU of <i>evil</i> $x_1$, 2 cores" in texts
     page = Page(mixed.text("index.html")).text
-    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 4
+    assert page.count("Without figures and left out: dp (unsupported), ddp_o1 (error).") == 5
     assert "Without figures and left out: apex_ddp (no figures), dp (unsupported)." in page
     assert "Without a known peak: apex_ddp." in page
 

@@ -144,6 +144,15 @@ def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: 
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
 
 
+def test_speeds_are_sorted_and_what_is_left_out_is_pale(whole: Analysed) -> None:
+    plot = plot_of(whole, "speed")
+    named = [text for text in svg_texts(plot.svg) if text in ("ddp", "ddp_o2", "apex_ddp")]
+    table = table_of(whole).sort_values("throughput_per_s", ascending=False)
+    assert named == [name for name in table["scenario"] if name in named] and len(named) > 1
+    assert "One launch of each scenario: untested" in plot.caption and "Pale bars" in plot.caption
+    assert "diverged" in svg_texts(plot.svg) and "opacity: 0.3" in plot.svg
+
+
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     """Between the two alone p is below 0.05; among the ten pairs of five scenarios chance does as much."""
     steps = {"ddp": (40.0, 40.6, 40.3), "ddp_o1": (41.6, 41.0, 41.3), "single": (39.9, 40.5, 41.0)}
@@ -530,7 +539,7 @@ def test_terminal_and_json_say_what_the_page_says(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "  - Left out: ddp_o2 (diverged); dp (unsupported)." in said
     assert said.count("invalid: diverged in ddp_o2 (") == 1
-    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 8 plots" in said
+    assert "findings.csv, parity.csv, communication.csv, time-spent.csv and 9 plots" in said
     assert main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     (choice,) = document["recommendation"]
