@@ -204,7 +204,7 @@ class Acceptance:
         return [word for name in names for word in (f"--{name.replace('_', '-')}", str(asked[name]))]
 
     def bench_run(self, *words: str) -> list[str]:
-        return ["-m", "bench", "run", *self.sizes, *self.where(), "--json", *words]
+        return ["-m", "bench", "run", *self.sizes, *self.where(), "--wait", "--json", *words]
 
     def probe(self, what: str) -> list[str]:
         return [os.path.join(HERE, "gpu_probe.py"), what, *self.sizes]
@@ -392,7 +392,7 @@ class Acceptance:
     def do(self, item: Item) -> None:
         """One item; whatever becomes of it is on disk."""
         limit_s = min(self.left_s, 2 * item.seconds + 30) if self.on_gpu else self.left_s
-        tries = self.done.get(item.name, {}).get("tries", 0) + 1
+        tries = self.done.get(item.name, {}).get("tries", 0)
         self.say(f"{item.why} (about {item.seconds:.0f} s)")
         checks, found, over = [self.undone(item, "interrupted; call again")], dict[str, Any](), False
         began_s = self.clock()
@@ -411,6 +411,7 @@ class Acceptance:
             if done.code == 2:
                 raise NotDone(done.last_line)
             if done.ended:
+                tries += 1
                 checks = [self.undone(item, f"ended after {limit_s:.0f} s{'; call again' * (tries < TRIES)}")]
                 with suppress(RuntimeError):
                     left, found = item.judge(done)
@@ -419,7 +420,7 @@ class Acceptance:
                 checks, found = item.judge(done)
             over = not done.ended or tries >= TRIES
         except (NotDone, RequestError) as reason:
-            checks, over = [self.undone(item, str(reason))], tries >= TRIES
+            checks = [self.undone(item, str(reason))]
         # the others' figures are still worth having
         except (RuntimeError, KeyError, TypeError, ValueError, OSError, ImportError, BenchError) as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())[:400]
@@ -442,7 +443,7 @@ class Acceptance:
             begun = salvaged(into)
             commands = [[*item.command, "--out", into]]
             if begun is not None and not begun["complete"]:
-                commands.insert(0, ["-m", "bench", "run", "--resume", begun["path"], "--json"])
+                commands.insert(0, ["-m", "bench", "run", "--resume", begun["path"], "--wait", "--json"])
         environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if item.name in ("step", "rates"):  # on the first of them
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids[:1])

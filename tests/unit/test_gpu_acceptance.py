@@ -25,6 +25,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Training
 from bench.machine import nvml
 from bench.runs.reader import read
+from bench.seams import discover
 
 
 @pytest.fixture(scope="module")
@@ -481,8 +482,10 @@ def page_of(out: Path) -> dict[str, Any]:
     return found
 
 
+OTHERS = sorted(set(discover.names()) - set(discover.DEFAULT))
 EVERYTHING = (
-    *("doctor", "step", "scenarios", "tests_alone", "tests", "standard_ddp_ddp_o2", "standard_single_ddp_o1", "more_1"),
+    *("doctor", "step", "scenarios", "tests_alone", "tests", "standard_ddp_ddp_o2", "standard_single_ddp_o1"),
+    *(f"more_{number}" for number in range(1, 1 + math.ceil(len(OTHERS) / 4))),
     *("instruments", "handwritten_single", "handwritten_ddp_o1", "batch", "rates", "trace"),
 )
 
@@ -494,7 +497,7 @@ def test_calls_go_on_until_all_is_done(
     out = tmp_path / "out"
     answers["takes_s"] = dict.fromkeys(EVERYTHING, 120.0) | {"doctor": 10.0, "step": 30.0, "scenarios": 300.0}
     calls = []
-    for _ in range(12):
+    for _ in range(30):
         answers["commands"].clear()
         code = pack.main(["--out", str(out)])
         calls.append(list(answers["commands"]))
@@ -528,6 +531,18 @@ def test_an_item_that_was_ended_is_tried_again_but_not_for_ever(
         pack.main(["--out", str(tmp_path / "out"), "--budget", "2h"])
     record = json.loads((tmp_path / "out" / "items" / "batch.json").read_text())
     assert (record["over"], record["tries"]) == (True, 3) and "call again" not in record["checks"][-1]["why"]
+
+
+def test_what_is_refused_is_done_by_a_later_call(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
+    call = ["--out", str(tmp_path / "out"), "--budget", "2h"]
+    answers["batch"] = command_said(pack, {}, code=2, told="bench: error: --gpus: in use; wait")
+    for _ in range(pack.TRIES + 1):
+        assert pack.main(call) == 12
+    why = {one["part"]: one["why"] for one in page_of(tmp_path / "out")["checks"]}
+    assert why["batch"] == "bench: error: --gpus: in use; wait"
+    del answers["batch"]
+    answers["batch"] = {"batch_search": {"scenarios": {}}}
+    assert pack.main(call) == 0
 
 
 def test_what_took_too_long_is_planned_longer(pack: Any) -> None:
@@ -568,7 +583,7 @@ def test_an_interrupted_run_is_resumed(
     monkeypatch.setattr(type(call), "started", started)
     done = call.execute(call.item("scenarios"), 100.0)
     resumed, anew = asked
-    assert resumed == ["-m", "bench", "run", "--resume", str(begun), "--json"] and done.code == 2
+    assert resumed == ["-m", "bench", "run", "--resume", str(begun), "--wait", "--json"] and done.code == 2
     assert anew[-2:] == ["--out", str(out / "runs" / "scenarios")] and "--scenario" in anew
 
 
@@ -913,7 +928,9 @@ def test_a_rehearsal_in_parts(pack: Any, tmp_path: Path, capsys: pytest.CaptureF
         codes.append(pack.main(call))
     found = page_of(tmp_path / "out")
     assert codes[-1] in (0, 11), [one for one in found["checks"] if one["verdict"] in ("FAILED", "not done")]
-    assert found["rehearsal"] and len(found["summary"]) == 10 and len(found["more_runs"]) == 4
+    assert (
+        found["rehearsal"] and len(found["summary"]) == 10 and len(found["more_runs"]) == 3 + math.ceil(len(OTHERS) / 4)
+    )
     assert set(found["planned_and_took_s"]) == set(EVERYTHING)
     assert {one["verdict"] for one in found["checks"] if one["part"].startswith("tests")} == {"not applicable here"}
     assert "no evidence of any GPU" in (tmp_path / "out" / "acceptance.md").read_text()
