@@ -77,6 +77,6 @@ class Analysed(Run):
     @cached_property
     def energy(self) -> pd.DataFrame:
         """:func:`bench.analyse.devices.per_scenario`, over the launches that are ``ok``."""
-        batch = self.document.workload.global_batch
+        units = self.document.workload.units
         samples, good = ok_rows(self.document, self.device), ok_rows(self.document, self.devices)
-        return devices.per_scenario(samples, self.good_iterations, batch, good)
+        return devices.per_scenario(samples, self.good_iterations, units, good)

@@ -31,7 +31,7 @@ SOURCES = {
 OTHERWISE = "measured in another way"
 CLOCKS_APART = 0.03  # of the SM clock, from which on it is reported
 
-PRESENTED = ("hash", "file", "title", "unit", "unit_short", "settings")
+PRESENTED = ("hash", "file", "title", "unit", "unit_short", "settings", "data_sha256")
 """Of a workload: what follows from the rest, or only says what to call it and where it is."""
 
 WORDS = {
@@ -41,6 +41,7 @@ WORDS = {
     "pool_batches": "distinct batches",
     "zero_init_residual": "zero-initialised residuals",
     "sha256": "the workload's file",
+    "workers": "loader workers",
     "power_limit_w": "power limit (W)",
     "cuda": "CUDA",
     "cudnn": "cuDNN",
@@ -153,6 +154,10 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
 def _work(digest: Digest) -> dict[str, Any]:
     work = digest["workload"]
     fields = work | work.get("settings", {}) | {"device": digest["device"], "replicas": digest["replicas"]}
+    if work.get("hash"):
+        names, workers = work.get("data_sha256"), work.get("workers")
+        fields["data"] = f"files {names[:12]}" if names else "synthetic"
+        fields["workers"] = "none, all batches in memory" if workers is None else workers
     # of an attached run the warm-up is what bench left out, and not the script's work
     left_out = (*PRESENTED, "warmup") if digest.get("attached") else PRESENTED
     return {name: value for name, value in fields.items() if name not in left_out}

@@ -73,13 +73,13 @@ def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterato
 
 
 def per_launch(
-    device: pd.DataFrame, steps: Iterations, global_batch: int | None, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per launch: the sum over its devices. Null where a device's figure is null, with ``energy_reason``.
 
     ``launch, scenario, devices, window_s, energy_j, energy_source, energy_reason, energy_per_1000_j,
-    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. Examples: measured steps times ``global_batch``.
-    ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst over the devices.
+    mean_power_w, peak_power_w, max_temperature_c, throttle, verdict``. ``units``: what a step
+    counts. ``peak_power_w``: the highest sum of the devices' powers in one sample. ``verdict``: the worst of all.
     ``devices``: :func:`per_device` of these tables, if at hand.
     """
     table = per_device(device, steps) if devices is None else devices
@@ -101,8 +101,8 @@ def per_launch(
                 "energy_source": joined(mine["energy_source"].dropna()),
                 "energy_reason": "; ".join(dict.fromkeys(mine["energy_reason"].dropna())) or None,
                 "energy_per_1000_j": None
-                if energy_j is None or global_batch is None
-                else 1000.0 * energy_j / (int(measured[launch]) * global_batch),
+                if energy_j is None or units is None
+                else 1000.0 * energy_j / (int(measured[launch]) * units),
                 "mean_power_w": float(powers.sum()) if powers.notna().all() else None,
                 "peak_power_w": peaks_w[launch],
                 "max_temperature_c": _known(mine["max_temperature_c"], "max"),
@@ -116,7 +116,7 @@ def per_launch(
 
 
 def per_scenario(
-    device: pd.DataFrame, steps: Iterations, global_batch: int | None, devices: pd.DataFrame | None = None
+    device: pd.DataFrame, steps: Iterations, units: int | None, devices: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
@@ -126,7 +126,7 @@ def per_scenario(
     none was, null where no driver tells. ``devices``: :func:`per_device` of these tables, if at hand.
     """
     devices = per_device(device, steps) if devices is None else devices
-    launches = per_launch(device, steps, global_batch, devices)
+    launches = per_launch(device, steps, units, devices)
     rows = []
     for scenario, mine in launches.groupby("scenario", sort=False):
         theirs = devices[devices["scenario"] == scenario]

@@ -42,9 +42,9 @@ METRICS = {
 def of_run(run: Run) -> dict[str, Any]:
     """The digest of a run whose ``validity`` and ``parity`` stand in its document."""
     analysed = Analysed.of(run)
-    document, batch = run.document, run.document.workload.global_batch
+    document, units = run.document, run.document.workload.units
     memory, devices_ok = analysed.peaks.set_index("launch"), ok_rows(document, analysed.devices)
-    energy = devices.per_launch(run.device, analysed.good_iterations, batch, devices_ok).set_index("launch")
+    energy = devices.per_launch(run.device, analysed.good_iterations, units, devices_ok).set_index("launch")
     figures = _figures(analysed, memory, energy)
     sources = {"memory_source": memory["source"], "energy_source": energy["energy_source"]}
     return {
@@ -67,12 +67,12 @@ def of_run(run: Run) -> dict[str, Any]:
 
 def _figures(run: Analysed, memory: pd.DataFrame, energy: pd.DataFrame) -> dict[int, dict[str, float | None]]:
     """:data:`METRICS` by launch, and the clock of the slowest GPU (median over the measured steps)."""
-    batch = run.document.workload.global_batch
+    units = run.document.workload.units
     times = run.good_figures.frame.set_index("launch")["median_ms"]
     clocks = ok_rows(run.document, run.devices).groupby("launch")["sm_clock_mhz"].min()
     known = {
         "step_ms": times,
-        "throughput_per_s": 1000.0 * (float("nan") if batch is None else batch) / times,
+        "throughput_per_s": 1000.0 * (float("nan") if units is None else units) / times,
         "peak_pid_mib": memory["peak_pid_mib"],
         "peak_total_mib": memory["peak_total_mib"],
         "energy_per_1000_j": energy["energy_per_1000_j"],

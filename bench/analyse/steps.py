@@ -229,7 +229,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
                 "scenario": scenario,
                 "unit": work.unit,
                 "unit_short": work.unit_short,
-                **_speed(median, work.global_batch),
+                **_speed(median, work.units),
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
@@ -243,13 +243,10 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     return pd.DataFrame(rows)
 
 
-def _speed(median: Estimate, global_batch: int | None) -> dict[str, float | None]:
+def _speed(median: Estimate, units: int | None) -> dict[str, float | None]:
     """The interval of the time upside down; null if an imported run does not record its batch."""
     ends = {"": median.value, "_low": median.high, "_high": median.low}
-    return {
-        f"throughput{end}_per_s": 1000.0 * global_batch / ms if ms and global_batch else None
-        for end, ms in ends.items()
-    }
+    return {f"throughput{end}_per_s": 1000.0 * units / ms if ms and units else None for end, ms in ends.items()}
 
 
 def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | None]:

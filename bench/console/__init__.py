@@ -76,9 +76,9 @@ class Console:
 class RunProgress:
     """Shows scenario, launch, step, throughput and time left (estimated from past launches). A context manager."""
 
-    def __init__(self, console: Console, *, steps: int, global_batch: int, unit: str) -> None:
+    def __init__(self, console: Console, *, steps: int, units: int, unit: str) -> None:
         self.console, self.steps = console, steps
-        self.global_batch, self.unit = global_batch, unit
+        self.units, self.unit = units, unit
         self.done = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
@@ -175,7 +175,7 @@ class RunProgress:
         detail = self._phase if probed else f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1 and not probed:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
-            detail += f", {self.global_batch * (s1 - s0) / (t1 - t0):.1f} {self.unit}/s"
+            detail += f", {self.units * (s1 - s0) / (t1 - t0):.1f} {self.unit}/s"
         detail += f", {self._time_left()} left"
         if self._bar is not None and self._task is not None:
             self._bar.update(

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from io import BufferedReader
-from typing import Any
+from typing import Any, NoReturn
 
 JSON_BYTES = 64 << 20
 """Of one JSON document: a hundred times what a large run needs, and little enough to hold."""
@@ -62,6 +62,33 @@ def log_end(path: str) -> list[str]:
     """The last lines of a log, however long it is."""
     text = text_from(path, max(0, size_of(path) - LOG_END_BYTES))
     return [line.rstrip() for line in text.splitlines() if line.strip()][-LOG_END_LINES:]
+
+
+def sha256_of_names(folder: str) -> str:
+    """SHA-256 (hex) of the names and sizes of all files below a folder, in order. Links are followed, each folder once.
+
+    Raises ``OSError`` with the name of what cannot be read.
+    """
+    import hashlib
+
+    found, seen = hashlib.sha256(), set()
+    for place, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
+        folders.sort()
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        for name in sorted(names):
+            file = os.path.join(place, name)
+            if not os.access(file, os.R_OK):
+                raise OSError(errno.EACCES if os.path.exists(file) else errno.ENOENT, "it cannot be read", file)
+            found.update(f"{os.path.relpath(file, folder)}\0{os.stat(file).st_size}\n".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _raised(error: OSError) -> NoReturn:
+    raise error
 
 
 def size_of(path: str) -> int:

@@ -164,7 +164,9 @@ class Task:
     """What is trained, apart from how much of it at once: a workload file with its settings.
 
     ``sha256``: of the file if it is the user's own, None for a built-in one. ``unit``: what is counted, such as
-    ``images``, and ``unit_short`` in tables. ``title``: what people call it.
+    ``images``, and ``unit_short`` in tables; ``units_per_example``: how many of it one example has, None for one.
+    ``title``: what people call it. ``data``: the folder of real data, None for made-up data; ``data_sha256``: of the
+    names and sizes of its files; ``examples``: how many it has.
     """
 
     name: str
@@ -174,6 +176,14 @@ class Task:
     unit_short: str
     title: str
     settings: dict[str, Setting]
+    units_per_example: int | None = None
+    data: str | None = None
+    data_sha256: str | None = None
+    examples: int | None = None
+
+
+LATER_WORK = ("units_per_example", "data", "data_sha256", "examples", "workers", "prefetch")
+"""Fields of a training that came after the first runs were written; None in those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +191,9 @@ class Training(Task):
     """What every scenario of a run trains. Equal hashes mean the same training, whatever the number of measured steps.
 
     ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
-    ``pool_batches``: distinct global batches, visited in turn. ``half``: ``fp16`` or ``bf16`` on this device.
+    ``pool_batches``: distinct global batches, visited in turn, without ``data``. ``half``: ``fp16`` or ``bf16`` on this
+    device. ``workers``: processes of each rank that load its batches, 0 for none; None: all batches lie ready in
+    memory. ``prefetch``: batches that each of them loads ahead.
     """
 
     global_batch: int
@@ -191,12 +203,25 @@ class Training(Task):
     warmup: int
     seed: int = 0
     pool_batches: int = 4
+    workers: int | None = None
+    prefetch: int | None = None
+
+    @property
+    def units(self) -> int:
+        """What a step counts, over all replicas."""
+        return self.global_batch * (self.units_per_example or 1)
 
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all fields but the file's path, the title and the short unit."""
+        """SHA-256 (hex) of the canonical JSON of all fields but paths, the title and the short unit. What came later
+        is left out if it is None, so that the same work has the hash that it always had.
+        """
         import hashlib  # here and below: none of it is for 'bench list', which answers at once
 
-        identity = {name: value for name, value in asdict(self).items() if name not in ("file", "title", "unit_short")}
+        identity = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("file", "title", "unit_short", "data") and (value is not None or name not in LATER_WORK)
+        }
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
+from bench.core.records import Training
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
@@ -75,11 +76,11 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
     request = replace(lab.request, global_batch=batch, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
     (planned,) = one_round(request, [found], 0, lab.next_launch(), lab.site.hosts)
     lab.progress.expect([found.name])
-    lab.progress.global_batch, lab.progress.steps = batch, planned.job.steps
+    lab.progress.units, lab.progress.steps = request.workload.units, planned.job.steps
     tries: list[search.Try] = []
 
     def keep(done: Performed) -> str:
-        one = _judged(done, batch, capacity_mib)
+        one = _judged(done, request.workload, capacity_mib)
         tries.append(one)
         about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
         tried = TryRecord.of(done.record, **about, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
@@ -91,7 +92,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
     return done.record, tries[0]
 
 
-def _judged(done: Performed, batch: int, capacity_mib: float) -> search.Try:
+def _judged(done: Performed, work: Training, capacity_mib: float) -> search.Try:
     """What a launch with this global batch says about it."""
     peak_mib = steady_mib(done.tables["memory"], done.record.ranks)
     median_ms = median_step_ms(done)
@@ -100,8 +101,8 @@ def _judged(done: Performed, batch: int, capacity_mib: float) -> search.Try:
         why_not = "it trains, but neither the driver nor torch reports how much memory it leaves free"
     elif why_not is None and peak_mib is not None and peak_mib > (1.0 - search.KEPT_FREE) * capacity_mib:
         why_not = f"leaves less than {100 * search.KEPT_FREE:.0f} % free: {peak_mib:,.0f} MiB of {capacity_mib:,.0f}"
-    speed = None if median_ms is None else 1000 * batch / median_ms
-    return search.Try(global_batch=batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
+    speed = None if median_ms is None else 1000 * work.units / median_ms
+    return search.Try(global_batch=work.global_batch, why_not=why_not, peak_mib=peak_mib, throughput_per_s=speed)
 
 
 def steady_mib(memory: Iterable[Mapping[str, Any]], ranks: Sequence[RankRecord]) -> float | None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -93,6 +93,7 @@ def opened(
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
+        request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
             console.line(f"ranks are started as with --fresh: {why}")
@@ -115,7 +116,7 @@ def opened(
                 progress=RunProgress(
                     console,
                     steps=request.warmup + request.iters,
-                    global_batch=request.global_batch,
+                    units=request.workload.units,
                     unit=request.task.unit_short,
                 ),
             )

@@ -80,7 +80,7 @@ def _kept(lab: Lab, done: Performed) -> str:
     median_ms = median_step_ms(done)
     if median_ms is None:
         return where_to_look(done.record)
-    speed = f"{1000 * lab.request.global_batch / median_ms:.1f} {lab.request.task.unit_short}/s"
+    speed = f"{1000 * lab.request.workload.units / median_ms:.1f} {lab.request.task.unit_short}/s"
     return f"{speed}, {median_ms:.1f} ms a step"
 
 

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 from bench import machine
 from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
+from bench.core.files import sha256_of_names
+from bench.core.records import Task
 from bench.machine import VISIBLE
 from bench.plan import Request
 from bench.runs.document import Apex, Resumed, RunDocument
@@ -22,6 +24,7 @@ from bench.seams import discover
 from bench.seams.discover import SCENARIO, SITE, WORKLOAD, Found
 
 DONE = ("ok", "unsupported")
+GONE = "bring them back, or start a new run"
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_GPU = ("name", "driver", "power_limit_w")
 
@@ -96,6 +99,19 @@ def request_of(document: RunDocument) -> Request:
     except Damaged as error:
         problem = f"its request is of another version of bench ({error})"
         raise RequestError("--resume", problem, "start a new run") from error
+
+
+def as_it_is_now(task: Task) -> Task:
+    """What is trained, with the data as its folder has it today."""
+    if task.data is None:
+        return task
+    try:
+        now = sha256_of_names(task.data)
+    except OSError as error:
+        raise RequestError("--resume", f"its data {error.filename} cannot be read: {error.strerror}", GONE) from error
+    if now != task.data_sha256:
+        raise RequestError("--resume", f"{task.data} has other files than when the run began", GONE)
+    return task
 
 
 def refuse_what_is_foreign(path: str, document: RunDocument) -> None:

@@ -43,6 +43,9 @@ KEPT_SHARE = 0.6
 """Of a GPU's memory, for what autograd keeps of a default batch: the rest is for the CUDA context, weights and their
 gradients, what the backward pass makes, and cuDNN's search."""
 
+PREFETCH = 2
+"""Batches that each process of a loader makes ahead, as torch's default is."""
+
 BYTES_PER_STEP = 2048
 """Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
 
@@ -54,7 +57,8 @@ class Request:
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
-    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: its name or file.
+    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: its name or file. ``workers``: as
+    in :class:`~bench.core.records.Training`.
     """
 
     scenarios: tuple[str, ...]
@@ -83,6 +87,7 @@ class Request:
     force: bool = False
     per_rank: bool = False
     site: str = "local"
+    workers: Count | None = None
 
     @property
     def workload(self) -> Training:
@@ -94,6 +99,8 @@ class Request:
             half=HALF[self.device],
             warmup=self.warmup,
             seed=self.seed,
+            workers=self.workers,
+            prefetch=PREFETCH if self.workers else None,
         )
 
 
@@ -132,7 +139,8 @@ def global_batch(
         return max(1, batch // parts) * parts
     if asked % parts:
         below, above = asked // parts * parts, (asked // parts + 1) * parts
-        problem = f"{asked} {workload.unit} are not divisible by {parts} ranks"
+        unit = workload.unit if workload.units_per_example == 1 else "examples"
+        problem = f"{asked} {unit} are not divisible by {parts} ranks"
         raise RequestError("--global-batch", problem, f"use {below} or {above}" if below else f"use {above}")
     return asked
 
@@ -174,20 +182,22 @@ def check_examples(request: Request, example_bytes: int | None, available_bytes:
     Raises :class:`RequestError` that names the batch, or the settings where the smallest batch would not fit either.
     """
     workload = request.workload
-    count = workload.pool_batches * workload.global_batch
+    unit = workload.unit if workload.units_per_example is None else "examples"
+    held = workload.pool_batches if workload.workers is None else 1 + workload.workers * (workload.prefetch or 0)
+    count = held * workload.global_batch
     if example_bytes is not None and count * example_bytes <= available_bytes // 2:
         return
-    fewest = workload.pool_batches * workload.replicas
+    fewest = held * workload.replicas
     free = f"and {available_bytes >> 30} GiB are free"
     if example_bytes is None or fewest * example_bytes > available_bytes // 2:
-        many = "one" if example_bytes is None else f"{fewest} {workload.unit}"
+        many = "one" if example_bytes is None else f"{fewest} {unit}"
         size = "more than half of the memory" if example_bytes is None else f"{fewest * example_bytes >> 30} GiB"
         option = "--image-size" if "image_size" in workload.settings else "--setting"
         raise RequestError(option, f"{workload.title}: {many} would take {size}, {free}", "use smaller ones")
-    most = available_bytes // 2 // example_bytes // workload.pool_batches
+    most = available_bytes // 2 // example_bytes // held
     raise RequestError(
         "--batch-per-rank" if request.per_rank else "--global-batch",
-        f"{count} {workload.unit} take {count * example_bytes >> 30} GiB of memory {free}",
+        f"{count} {unit} take {count * example_bytes >> 30} GiB of memory {free}",
         f"use at most {most // workload.replicas if request.per_rank else most}",
     )
 

@@ -141,6 +141,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
             f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}, "
             f"half is {workload.half}",
         ),
+        *_data(document),
         ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
     ]
@@ -167,6 +168,19 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     if machine.environment:
         pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
     return pairs
+
+
+def _data(document: RunDocument) -> list[tuple[str, str]]:
+    """What it was trained on, and how that was loaded; nothing of a run that does not say."""
+    work = document.workload
+    if work.hash is None:
+        return []
+    what = "synthetic" if work.data is None else f"{work.examples:,} examples of {work.data}"
+    if work.workers is None:
+        return [("Data", f"{what}, ready in memory")]
+    each = f"{work.workers} processes of each rank, whose memory is not counted" if work.workers else "the rank itself"
+    ahead = f"; {work.prefetch} batches ahead each" if work.prefetch else ""
+    return [("Data", f"{what}, loaded by {each}{ahead}")]
 
 
 def _date(document: RunDocument) -> str:

@@ -117,7 +117,7 @@ def step_times(run: Analysed) -> Plot | None:
     rows = drawing.rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
-    global_batch, unit = run.document.workload.global_batch or 0, run.document.workload.unit_short
+    units, unit = run.document.workload.units or 0, run.document.workload.unit_short
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     cut = high / 2 < low < high
     left = 0.0 if not cut else low - 0.06 * (high - low)
@@ -140,7 +140,7 @@ def step_times(run: Analysed) -> Plot | None:
         if len(medians) > 1:
             axes.plot(medians, [position + 0.4] * len(medians), linestyle="none", marker="^", markersize=4)
             axes.lines[-1].set(color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
-        speed = f"{1000 * global_batch / at['median_ms']:,.1f} {unit}/s {bar(at['half_width_percent'])}".rstrip()
+        speed = f"{1000 * units / at['median_ms']:,.1f} {unit}/s {bar(at['half_width_percent'])}".rstrip()
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
         drawing.right_label(
             axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %"

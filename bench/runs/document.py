@@ -66,7 +66,18 @@ class WorkloadRecord:
     warmup: Count | None = None
     seed: int | None = None
     pool_batches: Count | None = None
+    units_per_example: Several | None = None
+    data: str | None = None
+    data_sha256: str | None = None
+    examples: Count | None = None
+    workers: Count | None = None
+    prefetch: Count | None = None
     hash: str | None = None
+
+    @property
+    def units(self) -> int | None:
+        """What a step counts, over all replicas."""
+        return self.global_batch and self.global_batch * (self.units_per_example or 1)
 
 
 def what_is_trained(title: str | None, global_batch: int | None) -> str:

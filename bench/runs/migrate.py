@@ -94,8 +94,15 @@ def _from_5(document: Json) -> Json:
 
 
 def _from_6(document: Json) -> Json:
-    """Attached runs came with 7."""
-    return {**_empty("attached"), **document}
+    """Attached runs, real data, its loader, and units per example came with 7."""
+    found = {**_empty("attached"), **document, "workload": _workload_from_6(document["workload"])}
+    if document["request"].get("task") is not None:
+        found["request"] = {**document["request"], "task": _empty(_LATER_TASK) | document["request"]["task"]}
+    return found
+
+
+def _workload_from_6(work: Json) -> Json:
+    return _empty(f"{_LATER_TASK} workers prefetch") | work
 
 
 _STRATEGIES = {
@@ -125,6 +132,7 @@ _RANK = "pid host threads ran_threads cores phase step log device allocator init
 _FAILURE = "rank phase step where memory steps_kept"
 _SETTINGS = ("model", "image_size", "classes", "learning_rate", "momentum", "weight_decay")
 _RESIDUAL = ("resnet", "resnext", "wide_resnet")
+_LATER_TASK = "units_per_example data data_sha256 examples"
 _WORK = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
 
 
@@ -160,8 +168,8 @@ def digest_from_1(digest: Json) -> Json:
 
 
 def digest_from_2(digest: Json) -> Json:
-    """Attached runs came with 3."""
-    return {**digest, "digest_version": 3, "attached": None}
+    """Attached runs came with 3, and its workload is as in run.json of version 7."""
+    return {**digest, "digest_version": 3, "attached": None, "workload": _workload_from_6(digest["workload"])}
 
 
 def _renamed(figures: Json) -> Json:

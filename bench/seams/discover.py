@@ -118,7 +118,14 @@ class FoundWorkload:
     workload: Workload
     doc: str
 
-    def task(self, device: str, settings: Mapping[str, Setting]) -> Task:
+    def task(self, device: str, settings: Mapping[str, Setting], data: str | None = None) -> Task:
+        """``data``: the folder of real data."""
+        from bench.core.files import sha256_of_names  # here, since 'bench list' needs none
+
+        title = self.workload.title_of(settings) or self.name
+        if self.workload.reads:
+            title += f", {os.path.basename(data) if data else 'synthetic data'}"
+        each = self.workload.units_in(settings)
         own = os.path.dirname(self.file) != WORKLOAD.folder
         return Task(
             name=self.name,
@@ -126,8 +133,11 @@ class FoundWorkload:
             sha256=sha256(self.file) if own else None,
             unit=self.workload.unit,
             unit_short=self.workload.unit_short or self.workload.unit,
-            title=self.workload.title_of(settings) or self.name,
+            title=title,
             settings=dict(settings),
+            units_per_example=each if each != 1 else None,
+            data=data,
+            data_sha256=data and sha256_of_names(data),
         )
 
 
@@ -254,6 +264,8 @@ def load_workload(name: str, file: str) -> FoundWorkload:
 
 def _load_workload(name: str, file: str) -> FoundWorkload:
     module = load_file(name, file, WORKLOAD)
+    if module.WORKLOAD.reads and not hasattr(module, "size"):
+        raise RequestError(WORKLOAD.option, f"{file} reads data and has no function size", "define size(work)")
     return FoundWorkload(name=name, file=file, workload=module.WORKLOAD, doc=(module.__doc__ or "").strip())
 
 

@@ -13,9 +13,13 @@ functions that import torch inside.
     def optimizer(work, parameters): ...
 
 ``work`` has the settings as attributes, and ``seed``, ``global_batch`` and ``device``. An example is a tensor or a
-tuple, list or dict of them. A file may also define ``collate(examples)`` (default: torch's), ``weight(batch)``, what a
-part of a batch counts in the mean (default: its examples), and ``check(work)``, which refuses settings with a
-``RequestError``.
+tuple, list or dict of them. A file may also define ``collate(examples)`` (default: torch's), ``check(work)``, which
+refuses settings with a ``RequestError``, and ``weight(batch)``: what a part of a batch counts in the mean where that is
+not the number of its examples but, say, of its boxes; a number or a tensor, which ranks add up in each step.
+
+A workload that ``reads`` real data has its folder in ``work.data``, or None: then ``example`` makes some of the same
+form. It defines ``size(work)``, the number of examples in the folder, which is called first in each process. What is
+drawn at random, such as a crop, depends on the seed and the index too.
 """
 
 import math
@@ -27,7 +31,7 @@ from bench.core.records import Setting, Training
 
 DEVICES = ("cpu", "cuda")
 FUNCTIONS = ("model(work)", "example(work, index)", "loss(model, batch)", "optimizer(work, parameters)")
-MAY_DEFINE = ("collate(examples)", "weight(batch)", "check(work)")
+MAY_DEFINE = ("collate(examples)", "weight(batch)", "check(work)", "size(work)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class Workload:
     likewise; a value keeps the type of its default. ``title``: with settings in braces; default: its name. ``imports``:
     modules that are imported once for all ranks. ``smaller``: options of ``bench run`` that make it quick.
     ``example_mib``: what autograd keeps of one example in fp32; with it, the default batch halves until it fits a GPU.
+    ``units_per_example``: a number, or the name of the setting that has it. ``reads``: what ``--data`` must hold, in
+    words; empty if it reads no data.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -52,9 +58,11 @@ class Workload:
     imports: tuple[str, ...] = ()
     smaller: str = ""
     example_mib: float = 0.0
+    units_per_example: int | str = 1
+    reads: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("summary", "unit", "unit_short", "title", "smaller"):
+        for name in ("summary", "unit", "unit_short", "title", "smaller", "reads"):
             value = getattr(self, name)
             if not isinstance(value, str) or not (value.strip() or name not in ("summary", "unit")):
                 raise ValueError(f"{name}={value!r} is not a text; give one")
@@ -75,6 +83,10 @@ class Workload:
             if not isinstance(name, str) or not name.isidentifier() or name in taken:
                 raise ValueError(f"settings: {name!r} is not a name that is free; choose another")
         for device in DEVICES:
+            each = self.units_in(self.settings_on(device))
+            if type(each) is not int or each < 1:
+                what = "neither a whole number of at least 1 nor a setting that is one"
+                raise ValueError(f"units_per_example={self.units_per_example!r} is {what}")
             batch = self.batch_on(device)
             if type(batch) is not int or batch < 1:
                 raise ValueError(f"global_batch={batch!r} is not a whole number of at least 1")
@@ -88,6 +100,11 @@ class Workload:
             name: default[device] if isinstance(default, Mapping) else default
             for name, default in self.settings.items()
         }
+
+    def units_in(self, settings: Mapping[str, Setting]) -> Any:
+        """What one example counts with these settings."""
+        each = self.units_per_example
+        return settings.get(each) if isinstance(each, str) else each
 
     def title_of(self, settings: Mapping[str, Any]) -> str:
         """What to call it with these settings, such as ``resnet101, 64 px``; empty for its name."""

@@ -65,8 +65,9 @@ def main(arguments: list[str]) -> int:
         if row["reason"]:
             lines.append(f"  {'':<{width}}       {row['reason']}")
     lines += ["", "Workloads, which --workload chooses from:", ""]
+    width = max(len(str(row["name"])) for row in workloads)
     for row in workloads:
-        lines.append(f"  {row['name']}  {row['summary'] or row['reason']}")
+        lines.append(f"  {row['name']:<{width}}  {row['summary'] or row['reason']}")
     lines += ["", f"Strategies, which a scenario names: {', '.join(others['strategies'])}"]
     lines += [f"Sites, which --site chooses from: {', '.join(others['sites'])}"]
     lines += ["", "Run one: python -m bench run --scenario ddp_o2", "All of the comparison: python -m bench run"]
@@ -85,12 +86,13 @@ def _workload(name: str, file: str, device: str) -> dict[str, Any]:
     try:
         found = discover.load_workload(name, file)
     except RequestError as error:
-        return row | dict.fromkeys(("unit", "global_batch", "settings", "doc")) | {"reason": error.problem}
+        return row | dict.fromkeys(("unit", "global_batch", "settings", "reads", "doc")) | {"reason": error.problem}
     declared = found.workload
     return row | {
         "summary": declared.summary,
         "unit": declared.unit,
         "global_batch": declared.batch_on(device),
         "settings": declared.settings_on(device),
+        "reads": declared.reads or None,
         "doc": found.doc,
     }

@@ -17,6 +17,9 @@ MOST = 10**9
 """Of anything that is counted: more is a slip."""
 
 
+MOST_WORKERS = 1000
+"""Of a rank's loader; each is a process."""
+
 MOST_DEVICES = 100_000
 """More than any job has: devices are listed one by one."""
 
@@ -89,6 +92,15 @@ def whole_number(text: str) -> int:
     if value > MOST:
         raise argparse.ArgumentTypeError(f"{brief(text)} is too much: give at most {MOST:,}")
     return value
+
+
+def worker_count(text: str) -> int:
+    """A whole number from 0 to :data:`MOST_WORKERS`."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not a whole number of at least 0")
+    if int(text) > MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text} processes a rank are too many: give at most {MOST_WORKERS}")
+    return int(text)
 
 
 def device_count(text: str) -> int:

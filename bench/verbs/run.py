@@ -11,7 +11,7 @@ from bench import machine
 from bench.console import Console, align, columns, count, duration, summary_table, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError, closest
-from bench.core.records import Setting
+from bench.core.records import Setting, Task
 from bench.experiments import resume
 from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
@@ -37,6 +37,7 @@ from bench.verbs.options import (
     seed,
     span,
     whole_number,
+    worker_count,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BUDGET_S = 1200.0
 DEFAULT_RANKS = 2
+MOST_DEFAULT_WORKERS = 4
 
 DESCRIPTION = """\
 Measure the training step of every scenario and write a run folder: every step of every rank, the memory of every
@@ -124,6 +126,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
     request = replace(request, force=request.force or options.force, launches=options.launches or request.launches)
+    request = replace(request, task=resume.as_it_is_now(request.task))
     from bench.experiments import lab, pipeline
 
     if document.complete and not resume.anything_missing(document, request):
@@ -188,6 +191,12 @@ def _parser() -> Parser:
     what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
     which = "any setting of the workload ('bench list --json' has them)"
     what.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help=which)
+    real = "a folder of real data for the workload (default: made-up data, ready in memory)"
+    what.add_argument("--data", metavar="DIR", help=real)
+    default = (
+        "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
+    )
+    what.add_argument("--workers", type=worker_count, metavar="N", help=default)
     batch = what.add_mutually_exclusive_group()
     default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
     batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
@@ -340,7 +349,7 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         device=device,
         devices=devices,
         replicas=replicas,
-        task=trained.task(device, _settings(options, trained, device)),
+        task=_task(options, trained, device),
         global_batch=fitting,
         **{name: getattr(options, name) for name in SAME},
         warmup=options.warmup or profile.warmup,
@@ -353,7 +362,30 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         sample_interval_s=options.sample_interval,
         per_rank=options.batch_per_rank is not None,
         site=_site(options.site),
+        workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
+        if options.workers is None and options.data is not None
+        else options.workers,
     )
+
+
+def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> Task:
+    """What is trained, on the data that was asked for."""
+    settings, data = _settings(options, trained, device), options.data
+    if data is None:
+        return trained.task(device, settings)
+    reads, folder = trained.workload.reads, os.path.abspath(data)
+    if not reads:
+        raise RequestError("--data", f"the workload {trained.name} reads no data", "leave it out, or choose another")
+    if not os.path.isdir(folder):
+        problem = f"{data} is not a folder" if os.path.exists(folder) else f"there is no folder {data!r}"
+        raise RequestError("--data", problem, f"give one with {reads}")
+    try:
+        if not any(os.scandir(folder)):
+            raise RequestError("--data", f"{data} is empty", f"give a folder with {reads}")
+        return trained.task(device, settings, folder)
+    except OSError as error:
+        what = f"{error.filename} cannot be read: {error.strerror}"
+        raise RequestError("--data", what, "fix its permissions, or remove it") from error
 
 
 def _smallest_mib(devices: tuple[str, ...]) -> float | None:
@@ -457,6 +489,8 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         "--impl": (request.impl, "auto"),
         "--apex": (request.apex_path, None),
         "--workload": (place(trained.file) if own else trained.name, DEFAULT_WORKLOAD),
+        "--data": (request.task.data and place(request.task.data), None),
+        "--workers": (request.workers, None),
         "--global-batch": (request.global_batch, usual_batch),
         "--seed": (request.seed, 0),
         "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),

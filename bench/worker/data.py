@@ -1,51 +1,60 @@
 """The workload's examples: the same for every scenario, dealt out as ``DistributedSampler`` deals.
 
-Example ``i`` depends on the seed and ``i`` alone, so all processes agree. A pool of a few global batches is one epoch,
-visited in the same order again and again; it lies ready in host memory (pinned for a GPU) before the clock starts.
+Example ``i`` depends on the seed and ``i`` alone, so all processes agree. Made-up data is a pool of a few global
+batches, one epoch, visited in the same order again and again; it lies ready in host memory (pinned for a GPU) before
+the clock starts. With ``workers`` a ``DataLoader`` makes the batches during training, each epoch in another order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.core.errors import BenchError
 from bench.core.records import Training
+from bench.seams import discover
 from bench.worker.workload import collate_of, example_of, map_tensors
 
 Batch = Any
 """What ``collate`` made of the examples: tensors in tuples, lists and dicts."""
 
 
-def shard(workload: Training, replicas: int, replica: int) -> list[list[int]]:
-    """Indices of one replica's part of every batch of the pool: ``pool_batches`` lists of equal length.
+def shard(workload: Training, replicas: int, replica: int, epoch: int = 0) -> list[list[int]]:
+    """Indices of one replica's part of every batch of an epoch: lists of equal length.
 
     By ``torch.utils.data.DistributedSampler``, whose parts of a step are the same examples for any number of replicas.
     """
-    examples = range(workload.global_batch * workload.pool_batches)
+    examples = range(workload.examples or workload.global_batch * workload.pool_batches)
     sampler = DistributedSampler(
         examples, num_replicas=replicas, rank=replica, shuffle=True, seed=workload.seed, drop_last=True
     )
-    sampler.set_epoch(0)
+    sampler.set_epoch(epoch)
     indices = list(sampler)
     part = workload.global_batch // replicas
-    return [indices[start : start + part] for start in range(0, part * workload.pool_batches, part)]
+    return [indices[start : start + part] for start in range(0, part * _steps(workload), part)]
+
+
+def _steps(workload: Training) -> int:
+    """Whole batches in an epoch."""
+    if workload.examples is None:
+        return workload.pool_batches
+    if workload.examples < workload.global_batch:
+        what = f"{workload.data} has {workload.examples} examples, fewer than a global batch of {workload.global_batch}"
+        raise BenchError(f"{what}; use a smaller batch")
+    return workload.examples // workload.global_batch
 
 
 def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[Batch]:
     """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other."""
-    example, collate = example_of(workload), collate_of(workload)
+    examples = _Examples(workload)
     shards = [shard(workload, replicas, replica) for replica in mine]
     pool = []
     for step in range(workload.pool_batches):
-        examples = [example(index) for part in shards for index in part[step]]
-        try:
-            batch = collate(examples)
-        except (RuntimeError, TypeError) as error:
-            remedy = "make examples of equal shape, or define collate(examples)"
-            raise BenchError(f"{workload.file}: no batch can be made of the examples: {error}; {remedy}") from error
+        indices = [index for part in shards for index in part[step % len(part)]]
+        batch = _whole(examples.collate([examples[index] for index in indices]))
         pool.append(map_tensors(Tensor.pin_memory, batch) if pin else batch)
     return pool
 
@@ -64,3 +73,90 @@ def loader(pool: list[Batch], device: torch.device) -> Callable[[], Batch]:
         return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
     return load
+
+
+def feeds(workload: Training, replicas: int, groups: Sequence[range], device: torch.device) -> Callable[[], Batch]:
+    """As :func:`loader`, from the pool or from a ``DataLoader``: for each step one batch for each group of replicas.
+
+    What a ``DataLoader`` has started ends when the function is no longer referred to.
+    """
+    pin = device.type == "cuda"
+    if workload.workers is None:
+        pools = [batches(workload, replicas, group, pin) for group in groups]
+        return loader([batch for step in zip(*pools, strict=True) for batch in step], device)
+    stream = _stream(workload, replicas, groups, pin)
+    return lambda: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), next(stream))
+
+
+def _stream(workload: Training, replicas: int, groups: Sequence[range], pin: bool) -> Iterator[Batch]:
+    """Batches without end, epoch after epoch."""
+    assert workload.workers is not None
+    examples, order = _Examples(workload), _Order(workload, replicas, groups)
+    _whole(examples[0])  # here, so that a setting that only examples use is known to be used
+    loading: DataLoader[Any] = DataLoader(
+        examples,
+        batch_sampler=order,
+        collate_fn=examples.collate,
+        num_workers=workload.workers,
+        prefetch_factor=workload.prefetch,
+        persistent_workers=workload.workers > 0,
+        pin_memory=pin,
+        multiprocessing_context="fork" if workload.workers else None,
+        generator=torch.Generator(),  # so that it draws nothing from the one that dropout uses
+    )
+    while True:
+        for batch in loading:
+            yield _whole(batch)
+        order.epoch += 1
+
+
+class _Order:
+    """The indices of each batch of an epoch: in each step one batch for each group of replicas."""
+
+    def __init__(self, workload: Training, replicas: int, groups: Sequence[range]) -> None:
+        self.workload, self.replicas, self.groups, self.epoch = workload, replicas, groups, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        shards = [[shard(self.workload, self.replicas, one, self.epoch) for one in group] for group in self.groups]
+        for step in range(_steps(self.workload)):
+            for group in shards:
+                yield [index for part in group for index in part[step]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """In place of an example or a batch: why there is none. It crosses from a loader's process without a traceback."""
+
+    reason: str
+
+
+class _Examples:
+    """The data set, as ``DataLoader`` wants it."""
+
+    def __init__(self, workload: Training) -> None:
+        self.file, self.example, self._collate = workload.file, example_of(workload), collate_of(workload)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return self.example(index)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever the user's function raises is the finding
+            at = discover.line_in(self.file, error)
+            return _Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
+
+    def collate(self, examples: list[Any]) -> Batch:
+        broken = next((one for one in examples if isinstance(one, _Broken)), None)
+        if broken is not None:
+            return broken
+        try:
+            return self._collate(examples)
+        except (RuntimeError, TypeError) as error:
+            remedy = "make examples of equal shape, or define collate(examples)"
+            return _Broken(f"{self.file}: no batch can be made of the examples: {error}; {remedy}")
+
+
+def _whole(made: Any) -> Any:
+    if isinstance(made, _Broken):
+        raise BenchError(made.reason)
+    return made

@@ -170,10 +170,7 @@ class Plan:
     def load(self) -> Callable[[], data.Batch]:
         """What gives the batches of this process: the parts of the replicas that it trains."""
         job = self.parts.job
-        pool = data.batches(
-            job.workload, job.replicas, job.parts_of(self.parts.rank), pin=self.parts.device.type == "cuda"
-        )
-        return data.loader(pool, self.parts.device)
+        return data.feeds(job.workload, job.replicas, [job.parts_of(self.parts.rank)], self.parts.device)
 
     def build(self) -> Session:
         session = self.module.build(self.parts, **self.parts.job.options)
@@ -217,6 +214,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         session, load, job.iters, device=device, on_step=report("measure", steps), note=window(steps)
     )
     cpu_s = time.process_time() - cpu_before
+    del load  # and the processes that load
     report("record")
     skipped = session.skipped_steps()
     result = {
@@ -362,7 +360,8 @@ def _about(error: BaseException, job: Job, me: Identity, where: str = "") -> dic
     memory: dict[str, Any] = {"device": name, "batch": batch, "global_batch": work.global_batch}
     if work.device == "cpu" or torch.cuda.is_initialized():
         memory["allocator"] = _allocator(torch.device(work.device))
-    reason = f"rank {me.rank} on {name} with {batch} {work.unit} (global batch {work.global_batch}): {about['reason']}"
+    unit = work.unit if work.units_per_example is None else "examples"
+    reason = f"rank {me.rank} on {name} with {batch} {unit} (global batch {work.global_batch}): {about['reason']}"
     return {**about, "reason": reason, "memory": memory}
 
 

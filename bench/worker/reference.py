@@ -14,7 +14,6 @@ precision level, and with its number of threads, so that on the same kernels bot
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import cycle
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from bench.core.records import Computation
 from bench.worker import data, probe
 from bench.worker.precision import Amp, precision_of
 from bench.worker.session import Parts
-from bench.worker.workload import Loss, loss_of, weight_of
+from bench.worker.workload import Loss, loss_of, tensors_in, weight_of
 
 CANDIDATES = 8
 """Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 of 32 px, sums in fp32, 24 seeds) 13 %
@@ -143,11 +142,14 @@ Chunks = list[tuple[data.Batch, float]]
 
 
 def _loader(job: Parts, replicas: int) -> Callable[[], Chunks]:
-    pin, weight = job.device.type == "cuda", weight_of(job.workload)
-    pools = [data.batches(job.workload, replicas, range(chunk, chunk + 1), pin=pin) for chunk in range(replicas)]
-    divisors = cycle([divisors_of([weight(chunk) for chunk in chunks]) for chunks in zip(*pools, strict=True)])
-    loads = [data.loader(pool, job.device) for pool in pools]
-    return lambda: list(zip((load() for load in loads), next(divisors), strict=True))
+    weight = weight_of(job.workload) or (lambda batch: 1.0)
+    load = data.feeds(job.workload, replicas, [range(chunk, chunk + 1) for chunk in range(replicas)], job.device)
+
+    def chunks() -> Chunks:
+        parts = [load() for _ in range(replicas)]
+        return list(zip(parts, divisors_of([float(weight(part)) for part in parts]), strict=True))
+
+    return chunks
 
 
 def divisors_of(weights: list[float]) -> list[float]:
@@ -156,11 +158,18 @@ def divisors_of(weights: list[float]) -> list[float]:
 
 
 def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:
-    """The share of each chunk in the mean loss, after its gradient was added to ``.grad``."""
-    for batch, divisor in parts:
-        loss = criterion(model, batch) / divisor
+    """The share of each chunk in the mean loss, after its gradient was added to ``.grad``. All draw the same at random
+    (dropout), as ranks do that began with one seed."""
+    for number, (batch, divisor) in enumerate(parts, start=1):
+        with torch.random.fork_rng(_devices(parts), enabled=number < len(parts)):
+            loss = criterion(model, batch) / divisor
         loss.backward()
         yield loss.detach()
+
+
+def _devices(parts: Chunks) -> list[torch.device]:
+    """The GPUs that hold these parts."""
+    return list({tensor.device for batch, _ in parts for tensor in tensors_in(batch) if tensor.is_cuda})
 
 
 def _train(

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bench.core.errors import BenchError
 from bench.core.records import Job, Training
 from bench.seams import discover
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of
-from bench.worker.workload import build_model, build_optimizer, cut, loss_of
+from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -92,7 +93,7 @@ class Session:
     ) -> None:
         self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
-        self._loss = loss_of(parts.workload)
+        self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         self.amp = _amp(parts, optimizer or parts.build_optimizer)
         self.model = self.amp.cast(parts.build_model())
         self.module = wrap(self.model)
@@ -101,30 +102,49 @@ class Session:
         self._call = self.amp.around(self.module)
 
     def forward(self, batch: Any) -> Tensor:
-        """The mean loss of this process's part of the batch: a scalar on the device. The last step's gradients are
-        dropped only now, so that they can be read after the last step.
+        """The mean loss of this process's part of the batch: a scalar on the device, times what it counts among the
+        ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
         if self.micro_batches > 1:
             return self._accumulated(batch)
         with self.amp.context():
-            return self._loss(self._call, batch)
+            loss = self._loss(self._call, batch)
+        if getattr(loss, "ndim", None) != 0:
+            given = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            what = f"{self.parts.workload.file}: loss(model, batch) returned {given}"
+            raise BenchError(f"{what}; return a scalar tensor, such as its mean")
+        return loss if self._weight is None else loss * self._shares([batch])[0]
+
+    def _shares(self, batches: list[Any]) -> Tensor | list[float]:
+        """What the loss of each of this rank's batches counts in the mean over the ranks, so that it is the mean over
+        the global batch."""
+        if self._weight is None:
+            return [1.0 / len(batches)] * len(batches)
+        kind = {"dtype": torch.float32, "device": self.parts.device}
+        mine = torch.stack([torch.as_tensor(self._weight(batch), **kind) for batch in batches])
+        total, ranks = mine.sum(), 1
+        if dist.is_initialized():
+            dist.all_reduce(total)
+            ranks = dist.get_world_size()
+        return mine * ranks / total.clamp(min=torch.finfo(torch.float32).tiny)
 
     def _accumulated(self, batch: Any) -> Tensor:
         """All micro-batches forward, and all but the last backward, whose gradients this rank keeps to itself."""
         job, pieces = self.parts.job, self.micro_batches
         held = job.batch_per_replica * len(job.parts_of(self.parts.rank))
-        *early, last = cut(batch, held, pieces)
+        *early, last = parts = cut(batch, held, pieces)
+        shares = self._shares(parts)
         assert not isinstance(self.quiet, str)
         total: Any = 0.0
-        for part in early:
+        for part, share in zip(early, shares, strict=False):
             with self.quiet(self.module):
                 with self.amp.context():
-                    loss = self._loss(self._call, part) / pieces
+                    loss = self._loss(self._call, part) * share
                 self.amp.backward(loss)
             total = total + loss.detach()
         with self.amp.context():
-            return total + self._loss(self._call, last) / pieces
+            return total + self._loss(self._call, last) * shares[-1]
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.core.errors import RequestError
+from bench.core.errors import BenchError, RequestError
 from bench.core.records import Setting, Training
 from bench.seams import discover
 
@@ -27,13 +27,15 @@ HYPERPARAMETERS = {"learning_rate": "lr"}
 
 
 class Work:
-    """What a workload's functions are given: its settings as attributes, and ``seed``, ``global_batch``, ``device``.
+    """What a workload's functions are given: its settings as attributes, and ``seed``, ``global_batch``, ``device``,
+    and ``data``: the folder of real data, or None.
 
     ``used``: the settings that were read, since one that is not changes nothing.
     """
 
     def __init__(self, workload: Training) -> None:
         self.seed, self.global_batch, self.device = workload.seed, workload.global_batch, workload.device
+        self.data = workload.data
         self.used: set[str] = set()
         self._settings = workload.settings
         self._name = workload.name
@@ -86,7 +88,13 @@ def loss_of(workload: Training) -> Loss:
 
 
 def example_of(workload: Training) -> Callable[[int], Any]:
+    """Raises :class:`BenchError` if there is more or less real data than when the run began."""
     opened = _open(workload)
+    if workload.data is not None:
+        count = opened.module.size(opened.work)
+        if count != workload.examples:
+            began = f"{workload.examples} examples when the run began and {count} now"
+            raise BenchError(f"{workload.data} had {began}; start a new run")
     return lambda index: opened.module.example(opened.work, index)
 
 
@@ -95,9 +103,9 @@ def collate_of(workload: Training) -> Callable[[list[Any]], Any]:
     return collate
 
 
-def weight_of(workload: Training) -> Callable[[Any], float]:
-    """How much a part of a batch counts in the mean. Parts have equally many examples, so usually all count 1."""
-    weight: Callable[[Any], float] = getattr(_open(workload).module, "weight", lambda batch: 1.0)
+def weight_of(workload: Training) -> Callable[[Any], float] | None:
+    """How much a part of a batch counts in the mean; None: all count the same, as they have equally many examples."""
+    weight: Callable[[Any], float] | None = getattr(_open(workload).module, "weight", None)
     return weight
 
 
@@ -179,22 +187,33 @@ def prepare(workload: Training) -> None:
 def examine(workload: Training) -> dict[str, Any]:
     """Whether a workload can be trained with these settings: ``refused`` (option, problem, remedy) or None.
 
-    ``example_bytes``: of one example, None for more than this process may take.
+    ``example_bytes``: of one example, None for more than this process may take. ``examples``: how many there are of
+    real data.
     """
     opened = _open(workload)
     try:
         if hasattr(opened.module, "check"):
             opened.module.check(opened.work)
+        examples = None if workload.data is None else opened.module.size(opened.work)
+        if examples is not None and (type(examples) is not int or examples < workload.global_batch):
+            what = f"{workload.data} has {examples} examples, and a global batch takes {workload.global_batch}"
+            return {"refused": ("--data", what, "give more data, or a smaller --global-batch")}
         tensors = tensors_in(opened.module.example(opened.work, 0))
         if not tensors:
             what = f"{workload.file}: example(work, 0) has no tensor"
             return {"refused": ("--workload", what, "return a tensor, or a tuple, list or dict of them")}
-        return {"refused": None, "example_bytes": sum(tensor.nbytes for tensor in tensors)}
+        return {"refused": None, "example_bytes": sum(tensor.nbytes for tensor in tensors), "examples": examples}
     except RequestError as error:
         return {"refused": (error.option, error.problem, error.remedy)}
     except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
         if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in NO_MEMORY):
-            return {"refused": None, "example_bytes": None}
+            return {"refused": None, "example_bytes": None, "examples": None}
         at = discover.line_in(workload.file, error)
         what = f"{workload.file}:{at} fails with these settings: {type(error).__name__}: {error}"
+        if workload.data is not None:
+            what, remedy = (
+                f"{workload.data} cannot be used: {what}",
+                f"give a folder with {opened.module.WORKLOAD.reads}",
+            )
+            return {"refused": ("--data", " ".join(what.split()), remedy)}
         return {"refused": ("--workload", " ".join(what.split()), "fix the file")}

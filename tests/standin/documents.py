@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bench.core.codec import decode
+from bench.core.codec import decode, encode
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
-from bench.runs.document import DiagnosticRecord, LaunchRecord, ReferenceRecord, RunDocument
+from bench.runs.document import DiagnosticRecord, LaunchRecord, ReferenceRecord, RunDocument, WorkloadRecord
 from bench.runs.migrate import migrate
 from bench.runs.reader import Run
 
@@ -69,8 +69,8 @@ def document(**values: Any) -> RunDocument:
             found[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in found[kind]]
     gpus = [GPU | one for one in found["machine"].get("gpus", ())]
     now = migrate(found | {"machine": found["machine"] | {"gpus": gpus}})
-    work = found["workload"]
-    return decode(RunDocument, now | ({"workload": work} if "settings" in work else {}))
+    work = encode(WorkloadRecord()) | found["workload"]
+    return decode(RunDocument, now | ({"workload": work} if "settings" in found["workload"] else {}))
 
 
 def _ran(effective: dict[str, Any] | None) -> dict[str, Any] | None:

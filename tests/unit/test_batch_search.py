@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standin.documents import document
+from standin.workloads import workload
 
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
@@ -121,7 +122,7 @@ def test_outcomes(
     memory = [{"device": "a", "t_ns": 1, "used_mib": used_mib}]
     steps = [{"warmup": False, "step": 1, "step_ms": 1.0}]
     done: Any = SimpleNamespace(record=record, tables={"memory": memory, "steps": steps})
-    one = batch_search._judged(done, 8, 1000.0)
+    one = batch_search._judged(done, workload(global_batch=8), 1000.0)
     assert (one.peak_mib, one.why_not) == (peak_mib, why_not)
 
 

@@ -131,7 +131,7 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
     steering = "\x1b]0;title\x07\x9b2J\x7f\u202egnp\u2066\x00\udcff\x85end"
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
-    with RunProgress(Console(stream=screen), steps=1, global_batch=1, unit="images") as progress:
+    with RunProgress(Console(stream=screen), steps=1, units=1, unit="images") as progress:
         progress.expect([steering])
         progress.begin(steering)
         progress.end(status="error", text=steering)
@@ -147,7 +147,7 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
 def test_steps_of_the_probe_are_none_of_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.console.PLAIN_INTERVAL_S", 0.0)
     screen = io.StringIO()
-    with RunProgress(Console(stream=screen), steps=2, global_batch=8, unit="img") as progress:
+    with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
         progress.expect(["ddp"])
         progress.begin("ddp")
         for event in ("measure", 1, 2, "probe", 1, 2):

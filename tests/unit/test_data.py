@@ -1,10 +1,15 @@
 """Equal work: every scenario sees the same images in the same steps, and DataParallel's parts are DDP's."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from standin.workloads import workload
 from torch.utils.data import DistributedSampler
 
+from bench.core.records import Training
 from bench.worker import data
 from bench.worker.workload import example_of
 
@@ -52,3 +57,59 @@ def test_the_loader_goes_round_the_pool_in_order() -> None:
     load = data.loader(pool, torch.device("cpu"))
     seen = [load()[1] for _ in range(2 * len(pool))]
     assert all(torch.equal(labels, pool[step % len(pool)][1]) for step, labels in enumerate(seen))
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Training:
+    """26 examples, each its own number, in global batches of 8: three in an epoch."""
+    (tmp_path / "numbers.py").write_text(
+        "from bench.seams import Workload\n"
+        "WORKLOAD = Workload(summary='numbers', unit='numbers', global_batch=8, reads='nothing')\n"
+        "def model(work): ...\n"
+        "def size(work): return 26\n"
+        "def example(work, index):\n    import torch\n    return {'x': torch.tensor(index)}\n"
+        "def loss(model, batch): ...\n"
+        "def optimizer(work, parameters): ...\n"
+    )
+    read = {"examples": 26, "data": str(tmp_path), "file": str(tmp_path / "numbers.py"), "settings": {}}
+    return replace(workload(global_batch=8), name="numbers", workers=0, **read)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_real_data_is_the_same_for_any_number_of_workers_and_parts(real: Training, workers: int) -> None:
+    asked = replace(real, workers=workers, prefetch=2 if workers else None)
+
+    def seen(groups: list[range], steps: int = 7) -> list[list[int]]:
+        load = data.feeds(asked, 2, groups, torch.device("cpu"))
+        return [[int(x) for _ in groups for x in load()["x"]] for _ in range(steps)]
+
+    together = seen([range(1), range(1, 2)])  # as the reference
+    assert together == seen([range(2)])  # as one process that trains both parts
+    ranks = [seen([range(rank, rank + 1)]) for rank in range(2)]
+    assert together == [first + second for first, second in zip(*ranks, strict=True)]
+    assert together == _by_hand(real, 7)
+    alone = data.feeds(asked, 1, [range(1)], torch.device("cpu"))
+    assert [sorted(step) for step in together] == [sorted(alone()["x"].tolist()) for _ in range(7)]
+
+
+def _by_hand(real: Training, steps: int) -> list[list[int]]:
+    found: list[list[int]] = []
+    for epoch in range(3):
+        dealt: list[Any] = []
+        for rank in range(2):
+            sampler = DistributedSampler(range(26), 2, rank, shuffle=True, seed=real.seed, drop_last=True)
+            sampler.set_epoch(epoch)
+            dealt.append(list(sampler))
+        found += [dealt[0][at : at + 4] + dealt[1][at : at + 4] for at in (0, 4, 8)]
+    return found[:steps]
+
+
+def test_processes_that_load_end_with_what_they_load_for(real: Training) -> None:
+    from bench.core.children import children
+
+    before = children()
+    load = data.feeds(replace(real, workers=2, prefetch=2), 1, [range(1)], torch.device("cpu"))
+    load()
+    assert len(children()) == len(before) + 2
+    del load
+    assert children() == before

@@ -122,7 +122,7 @@ def test_a_launch_is_the_sum_of_its_devices_and_its_energy_is_given_per_1000_ima
             ),
         ]
     )
-    (row,) = devices.per_launch(both, iterations(steps(12.0, count=50, ranks=2)), global_batch=128).to_dict("records")
+    (row,) = devices.per_launch(both, iterations(steps(12.0, count=50, ranks=2)), units=128).to_dict("records")
     assert row["devices"] == 2
     assert row["energy_j"] == pytest.approx(6000.0)
     assert row["energy_per_1000_j"] == pytest.approx(6000.0 / (50 * 128) * 1000)
@@ -132,7 +132,7 @@ def test_a_launch_is_the_sum_of_its_devices_and_its_energy_is_given_per_1000_ima
 
 def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
     both = pd.concat([samples(12.0, power_w=300.0), samples(12.0, device="GPU-b", reason="Not Supported")])
-    (row,) = devices.per_launch(both, iterations(steps(12.0)), global_batch=8).to_dict("records")
+    (row,) = devices.per_launch(both, iterations(steps(12.0)), units=8).to_dict("records")
     assert pd.isna(row["energy_j"])
     assert pd.isna(row["energy_per_1000_j"])
     assert "Not Supported" in row["energy_reason"]
@@ -142,7 +142,7 @@ def test_a_device_without_energy_makes_that_of_the_launch_unknown() -> None:
 def test_launches_are_kept_apart_and_one_without_samples_has_no_row() -> None:
     two = pd.concat([steps(12.0), steps(12.0, launch=1), steps(12.0, launch=2)])
     rows = pd.concat([samples(12.0, power_w=300.0), samples(12.0, launch=2, power_w=100.0)])
-    table = devices.per_launch(rows, iterations(two), global_batch=8)
+    table = devices.per_launch(rows, iterations(two), units=8)
     assert table["launch"].tolist() == [0, 2]
     assert table["energy_j"].tolist() == pytest.approx([3600.0, 1200.0])
 

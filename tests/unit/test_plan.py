@@ -268,10 +268,21 @@ def test_a_number_of_steps_beyond_all_floats_is_refused_too() -> None:
 
 # Which runs are the same work
 
-OTHER: dict[str, Any] = {"device": "cuda", "half": "fp16", "sha256": "0" * 64, "settings": {"model": "resnet50"}}
+OTHER: dict[str, Any] = {
+    "device": "cuda",
+    "half": "fp16",
+    "sha256": "0" * 64,
+    "settings": {"model": "resnet50"},
+    "data": "/elsewhere",
+    "data_sha256": "0" * 64,
+    "examples": 60_000,
+    "workers": 0,
+    "prefetch": 2,
+    "units_per_example": 1024,
+}
 """Other values of the fields whose value cannot just be doubled."""
 
-NAMES = ("file", "title", "unit_short")
+NAMES = ("file", "title", "unit_short", "data")
 """Fields that only say what to call it and where it is."""
 
 

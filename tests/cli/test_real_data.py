@@ -1,0 +1,108 @@
+"""Real data: read by index in every process alike, part of what a run is, and refused by name where it is wrong."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from conftest import CommandLine
+from PIL import Image
+
+from bench.analyse.parity import SAME
+from bench.runs.document import RunDocument
+from bench.runs.reader import read
+
+FEW = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--launches", "1")
+SMALL = ("--model", "resnet18", "--image-size", "32", "--global-batch", "4")
+
+
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
+    """160 images of FashionMNIST's form: in each class another pair of rows is bright."""
+    folder = tmp_path / "fashion"
+    folder.mkdir()
+    labels = bytes(index * 7 % 10 for index in range(160))
+    pixels = bytes(250 if row // 2 == label else row for label in labels for row in range(28) for _ in range(28))
+    sizes = b"".join(number.to_bytes(4, "big") for number in (160, 28, 28))
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03" + sizes + pixels))
+    (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x01" + sizes[:4] + labels))
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes of 20 JPEG files, each of its own size."""
+    folder = tmp_path / "images"
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (40 + number, 50), (10 * number, 90, 0)).save(folder / name / f"{number:02}.jpg")
+    return folder
+
+
+def ran(done: object, out: Path) -> RunDocument:
+    (path,) = out.iterdir()
+    return read(str(path)).document
+
+
+def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp_path: Path) -> None:
+    asked = ("run", "--workload", "fashion_mlp", "--scenario", "single,ddp", *FEW, "--global-batch", "32")
+    done = run_here(*asked, "--data", str(fashion), "--workers", "1", "--out", str(tmp_path / "real"))
+    made = run_here(*asked, "--no-parity", "--out", str(tmp_path / "made"))
+    assert done.returncode == made.returncode == 0, done.stderr
+    real, synthetic = ran(done, tmp_path / "real"), ran(made, tmp_path / "made")
+    work = real.workload
+    assert (work.examples, work.workers, work.prefetch, work.data) == (160, 1, 2, str(fashion))
+    assert work.title == "fashion_mlp, fashion" and "synthetic" not in done.stderr
+    assert synthetic.workload.title == "fashion_mlp, synthetic data" and "synthetic data" in made.stderr
+    assert synthetic.workload.examples is synthetic.workload.workers is None
+    assert {row.scenario: row.verdict for row in real.parity} == {"single": SAME, "ddp": SAME}
+    paths = [str(next((tmp_path / name).iterdir())) for name in ("real", "made")]
+    refused = run_here("compare", *paths)
+    assert refused.returncode == 12 and "data: files" in refused.stderr and "against synthetic" in refused.stderr
+    assert run_here("report", paths[0], "--out", str(tmp_path / "reports")).returncode == 0
+    (page,) = (tmp_path / "reports").rglob("index.html")
+    assert "160 examples of " in page.read_text() and "whose memory is not counted" in page.read_text()
+
+
+def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: CommandLine, tmp_path: Path) -> None:
+    broken = images / "dog" / "03.jpg"
+    broken.write_bytes(broken.read_bytes()[:300])
+    asked = ("run", "--workload", "imagefolder", "--scenario", "ddp", *FEW, *SMALL, "--no-parity", "--iters", "10")
+    for workers in ("0", "2"):
+        out = tmp_path / f"out{workers}"
+        done = run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out))
+        assert done.returncode == 1, done.stderr
+        (launch,) = ran(done, out).launches
+        assert launch.status == "error" and f"{broken} cannot be decoded" in str(launch.reason)
+
+
+WRONG = {
+    "missing": ("fashion_mlp", lambda at: at / "absent", ("there is no folder", "train-images-idx3-ubyte.gz")),
+    "a file": ("fashion_mlp", lambda at: at / "fashion" / "train-images-idx3-ubyte.gz", ("is not a folder",)),
+    "empty": ("gpt", lambda at: at / "empty", ("is empty", "train.bin")),
+    "another form": ("fashion_mlp", lambda at: at / "images", ("train-images-idx3-ubyte.gz cannot be read",)),
+    "no tokens": ("gpt", lambda at: at / "images", ("train.bin", "give a folder with a train.bin")),
+    "no annotations": ("retinanet", lambda at: at / "images", ("has no annotations", "Pascal VOC")),
+    "no classes": ("imagefolder", lambda at: at / "fashion", ("has no folder with images",)),
+    "a first file that is corrupt": ("imagefolder", lambda at: at / "corrupt", ("00.jpg cannot be decoded",)),
+    "a link to nothing": ("imagefolder", lambda at: at / "linked", ("gone.jpg cannot be read",)),
+    "too few": ("imagefolder", lambda at: at / "one", ("1 examples", "a global batch takes 8")),
+    "a workload without data": ("resnet101", lambda at: at / "images", ("resnet101 reads no data",)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLine, tmp_path: Path) -> None:
+    workload, folder, says = WRONG[name]
+    for other in ("empty", "corrupt/a", "linked/a", "one/a"):
+        (tmp_path / other).mkdir(parents=True)
+    for number in range(8):
+        (tmp_path / "corrupt" / "a" / f"{number:02}.jpg").write_text("no image")
+    (tmp_path / "linked" / "a" / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    Image.new("RGB", (40, 50)).save(tmp_path / "one" / "a" / "1.jpg")
+    asked = ("run", "--workload", workload, "--scenario", "single", *FEW, "--out", str(tmp_path / "out"))
+    done = run_here(*asked, "--data", str(folder(tmp_path)))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("bench: error: --data: ")
+    assert all(word in done.stderr for word in says), done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,117 @@
+"""Image classification on JPEG files in one folder for each class, as ImageNet comes, through a ``DataLoader``.
+
+    python -m bench run --workload imagefolder --data imagenet/train --workers 4
+
+Each image is decoded, cropped at random, resized and maybe flipped, as torchvision's ``RandomResizedCrop`` and
+``RandomHorizontalFlip`` do it, drawn from the seed and the index, so that every way to train sees the same pixels.
+Without ``--data`` images are noise.
+"""
+
+import math
+import os
+import random
+from functools import cache
+
+from bench.seams import RequestError, Workload
+
+WORKLOAD = Workload(
+    summary="image classification on JPEG folders, any model of torchvision",
+    unit="images",
+    unit_short="img",
+    title="{model}, {image_size} px",
+    imports=("torchvision", "PIL.Image"),
+    smaller="--model resnet18 --image-size 32",
+    reads="one folder of JPEG files for each class",
+    global_batch={"cpu": 8, "cuda": 128},
+    example_mib=121.0,
+    settings={
+        "model": "resnet50",
+        "image_size": {"cpu": 64, "cuda": 224},
+        "classes": 1000,
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+    },
+)
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def model(work):
+    from torchvision import models
+
+    idle = {"zero_init_residual": True} if work.model.startswith(("resnet", "resnext", "wide_resnet")) else {}
+    return models.get_model(work.model, weights=None, num_classes=work.classes, **idle)
+
+
+def check(work):
+    from torchvision import models
+
+    if work.model not in models.list_models(module=models):
+        raise RequestError("--model", f"torchvision has no model {work.model!r}", "give one, such as resnet50")
+
+
+@cache
+def files(folder):
+    """Each image with the number of its class."""
+    found = []
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    for number, name in enumerate(classes):
+        names = sorted(os.listdir(os.path.join(folder, name)))
+        found += [(os.path.join(folder, name, one), number) for one in names if one.lower().endswith(SUFFIXES)]
+    return found
+
+
+def size(work):
+    found = files(work.data)
+    if not found:
+        raise RequestError("--data", f"{work.data} has no folder with images", f"give {WORKLOAD.reads}")
+    if found[-1][1] >= work.classes:
+        what = f"{work.data} has {found[-1][1] + 1} folders, and there are {work.classes} classes"
+        raise RequestError("--data", what, "raise --setting classes=N")
+    return len(found)
+
+
+def example(work, index):
+    import torch
+
+    if work.data is None:
+        made = torch.Generator().manual_seed(work.seed * 1_000_003 + index)
+        image = torch.randn(3, work.image_size, work.image_size, generator=made)
+        return image, torch.randint(work.classes, (), generator=made)
+    from torchvision.transforms.functional import normalize, to_tensor
+
+    path, label = files(work.data)[index]
+    image = to_tensor(opened(path, work.image_size, random.Random(work.seed * 1_000_003 + index)))
+    return normalize(image, MEAN, DEVIATION), torch.tensor(label)
+
+
+def opened(path, edge, draw):
+    """A crop of 8 % to all of the area, 3:4 to 4:3, as a square of ``edge`` pixels, flipped half of the time."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            whole = file.convert("RGB")
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{path} cannot be decoded: {error}") from error
+    area = whole.width * whole.height * draw.uniform(0.08, 1.0)
+    aspect = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
+    width = min(whole.width, max(1, round(math.sqrt(area * aspect))))
+    height = min(whole.height, max(1, round(math.sqrt(area / aspect))))
+    left, top = draw.randint(0, whole.width - width), draw.randint(0, whole.height - height)
+    square = whole.resize((edge, edge), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
+    return square.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draw.random() < 0.5 else square
+
+
+def loss(model, batch):
+    from torch.nn.functional import cross_entropy
+
+    images, labels = batch
+    return cross_entropy(model(images), labels)
+
+
+def optimizer(work, parameters):
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay, fused=True)
