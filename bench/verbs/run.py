@@ -130,7 +130,6 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     from bench.experiments import lab, pipeline
 
     if document.complete and not resume.anything_missing(document, request):
-        tell(f"{os.path.basename(path)} has all that was asked for: there is nothing to resume", file=sys.stderr)
         return _show(lab.Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
@@ -141,8 +140,8 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
 def _show(
     finished: "Finished", request: Request, scenarios: tuple[Found, ...] | None, options: argparse.Namespace
 ) -> int:
-    """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where none of them
-    was loaded.
+    """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
+    left to do.
     """
     from bench.analyse.advice import advice, answer, findings, main_finding, more_wanted
     from bench.analyse.analysed import Analysed
@@ -157,7 +156,7 @@ def _show(
     lines = [f"{about}: {text}" for about, text in advice(done.document, table) if not about.startswith(said)]
     known = [] if options.verbose else about_implementations(done.document)
     found = (findings if options.verbose else main_finding)(done)
-    tell(
+    shown = (
         "",
         answer(done.document, table),
         "",
@@ -169,8 +168,11 @@ def _show(
         *_how_precise(done.document.interval_target),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
-        file=people,
     )
+    if scenarios is None:
+        name = os.path.basename(finished.path)
+        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
+    tell(*shown, file=people)
     if options.json:
         print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
     return FAILED if finished.failed else OK

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, request_for
+from pyarrow import parquet
 from standin import documents
 from standin.runs import DDP, write_run
 
@@ -18,6 +19,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import resume
 from bench.runs.document import RunDocument
+from bench.runs.files import describe_files, seal_of
 from bench.seams import discover
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
@@ -231,6 +233,12 @@ def test_of_a_finished_run_nothing_is_executed(bench: Bench, tmp_path: Path) -> 
     code, out, err = bench("run", "--resume", path)
     assert code == 0 and "\nddp " in out, err
     assert err == f"{path.name} has all that was asked for: there is nothing to resume\n"
+    table = parquet.read_table(path / "steps.parquet")
+    parquet.write_table(table.append_column("launch", table["launch"]), path / "steps.parquet")
+    document = json.loads((path / "run.json").read_text())
+    document["files"] = encode(describe_files(str(path)))
+    (path / "run.json").write_text(json.dumps(document | {"seal": seal_of(document)}))
+    assert "steps.parquet" in resumed(bench, path)
 
 
 def test_a_changed_site_is_refused(bench: Bench, tmp_path: Path) -> None:
