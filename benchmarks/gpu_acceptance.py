@@ -419,6 +419,11 @@ class Acceptance:
             else:
                 checks, found = item.judge(done)
             over = not done.ended or tries >= TRIES
+        except KeyboardInterrupt:
+            with suppress(RuntimeError, NotDone):
+                left, found = item.judge(Command(code=INTERRUPTED, said="", told="", ended=True))
+                checks = [*left, *checks]
+            raise
         except (NotDone, RequestError) as reason:
             checks = [self.undone(item, str(reason))]
         # the others' figures are still worth having

@@ -456,6 +456,8 @@ def answers(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[
         answer = found.get(name, passed if name.startswith("handwritten") else run)
         if isinstance(answer, BaseException):
             raise answer
+        if callable(answer):
+            answer()
         if name in ("tests_alone", "tests"):
             assert environment["BENCH_GPU_TESTS_S"] == f"{limit_s - 15:.0f}"
             assert environment["BENCH_TEST_GPUS"] == "GPU-0"
@@ -556,10 +558,16 @@ def test_what_took_too_long_is_planned_longer(pack: Any) -> None:
 
 def test_a_call_that_is_interrupted_leaves_a_page(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    answers["scenarios"] = KeyboardInterrupt()
+
+    def interrupted() -> None:
+        write_run(out / "runs" / "scenarios", [DDP], complete=False)
+        raise KeyboardInterrupt
+
+    answers["scenarios"] = interrupted
     assert pack.main(["--out", str(out)]) == 130
     why = {one["part"]: one["why"] for one in page_of(out)["checks"]}
     assert why["scenarios"] == "interrupted; call again" and "left for the next call" in why["rates"]
+    assert [row["scenario"] for row in page_of(out)["summary"]] == ["ddp"], "what it did is shown"
     del answers["scenarios"]
     answers["commands"].clear()
     pack.main(["--out", str(out)])
