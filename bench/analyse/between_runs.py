@@ -223,7 +223,7 @@ def _attached(base: Digest, new: Digest, pairs: Sequence[_Pair]) -> Iterator[str
         about = run.get("attached")
         if about:
             script = f"; {about['script']['file']}, SHA-256 {about['script']['sha256'][:12]}" if about["script"] else ""
-            yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}"
+            yield f"{run['run']} was attached to: {' '.join(about['command'])}{script}; its model and data are unknown"
     for pair in pairs if base.get("attached") or new.get("attached") else ():
         ran = [(side or {}).get("what_ran") for side in (pair.base, pair.new)]
         if all(ran) and ran[0] != ran[1]:

@@ -34,6 +34,9 @@ CLOCKS_APART = 0.03  # of the SM clock, from which on it is reported
 PRESENTED = ("hash", "file", "title", "unit", "unit_short", "settings", "data_sha256")
 """Of a workload: what follows from the rest, or only says what to call it and where it is."""
 
+STATED = ("global_batch", "device", "replicas")
+"""All that is known of an attached script's work: its warm-up is what bench left out, and the rest is the script's."""
+
 WORDS = {
     "name": "workload",
     "replicas": "world size",
@@ -158,9 +161,8 @@ def _work(digest: Digest) -> dict[str, Any]:
         names, workers = work.get("data_sha256"), work.get("workers")
         fields["data"] = f"files {names[:12]}" if names else "synthetic"
         fields["workers"] = "none, all batches in memory" if workers is None else workers
-    # of an attached run the warm-up is what bench left out, and not the script's work
-    left_out = (*PRESENTED, "warmup") if digest.get("attached") else PRESENTED
-    return {name: value for name, value in fields.items() if name not in left_out}
+    known = STATED if digest.get("attached") else fields.keys() - {*PRESENTED}
+    return {name: value for name, value in fields.items() if name in known}
 
 
 def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -53,7 +53,7 @@ def of_run(run: Run) -> dict[str, Any]:
         "utc": document.start.utc,
         "label": document.request.label,
         "profile": document.request.profile,
-        "git": encode(document.machine.git),
+        "git": encode(document.attached.git if document.attached else document.machine.git),
         "imported": encode(document.imported),
         "attached": encode(document.attached),
         "workload": encode(document.workload),

@@ -14,8 +14,11 @@ from standin.runs import DDP, write_run
 
 from bench.analyse import between_runs, comparison
 from bench.analyse.between_runs import NOT_COMPARABLE, Row, of_memory
+from bench.analyse.comparable import key, obstacles
+from bench.core.codec import encode
 from bench.history import nights
 from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
+from bench.runs.document import WorkloadRecord
 
 Digest = dict[str, Any]
 
@@ -61,6 +64,35 @@ def test_a_slower_scenario_is_named_and_the_others_are_not(base: Digest, new: Di
     assert 1.0 < slow.low < slow.ratio < slow.high
     assert (same.verdict, same.change) == ("no difference found", "none")
     assert not any(row.change == "worse" for (name, _), row in found.items() if name == "dp")
+
+
+def attached(run: str, script: str, of: dict[str, Any], **work: Any) -> Digest:
+    """Of a script that bench was attached to; nothing is known of its work but what is given."""
+    record = encode(WorkloadRecord(device="cpu", replicas=2, **work))
+    about = {"command": ["python", script], "script": {"file": f"/{script}", "sha256": "0123456789abcdef"}}
+    return digest(run, of) | {"workload": record, "device": "cpu", "attached": about}
+
+
+def test_script_against_script_says_what_differs_and_is_unknown() -> None:
+    """They go by other names, and train in other ways: that is the question, and no obstacle."""
+    old = attached("old", "a.py", scenario("dp", launches(50, 1)), global_batch=8, warmup=10)
+    new = attached("new", "b.py", scenario("ddp", launches(40, 2)), global_batch=8, warmup=2)
+    assert obstacles(old, new) == []
+    compared = between_runs.runs(old, new)
+    row = rows(compared)["ddp", "step_time"]
+    assert (row.against, row.verdict) == ("dp", "faster")
+    warnings = "\n".join(compared.warnings)
+    assert "old was attached to: python a.py; /a.py, SHA-256 0123456789ab; its model and data are unknown" in warnings
+    assert "something else ran: torch dp against torch ddp" in warnings and "global batch" not in warnings
+    assert obstacles(old, attached("n", "b.py", new["scenarios"][0], global_batch=16)) == ["global batch: 8 against 16"]
+    unknown = between_runs.runs(old, attached("n", "b.py", new["scenarios"][0])).warnings
+    assert "not known to be the same work: global batch" in unknown
+
+
+def test_a_series_of_an_attached_script_goes_by_its_command() -> None:
+    of = scenario("ddp", launches(40, 1))
+    one, again, other = (attached("one", name, of, warmup=at) for name, at in (("a.py", 1), ("a.py", 2), ("b.py", 1)))
+    assert key(one) == key(again) != key(other)
 
 
 def test_the_other_way_round_it_is_faster(base: Digest, new: Digest) -> None:

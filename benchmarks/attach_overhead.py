@@ -1,0 +1,106 @@
+"""A step of an attached script, with the hooks of ``bench attach`` against without them.
+
+    python benchmarks/attach_overhead.py
+
+A script is run under ``bench attach`` as any would be. It trains in short blocks, in turn: A with the hook on
+optimizers and the timer of data loaders taken out again; B with both, which note every step and write once a second.
+The upper 95 % bound of the ratio may be 1.01. Steps are small, so that a hook weighs more than in earnest.
+
+Meanwhile ``bench attach`` waits, and looks for processes, in A and B alike: it may take 2 % of a core (its sampler: see
+``sampler_effect.py``).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import paired
+
+ALLOWED = 1.01
+CPU_SHARE = 0.02
+SCRIPT = "--script"
+"""The option that makes this file the script that is attached to."""
+
+
+def main() -> int:
+    parser = paired.parser(__doc__, pairs=20)
+    parser.add_argument("--rounds", type=int, default=400, metavar="N", help="of ABBA blocks (default: 400)")
+    parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps a block (default: 10)")
+    parser.add_argument(SCRIPT, metavar="FILE", help="be the script, and write what it measures to FILE")
+    options = parser.parse_args()
+    if options.script:
+        with open(options.script, "w", encoding="utf-8") as file:
+            json.dump(train(options.rounds, options.steps), file)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="attach-overhead-") as folder:
+        file = os.path.join(folder, "measured.json")
+        sizes = ["--rounds", str(options.rounds), "--steps", str(options.steps)]
+        attach = [sys.executable, "-m", "bench", "attach", "--wait", "--out", folder, "--"]
+        subprocess.run(
+            [*attach, sys.executable, os.path.abspath(__file__), *sizes, SCRIPT, file], cwd=paired.ROOT, check=True
+        )
+        with open(file, encoding="utf-8") as measured:
+            found: dict[str, Any] = json.load(measured)
+    comparison = paired.Comparison.of_rounds(
+        found["rounds"],
+        options.pairs,
+        name=f"{options.steps} steps of a small network",
+        a="without hooks",
+        b="with hooks",
+        allowed=ALLOWED,
+    )
+    share = found["bench_cpu_s"] / found["wall_s"]
+    check = paired.Check(
+        f"bench itself takes {100 * share:.2f} % of a core, allowed {100 * CPU_SHARE:g} %", share <= CPU_SHARE
+    )
+    return paired.finish("attach_overhead", [comparison], [check], as_json=options.json, bench_cpu_share=share)
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def train(rounds: int, steps: int) -> dict[str, Any]:
+    import torch
+    from torch import nn
+    from torch.optim import optimizer as optimizers
+    from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(32 * steps, 256), torch.randint(10, (32 * steps,)))
+    hooks = optimizers._global_optimizer_post_hooks
+    iterator = dataloader._BaseDataLoaderIter
+    ours = dict(hooks), DataLoader.__iter__, iterator.__next__
+    assert len(hooks) == 1, "run it under bench attach"
+    plain: Any = {}, DataLoader.__iter__.__wrapped__, iterator.__next__.__wrapped__
+
+    def block(kind: str) -> float:
+        hooks.clear()
+        of, DataLoader.__iter__, iterator.__next__ = ours if kind == "B" else plain
+        hooks.update(of)
+        begin = time.perf_counter()
+        for x, y in DataLoader(data, batch_size=32):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        return time.perf_counter() - begin
+
+    for kind in "ABBABAAB":  # the first hook reads off what trains, which takes long
+        block(kind)
+    begin_s, bench_s = time.perf_counter(), cpu_s(os.getppid())
+    measured = paired.rounds(rounds, block)
+    wall_s = time.perf_counter() - begin_s
+    return {"rounds": measured, "wall_s": wall_s, "bench_cpu_s": cpu_s(os.getppid()) - bench_s}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
