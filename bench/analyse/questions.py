@@ -20,10 +20,11 @@ from bench.analyse.comparison import (
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
 from bench.analyse.overview import overview, recommendation
+from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
 from bench.analyse.validity import INPUT_BOUND
-from bench.core.records import PHASES
-from bench.runs.document import Effective
+from bench.core.records import PARITIES, PHASES
+from bench.runs.document import Effective, Failure
 from bench.runs.reader import Run
 
 Row = dict[Any, Any]
@@ -39,8 +40,12 @@ def questions(run: Run) -> list[Answer]:
         loader,
         dataparallel,
         *(lambda run, table, pair=pair: mixed_precision(run, table, *pair) for pair in O1_PAIRS),
+        no_sync,
+        one_gpu,
         same_weights,
         memory,
+        shards,
+        hang,
     ]
     return [found for answer in answers if (found := answer(run, table)) is not None]
 
@@ -91,7 +96,7 @@ def _chance(row: Row) -> str:
     if row["verdict"] == ALIKE:
         text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
         return f"{text} ({wanted} of each)." if wanted else f"{text}."
-    return f"Chance does not do as much ({adjusted})."
+    return f"Unlikely to be noise ({adjusted})."
 
 
 def _pair(run: Analysed, scenario: str, base: str) -> Row:
@@ -168,6 +173,55 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     )
 
 
+def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    once, every = "ddp_accumulate", "ddp_accumulate_sync"
+    if not {once, every} <= set(run.good_figures.frame["scenario"]):
+        return None
+    pair = _pair(run, every, once)
+    text = f"Exchanging gradients after every micro-batch instead of once a step takes {_times(pair)} as long."
+    return "What does no_sync gain with gradient accumulation?", f"{text} {_chance(pair)}"
+
+
+def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Whether several replicas train what one process with the whole batch does, by the verdicts on numerics."""
+    several = run.parity[(run.parity["replicas"] > 1) & run.parity["verdict"].notna()]
+    if several.empty:
+        return None
+    names = by_scenario(several).groupby("verdict", sort=False)["scenario"].agg(list).to_dict()
+    said = [f"{listed(names[verdict])}: {verdict}" for verdict in PARITIES if verdict in names]
+    true = set(names) <= {"same", "within half precision"}
+    opening = "Yes, it trains the same model" if true else "Not of every scenario"
+    return "Is the result of several replicas that of one?", (
+        f"{opening}. Compared with one process that has the whole batch: {'; '.join(said)}."
+    )
+
+
+def shards(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    peaks = dict(zip(table["scenario"], table["peak_pid_mib"], strict=True))
+    sharded = [name for name in ("fsdp2", "fsdp2_no_reshard", "zero1") if pd.notna(peaks.get(name))]
+    if not sharded or pd.isna(peaks.get("ddp")):
+        return None
+    said = [f"{name} {peaks[name]:,.0f} MiB ({100 * (peaks[name] / peaks['ddp'] - 1):+.0f} %)" for name in sharded]
+    text = f"The largest process of ddp peaks at {peaks['ddp']:,.0f} MiB; of {listed(said)}."
+    if run.document.workload.device == "cpu":
+        text += " On the CPU that includes torch itself and buffers of gloo, so it says little about GPUs."
+    return "Do shards take less memory than DDP?", text
+
+
+def hang(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Which rank a launch waited for, and where that rank was."""
+    hung = [launch for launch in run.document.launches if launch.status == "timeout"]
+    if not hung:
+        return None
+    said = []
+    for launch in hung:
+        failure = launch.failure or Failure()
+        at = "" if failure.phase is None else f" in phase {failure.phase}, step {failure.step}"
+        where = "" if failure.where is None else f", at {failure.where}"
+        said.append(f"launch {launch.launch} of {launch.scenario}: rank {failure.rank} made no progress{at}{where}")
+    return "Why did it hang?", f"{'; '.join(said)}. The other ranks wait for that one in their next exchange."
+
+
 def same_weights(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """How the replicas come to hold the same weights, shown by the checksums of every rank."""
     shared = [
@@ -207,7 +261,7 @@ def memory(run: Analysed, table: pd.DataFrame) -> Answer | None:
     peaks = peak_by_process(ok_rows(run.document, run.memory))
     if peaks.empty:
         return None
-    question = "Who holds more memory?"
+    question = "Which uses the most memory?"
     measured = table[table["peak_total_mib"].notna()].sort_values("peak_total_mib")
     mib = {row["scenario"]: f"({row['peak_total_mib']:,.0f} MiB)" for row in measured.to_dict("records")}
     if not mib:

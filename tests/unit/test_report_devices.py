@@ -301,7 +301,7 @@ def test_the_page_has_all_of_it_and_shows_text_from_outside_as_it_is(files: dict
 
 
 def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -> None:
-    said = dict(questions(whole))["Who holds more memory?"]
+    said = dict(questions(whole))["Which uses the most memory?"]
     assert said.endswith(
         "dp: one process, 9,000 MiB on GPU 0 and 6,000 MiB on GPU 1. Its peak on GPU 0 is 1.50 times that on GPU 1. "
         "ddp: 2 processes, 7,000 MiB on GPU 0 and 7,100 MiB on GPU 1."
@@ -310,7 +310,7 @@ def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -
 
 def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
-    said = dict(questions(run))["Who holds more memory?"]
+    said = dict(questions(run))["Which uses the most memory?"]
     assert said.startswith("What all processes hold together is not known of any scenario. dp: one process, 9,000 MiB")
     assert "memory-stack" not in [plot.name for plot in plots.of_run(run)]
     assert "No sample of this run tells" not in Page(report.render([run])["index.html"].decode()).text

@@ -30,6 +30,7 @@ from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import plots, tables, verdict_tables
 from bench.report.page import facts
+from bench.runs.document import Failure
 from bench.runs.writer import RunWriter
 
 STEPS = 5
@@ -174,6 +175,27 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     _, said = mixed_precision(run, table, "ddp_o1", "ddp")
     assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
+
+
+def test_questions_about_strategies(whole: Analysed, tmp_path: Path) -> None:
+    steps = {"ddp_accumulate": (40.0, 40.1, 40.2), "ddp_accumulate_sync": (50.0, 50.1, 50.3)}
+    launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
+    held = [Launch("ddp", [[9, 9, 9]], [[500.0]]), Launch("fsdp2", [[9, 9, 9]], [[400.0]])]
+    run = analysed(str(write_run(tmp_path, [*launches, *held])))
+    said = dict(questions(run))
+    gain = said["What does no_sync gain with gradient accumulation?"]
+    assert "takes 1.25 times (95 % interval" in gain and "Unlikely to be noise" in gain
+    least = said["Do shards take less memory than DDP?"]
+    assert least.startswith("The largest process of ddp peaks at 500 MiB; of fsdp2 400 MiB (-20 %).")
+    said = dict(questions(whole))
+    assert said["Is the result of several replicas that of one?"].startswith("Not of every scenario.")
+    assert "Why did it hang?" not in said
+    failure = Failure(rank=1, phase="backward", step=3, where="train.py:7")
+    (launch, *_) = whole.document.launches
+    stuck = changed(whole, launches=(replace(launch, status="timeout", failure=failure),))
+    assert (
+        "rank 1 made no progress in phase backward, step 3, at train.py:7" in dict(questions(stuck))["Why did it hang?"]
+    )
 
 
 def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for(tmp_path: Path) -> None:
