@@ -220,6 +220,7 @@ def _prepare(workload: Training) -> dict[str, Any]:
 def _describe(apex_path: str | None) -> dict[str, Any]:
     """Import what the ranks will need, and say what is here. Apex is tried in a child (see ``bench.worker.apex``)."""
     import torch
+    import torch._dynamo  # which an optimizer imports when it is made, for seconds, in each rank
 
     import bench.worker.rank  # noqa: F401  # so that the ranks inherit it, imported
     from bench.worker import apex, cpu

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin import Driver, compile_driver
+from standin import Driver, compile_driver, documented
 
 from bench.analyse.parity import NOT_FINITE, WITHIN_HALF
 from bench.machine import lock
 
 A, B, C = (f"GPU-aaaaaaaa-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
 MIB = 2**20
+
+
+IMPORTED_ONCE = """def model(work):
+    import sys
+
+    assert "torch._dynamo" in sys.modules, "the host has imported it, and no rank has to do so by itself"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +46,10 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     driver = Path(environment["BENCH_STANDIN_NVML"])
     free = driver.read_text()
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
-    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--model", "resnet18", "--image-size", "32"]
-    command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1"]
-    command += ["--out", str(tmp_path_factory.mktemp("out"))]
+    here = tmp_path_factory.mktemp("cuda")
+    (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
+    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--workload", str(here / "mlp.py")]
+    command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
         with lock.acquire((C,), wait=False, say=print):

@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 from conftest import Bench, CommandLine, in_this_process
+from standin import documented
 
 from bench.analyse.parity import SAME, WITHIN_HALF
 from bench.runs.reader import read
 from bench.sites.local import WorkerHost
 
-ROOT = Path(__file__).resolve().parents[2]
-MLP = next(
-    block
-    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
-    if "WORKLOAD = " in block
-)
-"""The workload that CONTRIBUTING shows."""
+MLP = documented("WORKLOAD = ")
 
 SMALL = ("--device", "cpu", "--scenario", "single", "--warmup", "1", "--iters", "2", "--launches", "1")
 

@@ -5,6 +5,7 @@ code under test runs in a process of its own.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,13 @@ KEYS = ("utilisation", "power", "energy", "sm_clock", "memory_clock", "temperatu
 
 TWO_GPUS = (DEVICE_A, DEVICE_B)
 """NVML lists A first; in PCI order B is GPU 0."""
+
+
+def documented(declares: str) -> str:
+    """The Python file in CONTRIBUTING that has ``declares``, such as ``SITE =``, in it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (source,) = (one for one in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if declares in one)
+    return source
 
 
 @dataclass(frozen=True, slots=True)
