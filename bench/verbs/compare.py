@@ -21,8 +21,8 @@ throughput, peak memory, energy and numerics. For each the ratio of new to base,
 p-value that is adjusted for how many comparisons there are, and a verdict:
 
   faster, slower         step time and throughput; less, more of memory and energy; better, worse of numerics
-  no difference found    chance alone does as much; not the same as equal: see how wide the interval is, and how many
-                         more launches would tell
+  no difference found    could well be noise; not the same as equal: see how wide the interval is, and how many more
+                         launches would tell
   too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
   not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
                          never compared under one), or the figures are invalid
