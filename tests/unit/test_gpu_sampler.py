@@ -36,8 +36,8 @@ class Sampling:
         self.folder = folder
         self.sampler = Sampler.start(device="cuda", gpus=(A, B), spool=str(folder), host="node1", **options)
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return read_spool(spool_path(str(self.folder), 0))[table]
+    def rows(self, table: str, launch: int = 0) -> list[dict[str, Any]]:
+        return read_spool(spool_path(str(self.folder), launch))[table]
 
     @property
     def findings(self) -> dict[str, Any]:
@@ -150,63 +150,43 @@ def test_a_process_that_comes_later_is_reported(start: Callable[..., Sampling], 
     assert (foreign["pid"], foreign["peak_mib"], foreign["certain"]) == (BUSY, 900.0, True)
 
 
-def test_a_probe_names_two_ranks_on_one_gpu_by_their_host_pids(start: Callable[..., Sampling], driver: Driver) -> None:
-    def listed(first: float, second: float) -> None:
-        driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {A} 100012 {int(second * MIB)}")
-
-    run = start(nested=True)
-    run.sampler.begin(0)
-    run.sampler.watch(0, "two", 0, 11, (A,))
-    run.sampler.watch(0, "two", 1, 12, (A,))
-    run.until_begun()
-    listed(400, 410)
-    run.until_next("device")
-    run.sampler.probe(0, 11, "before")
-    run.until_next("device")
-    listed(400 + PROBE_MIB, 410)
-    run.sampler.probe(0, 11, "allocated")
-    run.until_next("device")
-    listed(400, 410)
-    run.sampler.probe(0, 11, "freed")
-    run.sampler.probe(0, 12, "before")
-    run.until_next("device")
-    listed(400, 410 + PROBE_MIB)
-    run.sampler.probe(0, 12, "allocated")
-    run.sampler.probe(0, 12, "freed")
-    run.until(lambda: len({row["pid"] for row in run.rows("memory")}) == 2)
-    memory, _ = run.sampler.finish(0)
-    assert {(row["pid"], row["source"]) for row in memory} == {(11, "nvml_probe"), (12, "nvml_probe")}
-    assert run.findings["probes"] == {"0": 100011, "1": 100012}
-    assert run.findings["foreign"] == []
-
-
-def test_a_sandbox_in_which_all_processes_have_one_pid(start: Callable[..., Sampling], driver: Driver) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "pids"),
+    [((A, A), (100011, 100012)), ((A, B), (100011, 100011))],
+    ids=["two ranks on one GPU", "a sandbox in which all processes have one PID"],
+)
+def test_a_probe_names_ranks_by_their_host_pids(
+    start: Callable[..., Sampling], driver: Driver, gpus: tuple[str, str], pids: tuple[int, int]
+) -> None:
     """What a probe shows of a PID is true of its GPU: on the other it is the other rank."""
 
-    def listed(first: float, second: float) -> None:
-        driver.write(*TWO_GPUS, f"process {A} 100011 {int(first * MIB)}", f"process {B} 100011 {int(second * MIB)}")
+    def listed(probed: int | None = None) -> None:
+        used = [400 + 10 * rank + (rank == probed) * PROBE_MIB for rank in (0, 1)]
+        there = zip(gpus, pids, used, strict=True)
+        driver.write(*TWO_GPUS, *(f"process {gpu} {pid} {int(mib * MIB)}" for gpu, pid, mib in there))
 
     run = start(nested=True)
     run.sampler.begin(0)
-    run.sampler.watch(0, "ddp", 0, 11, (A,))
-    run.sampler.watch(0, "ddp", 1, 12, (B,))
+    for rank, gpu in enumerate(gpus):
+        run.sampler.watch(0, "ddp", rank, 11 + rank, (gpu,))
     run.until_begun()
-    for rank, (pid, mib) in enumerate(((11, (400, 700)), (12, (400, 700)))):
-        listed(*mib)
+    for rank in (0, 1):
+        listed()
         run.until_next("device")
-        run.sampler.probe(0, pid, "before")
+        run.sampler.probe(0, 11 + rank, "before")
         run.until_next("device")
-        listed(mib[0] + (rank == 0) * PROBE_MIB, mib[1] + (rank == 1) * PROBE_MIB)
-        run.sampler.probe(0, pid, "allocated")
+        listed(probed=rank)
+        run.sampler.probe(0, 11 + rank, "allocated")
         run.until_next("device")
-        listed(*mib)
-        run.sampler.probe(0, pid, "freed")
+        listed()
+        run.sampler.probe(0, 11 + rank, "freed")
     run.until_next("memory")
     run.until(lambda: len({row["pid"] for row in run.rows("memory") if row["source"] == "nvml_probe"}) == 2)
     memory, _ = run.sampler.finish(0)
-    assert {row["device"] for row in memory if row["pid"] == 11} == {A}
-    assert {row["device"] for row in memory if row["pid"] == 12} == {B}
-    assert run.findings["probes"] == {"0": 100011, "1": 100011}
+    assert {(row["pid"], row["device"]) for row in memory} == {(11, gpus[0]), (12, gpus[1])}
+    assert {row["source"] for row in memory} == {"nvml_probe"}
+    assert run.findings["probes"] == {"0": pids[0], "1": pids[1]}
+    assert run.findings["foreign"] == []
     assert not run.sampler.knows_pids
 
 
@@ -268,11 +248,12 @@ def test_a_launch_on_one_gpu_has_nothing_to_do_with_the_other(start: Callable[..
     memory, device = run.sampler.finish(0)
     assert {row["device"] for row in memory} == {row["device"] for row in device} == {A}
     assert run.findings["foreign"] == []
+    driver.write(*TWO_GPUS, *there, f"process {A} 12 {MIB}", f"process {B} 13 {MIB}")
     run.sampler.watch(1, "ddp", 0, 12, (A,))
     run.sampler.watch(1, "ddp", 1, 13, (B,))
-    time.sleep(0.6)
-    _, device = run.sampler.finish(1)
-    assert {row["device"] for row in device} == {A, B}
+    for table in ("memory", "device"):
+        run.until(lambda table=table: {row["device"] for row in run.rows(table, 1)} == {A, B})
+    run.sampler.finish(1)
     assert [one["pid"] for one in run.findings["foreign"]] == [BUSY]
 
 
