@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import in_this_process
+from standin import documented
 
 from bench.sites.local import WorkerHost
 
@@ -78,17 +79,17 @@ def build(parts):
     return session
 '''
 
-OWN = {"fsdp2": FSDP2, "zero1": ZERO1, "averaging": AVERAGING}
+OWN = {"shards": FSDP2, "dealt_out": ZERO1, "seldom": AVERAGING}
 
 
 @pytest.fixture(scope="module")
 def out(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of the three beside ddp, the first with diagnostic launches."""
     folder = tmp_path_factory.mktemp("own")
-    for name, source in OWN.items():
+    for name, source in {**OWN, "mlp": documented("WORKLOAD =")}.items():
         (folder / f"{name}.py").write_text(source)
     names = ",".join(["ddp", *(str(folder / f"{name}.py") for name in OWN)])
-    small = ["--device", "cpu", "--model", "resnet18", "--image-size", "64", "--warmup", "1", "--iters", "3"]
+    small = ["--device", "cpu", "--workload", str(folder / "mlp.py"), "--warmup", "1", "--iters", "3"]
     with pytest.MonkeyPatch.context() as patch:
         for more in (["--diagnose"], ["--no-parity"]):
             command = ["run", "--scenario", names, *small, *more, "--out", str(folder / "out")]
@@ -106,24 +107,24 @@ def test_each_says_what_it_is(document: dict[str, Any]) -> None:
     ran = {launch["scenario"]: launch["effective"] for launch in document["launches"]}
     assert {name: ran[name]["label"] for name in ran} == {
         "ddp": "torch DDP",
-        "fsdp2": "FSDP2",
-        "zero1": "DDP + ZeRO-1 (DistributedDataParallel)",
-        "averaging": "averaging",
+        "shards": "FSDP2",
+        "dealt_out": "DDP + ZeRO-1 (DistributedDataParallel)",
+        "seldom": "averaging",
     }
-    assert {name: ran[name]["weights"] for name in ran} == dict.fromkeys(ran, "replicated") | {"fsdp2": "sharded"}
-    assert ran["zero1"]["optimizer"].endswith("ZeroRedundancyOptimizer")
+    assert {name: ran[name]["weights"] for name in ran} == dict.fromkeys(ran, "replicated") | {"shards": "sharded"}
+    assert ran["dealt_out"]["optimizer"].endswith("ZeroRedundancyOptimizer")
 
 
 def test_shards_and_a_dealt_out_optimizer_train_the_same_model(document: dict[str, Any]) -> None:
     verdicts = {one["scenario"]: (one["verdict"], one["reason"]) for one in document["parity"]}
-    assert {verdicts[name][0] for name in ("ddp", "fsdp2", "zero1")} == {"same"}
-    assert verdicts["averaging"] == (None, "not comparable: parameters are averaged every 2 steps")
+    assert {verdicts[name][0] for name in ("ddp", "shards", "dealt_out")} == {"same"}
+    assert verdicts["seldom"] == (None, "not comparable: parameters are averaged every 2 steps")
 
 
 def test_each_is_profiled(document: dict[str, Any]) -> None:
     reasons = {one["scenario"]: one["looks"][0]["reasons"]["pairs"] for one in document["diagnostics"]}
-    assert reasons["zero1"] is None
-    assert reasons["averaging"] == "gradients are never exchanged"
+    assert reasons["dealt_out"] is None
+    assert reasons["seldom"] == "gradients are never exchanged"
 
 
 def test_report_and_compare(out: Path, host: WorkerHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

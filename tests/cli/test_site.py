@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -13,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import Bench, CommandLine, one_host, request_for
+from standin import documented
 from standin.processes import nobody_left
 
 from bench.core.channel import Channel
@@ -29,15 +29,22 @@ def torchrun(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) 
     """The file that CONTRIBUTING shows."""
     monkeypatch.setenv("PYTHONPATH", str(repository))  # where its ranks find bench
     file = tmp_path / "torchrun_site.py"
-    shown = re.findall(r"^```python\n(.*?)^```", (repository / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
-    (source,) = (source for source in shown if "SITE =" in source)
-    file.write_text(source)
+    file.write_text(documented("SITE ="))
     return str(file)
 
 
-def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, bench: Bench, run_here: CommandLine) -> None:
-    options = ("--device", "cpu", "--scenario", "ddp", *("--model", "resnet18", "--image-size", "32"), "--json")
-    options += ("--warmup", "1", "--iters", "3")
+@pytest.fixture
+def mlp(tmp_path: Path) -> str:
+    """A workload whose ranks, which are new interpreters, have nothing but torch to import."""
+    file = tmp_path / "mlp.py"
+    file.write_text(documented("WORKLOAD ="))
+    return str(file)
+
+
+def test_a_site_that_starts_ranks_by_torchrun_is_one_file(
+    torchrun: str, mlp: str, bench: Bench, run_here: CommandLine
+) -> None:
+    options = ("--device", "cpu", "--scenario", "ddp", "--workload", mlp, "--warmup", "1", "--iters", "3", "--json")
     Path("secrets.py").write_text("open('executed', 'w')\n")
     code, out, said = bench("run", *options, "--site", "./torchrun_site.py")
     assert code == 0, said
@@ -60,13 +67,15 @@ def test_a_site_that_starts_ranks_by_torchrun_is_one_file(torchrun: str, bench: 
 
 
 @pytest.fixture
-def until(torchrun: str, tmp_path: Path) -> Callable[..., tuple[Outcome, list[int]]]:
+def until(torchrun: str, mlp: str, tmp_path: Path) -> Callable[..., tuple[Outcome, list[int]]]:
     """A launch by torchrun in which something is done to the host or rank 1 after its first step."""
 
     def run(fault: Callable[[WorkerHost, int], None], stall_s: float) -> tuple[Outcome, list[int]]:
         command = discover.load_file("torchrun_site", torchrun, discover.SITE).command
         found = discover.load(*discover.resolve("ddp"))
-        (planned,) = launches(request_for((found,), iters=100000, stall_timeout_s=stall_s), (found,), one_host(2))
+        task = discover.load_workload("mlp", mlp).task("cpu", {"width": 32})
+        request = request_for((found,), iters=100000, stall_timeout_s=stall_s, task=task)
+        (planned,) = launches(request, (found,), one_host(2))
         pids: dict[int, int] = {}
 
         def hear(event: dict[str, Any]) -> None:

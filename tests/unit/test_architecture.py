@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKERS = (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["importlinter.cli", "lint"])
+STYLE = (["ruff", "check", "."], ["ruff", "format", "--check", "."])
 
 
 def check(folder: Path, command: list[str]) -> str:
@@ -21,16 +21,17 @@ def check(folder: Path, command: list[str]) -> str:
     return done.stdout + done.stderr if done.returncode else ""
 
 
-@pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
+@pytest.mark.parametrize("command", STYLE, ids=" ".join)
 def test_a_checker_is_content(repository: Path, command: list[str]) -> None:
     assert check(repository, command) == ""
 
 
-@pytest.mark.parametrize("command", CHECKERS, ids=" ".join)
+@pytest.mark.parametrize("command", [*STYLE, ["mypy"], ["importlinter.cli", "lint"]], ids=" ".join)
 def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path: Path, command: list[str]) -> None:
-    """Each complete file that CONTRIBUTING shows, kept where it says."""
+    """Each complete file that CONTRIBUTING shows, kept where it says, and what is there already."""
     here = tmp_path / "checkout"
     here.mkdir()
+    command = [*command, "--cache-dir", str(repository / ".mypy_cache")] if command == ["mypy"] else command
     shutil.copy(repository / "pyproject.toml", here)
     for name in ("bench", "scenarios", "strategies", "workloads", "nightly"):
         shutil.copytree(repository / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -22,7 +22,7 @@ FIRST_LOOK = {"image_size": 32, "global_batch": 8}
 """As README and bench itself advise, where rounding does most."""
 
 HALF = {"warmup": 1, "iters": 1}
-WARMUP, ITERS = 1, 4
+WARMUP, ITERS = 1, 3
 
 SOURCE = """
 from bench.seams import Scenario, Strategy
@@ -142,7 +142,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "masterless": {"precision": "O2", "fault": MASTERLESS},
     "while_measured": {"fault": WHILE_MEASURED},
 }
-IN_ORDER = "ddp"
+IN_ORDER = ("single", "ddp", "fsdp2", "zero1")
 UNTRUE = BROKEN.keys() - {"while_measured"}
 """Those that no rounding can make."""
 
@@ -150,7 +150,7 @@ UNTRUE = BROKEN.keys() - {"while_measured"}
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("parity")
-    names = ["single", IN_ORDER]
+    names = [*IN_ORDER]
     for name, changes in BROKEN.items():
         file = folder / f"{name}.py"
         file.write_text(SOURCE.format(**(HONEST | changes)))
@@ -168,6 +168,8 @@ def row(run: Run, scenario: str) -> dict[str, object]:
     [
         ("single", SAME),
         ("ddp", SAME),
+        ("fsdp2", SAME),
+        ("zero1", SAME),
         ("ddp_o1", WITHIN_HALF),
         *(pytest.param(name, WITHIN_HALF, marks=pytest.mark.slow) for name in ("ddp_o2", "ddp_o3", "apex_ddp_o2")),
     ],
@@ -226,7 +228,7 @@ def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: 
     again = recommendation(faster)
     assert faster.loc[faster["throughput_per_s"].idxmax(), "scenario"] in UNTRUE
     assert chosen is not None and (again.fastest, again.leanest) == (chosen.fastest, chosen.leanest)
-    assert {chosen.fastest, chosen.leanest} <= {"single", IN_ORDER}
+    assert {chosen.fastest, chosen.leanest} <= {*IN_ORDER}
     for scenario in UNTRUE:
         assert chosen.left_out[scenario] == row(run, scenario)["verdict"]
         assert table.loc[scenario, "validity"] == "invalid"
@@ -248,8 +250,8 @@ def test_the_reference_is_no_launch(run: Run) -> None:
     assert run.document.reference is not None
     assert run.document.reference.status == "ok"
     assert run.document.reference.replica_counts == (1, 2)
-    assert len(run.document.launches) == 2 + len(BROKEN)
-    assert set(run.steps["scenario"]) == {"single", IN_ORDER, *BROKEN}
+    assert len(run.document.launches) == len(IN_ORDER) + len(BROKEN)
+    assert set(run.steps["scenario"]) == {*IN_ORDER, *BROKEN}
 
 
 def test_the_reference_starts_from_the_loss_that_ddp_starts_from(run: Run) -> None:
