@@ -14,6 +14,8 @@ from typing import Any
 import bench
 from bench import machine
 from bench.console import Console, RunProgress
+from bench.core.channel import adopt_orphans
+from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy_of
 from bench.experiments import interrupts, obstacles
@@ -149,6 +151,8 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
         log=f"/proc/{os.getpid()}/fd/{descriptor}",
         locks=locks,
     )
+    adopt_orphans()
+    others = children()
     try:
         with interrupts.bounded(discover.IMPORT_LIMIT_S):
             connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
@@ -156,6 +160,7 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
             yield site
     finally:
         os.close(descriptor)
+        end_children(but=others)
 
 
 def _connected(site: ModuleType, file: str, options: Options) -> Connected:

@@ -183,6 +183,19 @@ def test_a_file_that_is_no_site_is_refused_in_one_line(
     assert not (tmp_path / "results").exists()
 
 
+def test_what_a_site_started_is_ended(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "my_site.py").write_text(
+        "import subprocess\nfrom bench.seams.site import Site\nSITE = Site(summary='x')\n"
+        "pid = subprocess.Popen(['sleep', '600'], start_new_session=True).pid\n"
+        "open('pids', 'a').write(f'{pid} ')\n"
+        "def connect(options): ..."
+    )
+    code, _, said = bench("run", "--device", "cpu", "--scenario", "single", "--site", "./my_site.py")
+    assert code == 2, said
+    first, second = map(int, Path("pids").read_text().split())
+    assert nobody_left([first, second])
+
+
 def test_a_site_that_fails_costs_its_launch(tmp_path: Path) -> None:
     class Lost:
         description = {"apex": {"problems": {}}}  # noqa: RUF012
