@@ -17,6 +17,8 @@ verbs:
   list      every scenario, what it is, and whether it can run here
   doctor    what this machine can measure, and what would spoil it
   run       measure scenarios; without options: all ten, quickly
+  runs      what runs there are, each with its answer
+  show      the answer and the table of a run again
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
   compare   is one run, or one scenario, different from another?
@@ -43,7 +45,11 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 """
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-VERBS = ("doctor", "list", "run", "report", "check", "compare", "gate", "history", "accept", "import", "attach")
+# fmt: off
+VERBS = (
+    "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import", "attach",
+)
+# fmt: on
 
 
 def program() -> None:

@@ -18,7 +18,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
     if not run:
         raise RequestError(option, "it is empty", "give a folder, a run id or 'latest'")
     if run == "latest":
-        runs = _ids(out, option)
+        runs = run_ids(out, option)
         if not runs:
             remedy = "make one with 'python -m bench run', or give the folder of one"
             raise RequestError(option, f"there is no run in {out}", remedy)
@@ -27,7 +27,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
             return candidate.rstrip(os.sep) or os.sep
-    ids = _ids(out, option) if len(run) >= LETTERS else []
+    ids = run_ids(out, option) if len(run) >= LETTERS else []
     meant = [name for name in ids if name.startswith(run) or name.endswith(run)]
     if len(meant) == 1:
         return os.path.join(out, meant[0])
@@ -37,7 +37,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
     raise RequestError(option, f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
 
 
-def _ids(out: str, option: str) -> list[str]:
+def run_ids(out: str, option: str) -> list[str]:
     """The names of all run folders in ``out``, the oldest first."""
     try:
         entries = list(os.scandir(out)) if os.path.isdir(out) else []

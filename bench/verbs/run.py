@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench import machine
-from bench.console import Console, align, columns, count, duration, summary_table, tell
+from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError, closest
 from bench.core.records import Setting, Task
@@ -39,6 +39,7 @@ from bench.verbs.options import (
     whole_number,
     worker_count,
 )
+from bench.verbs.show import answered
 
 if TYPE_CHECKING:
     from bench.experiments.lab import Finished
@@ -143,36 +144,22 @@ def _show(
     """Print the answer of a run that is on disk, its table, and what to do next. ``scenarios``: None where nothing was
     left to do.
     """
-    from bench.analyse.advice import advice, answer, findings, main_finding, more_wanted
+    from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
-    from bench.analyse.caveats import about_implementations
     from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
 
     done = Analysed.of(read(finished.path))
     table = overview(done)
     people = sys.stderr if options.json else sys.stdout
-    said = () if options.verbose else ("Fastest", "Tied")  # by the answer above
-    lines = [f"{about}: {text}" for about, text in advice(done.document, table) if not about.startswith(said)]
-    known = [] if options.verbose else about_implementations(done.document)
-    found = (findings if options.verbose else main_finding)(done)
-    shown = (
+    tell(
         "",
-        answer(done.document, table),
-        "",
-        summary_table(table, columns(people), verbose=options.verbose),
-        *known,
-        "",
-        *lines,
-        *found,
+        *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.interval_target),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
+        file=people,
     )
-    if scenarios is None:
-        name = os.path.basename(finished.path)
-        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
-    tell(*shown, file=people)
     if options.json:
         print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
     return FAILED if finished.failed else OK

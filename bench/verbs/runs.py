@@ -1,0 +1,73 @@
+"""``python -m bench runs``: what runs there are, each with its answer."""
+
+import os
+import sys
+from typing import Any
+
+from bench.analyse.caveats import REPLICATES_WANTED
+from bench.console import align, columns, tell
+from bench.core.errors import OK, RequestError
+from bench.runs.document import RunDocument
+from bench.runs.names import run_ids
+from bench.verbs.options import Parser, print_json
+
+DESCRIPTION = """\
+List the runs of a folder, the latest first: when, what was trained, and which scenario was fastest.
+"""
+EPILOG = """\
+examples:
+  python -m bench runs                     those in results/
+  python -m bench runs --results nights    those of another folder
+
+Exit codes: 0 done; 2 there is no such folder.
+"""
+HEADINGS = ("run", "label", "trained", "scenarios", "launches", "fastest")
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("runs", DESCRIPTION, EPILOG)
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run folders are (default: results)")
+    options = parser.parse_args(arguments)
+    found = [_about(os.path.join(options.results, name)) for name in reversed(run_ids(options.results, "--results"))]
+    if options.json:
+        print_json({"runs": found})
+        return OK
+    if not found:
+        raise RequestError("--results", f"there is no run in {options.results}", "make one with 'python -m bench run'")
+    rows = [HEADINGS, *([str(one[name]) for name in HEADINGS] for one in found)]
+    tell(align(rows, left=("run", "label", "trained", "fastest"), width=columns(sys.stdout)), file=sys.stdout)
+    return OK
+
+
+def _about(path: str) -> dict[str, Any]:
+    """A row; of a run that cannot be read the reason stands in the place of its answer."""
+    from bench.runs.reader import verified
+
+    name = os.path.basename(path)
+    try:
+        document = verified(path, allow_incomplete=True)
+    except RequestError as error:
+        return {**dict.fromkeys(HEADINGS, "-"), "run": name, "fastest": error.problem}
+    return {
+        "run": name,
+        "label": document.request.label or "-",
+        "trained": document.workload.title or document.workload.name or "unknown",
+        "scenarios": len(document.request.scenarios),
+        "launches": len(document.good),
+        "fastest": _fastest(document),
+    }
+
+
+def _fastest(document: RunDocument) -> str:
+    advice = document.recommendation
+    if document.batch_search:
+        return "looked for the largest batch"
+    if advice is None or advice.fastest is None:
+        return "no valid result" if document.complete else "incomplete"
+    launches = sum(launch.scenario == advice.fastest for launch in document.good)
+    others = len(advice.not_told_apart)
+    doubts = [
+        *(["incomplete"] if not document.complete else []),
+        *(["untested"] if launches < REPLICATES_WANTED else [f"tied with {others}"] if others else []),
+    ]
+    return advice.fastest + (f" ({', '.join(doubts)})" if doubts else "")

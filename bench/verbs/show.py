@@ -1,0 +1,65 @@
+"""``python -m bench show``: the answer and the table of a run again, as ``bench run`` printed them."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from bench.console import columns, summary_table, tell
+from bench.core.codec import encode
+from bench.core.errors import OK
+from bench.runs.names import find
+from bench.verbs.options import Parser, print_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.analyse.analysed import Analysed
+
+DESCRIPTION = """\
+Print the answer, the table and the warnings of a run.
+"""
+EPILOG = """\
+examples:
+  python -m bench show                     the latest run
+  python -m bench show -v 8a1c             another one, by the last letters of its id, with what ran
+  python -m bench runs                     what there is
+
+Exit codes: 0 done; 2 there is no such run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("show", DESCRIPTION, EPILOG)
+    parser.add_argument("run", nargs="?", default="latest", metavar="RUN", help="a folder, a run id or 'latest'")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    parser.add_argument("--allow-incomplete", action="store_true", help="also a run that was interrupted")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
+    options = parser.parse_args(arguments)
+    from bench.analyse.analysed import Analysed
+    from bench.analyse.overview import overview
+    from bench.analyse.verdicts import records
+    from bench.runs.reader import read
+
+    run = Analysed.of(read(find(options.run, options.results), allow_incomplete=options.allow_incomplete))
+    table = overview(run)
+    people = sys.stderr if options.json else sys.stdout
+    tell(*answered(run, table, width=columns(people), verbose=options.verbose), file=people)
+    if options.json:
+        print_json({"path": run.path, **encode(run.document), "summary": records(table)})
+    return OK
+
+
+def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
+    """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
+    from bench.analyse.advice import advice, answer, findings, main_finding
+    from bench.analyse.caveats import about_implementations
+
+    said = () if verbose else ("Fastest", "Tied")  # by the answer above
+    return [
+        answer(run.document, table),
+        "",
+        summary_table(table, width, verbose=verbose),
+        *([] if verbose else about_implementations(run.document)),
+        "",
+        *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
+        *(findings if verbose else main_finding)(run),
+    ]
