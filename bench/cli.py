@@ -47,7 +47,8 @@ wrong; 10 regressed; 11 inconclusive; 12 missing or not comparable;
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
-    "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import", "attach",
+    "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
+    "attach",
 )
 # fmt: on
 
