@@ -46,6 +46,7 @@ def questions(run: Run) -> list[Answer]:
         memory,
         shards,
         hang,
+        epochs,
     ]
     return [found for answer in answers if (found := answer(run, table)) is not None]
 
@@ -61,6 +62,23 @@ def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
     return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
+
+
+def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of real data: the first epoch may read a disk, and the later ones memory."""
+    work = run.document.workload
+    if work.examples is None or work.global_batch is None:
+        return None
+    each, frame = work.examples // work.global_batch, run.good_iterations.frame
+    measured = frame[~frame["warmup"]]
+    parts = {"the first": measured[measured["step"] < each], "later ones": measured[measured["step"] >= each]}
+    texts = [
+        f"in {name} a step takes {of['step_ms'].mean():,.1f} ms, {of['data_ms'].mean():,.1f} of them for data"
+        for name, of in parts.items()
+        if len(of)
+    ]
+    alone = "" if len(texts) == 2 else f"; no step of {'later ones' if len(parts['the first']) else 'the first'} counts"
+    return "Is the first epoch slower?", f"An epoch has {each:,} steps: {', '.join(texts)} (means){alone}."
 
 
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -128,7 +128,7 @@ def per_launch(table: Iterations) -> LaunchFigures:
     ``measured`` (their number); ``outliers``; ``drift``: median of the last third over that of the first, less 1, null
     with fewer than :data:`DRIFT_STEPS`; ``skew``: median over steps of (max - min) / median over ranks;
     ``slowest_rank``: the rank that most often was the slowest (the lowest such), null for one rank; ``data_share``:
-    median over steps of the part of the slowest rank's step that it waited for data.
+    the part of the slowest rank's steps that it waited for data.
     """
     labelled = outliers(table)
     groups = labelled.groupby("launch")
@@ -163,7 +163,9 @@ def _of_ranks(table: pd.DataFrame) -> pd.DataFrame:
     measured = table.loc[~table["warmup"], ["launch", "rank", "ranks", "step_ms", FASTEST, MIDDLE, "data_ms"]]
     launch = measured["launch"]
     skew = ((measured["step_ms"] - measured[FASTEST]) / measured[MIDDLE]).groupby(launch).median()
-    share = (measured["data_ms"] / measured["step_ms"]).groupby(launch).median()
+    known = measured[measured["data_ms"].notna()].groupby("launch")[["data_ms", "step_ms"]]
+    sums = known.sum()  # and no median: of the batches of several workers only some are late
+    share = sums["data_ms"] / sums["step_ms"]
     often = measured.groupby(["launch", "rank"]).size().rename("often").reset_index()
     often = often.sort_values(["launch", "often", "rank"], ascending=[True, False, True]).drop_duplicates("launch")
     several = measured["ranks"].groupby(launch).max() > 1

@@ -115,7 +115,7 @@ def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
     faster_input = (
         "raise num_workers of its DataLoader, or have it decode less"
         if document.attached
-        else ("speed the input up before comparing ways to train: they all wait for it")
+        else _enough_workers(figure["data_share"], document)
     )
     if pd.notna(drift) and abs(drift) > UNSTEADY:
         yield warning(
@@ -147,6 +147,20 @@ def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
             remedy=faster_input,
             size=figure["data_share"],
         )
+
+
+def _enough_workers(waiting: float, document: RunDocument) -> str:
+    """How many processes would load batches as fast as they are trained. ``waiting``: the part of a step.
+
+    A batch takes the rank itself what it waits for; of ``workers``, each takes as many steps as there are of them.
+    """
+    now = document.workload.workers
+    if now is None or not waiting < 1.0:
+        return "speed the input up before comparing ways to train: they all wait for it"
+    wanted = math.ceil((now or waiting) / (1.0 - waiting))
+    cores, ranks = document.machine.cores_usable, document.workload.replicas or 1
+    more = f", more in all than the {cores} cores here" if cores and wanted * ranks > cores else ""
+    return f"--workers {wanted} would do{more}"
 
 
 def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:

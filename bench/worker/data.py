@@ -7,6 +7,7 @@ the clock starts. With ``workers`` a ``DataLoader`` makes the batches during tra
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -111,14 +112,17 @@ def _stream(workload: Training, replicas: int, groups: Sequence[range], pin: boo
 
 
 class _Order:
-    """The indices of each batch of an epoch: in each step one batch for each group of replicas."""
+    """The indices of each batch of an epoch: in each step one batch for each group of replicas. That of made-up data,
+    which is short, has no end, since a ``DataLoader`` runs empty at each.
+    """
 
     def __init__(self, workload: Training, replicas: int, groups: Sequence[range]) -> None:
         self.workload, self.replicas, self.groups, self.epoch = workload, replicas, groups, 0
 
     def __iter__(self) -> Iterator[list[int]]:
         shards = [[shard(self.workload, self.replicas, one, self.epoch) for one in group] for group in self.groups]
-        for step in range(_steps(self.workload)):
+        epoch = range(_steps(self.workload))
+        for step in epoch if self.workload.examples is not None else cycle(epoch):
             for group in shards:
                 yield [index for part in group for index in part[step]]
 

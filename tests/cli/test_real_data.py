@@ -1,6 +1,7 @@
 """Real data: read by index in every process alike, part of what a run is, and refused by name where it is wrong."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def ran(done: object, out: Path) -> RunDocument:
+def ran(out: Path) -> RunDocument:
     (path,) = out.iterdir()
     return read(str(path)).document
 
@@ -49,7 +50,7 @@ def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp
     done = run_here(*asked, "--data", str(fashion), "--workers", "1", "--out", str(tmp_path / "real"))
     made = run_here(*asked, "--no-parity", "--out", str(tmp_path / "made"))
     assert done.returncode == made.returncode == 0, done.stderr
-    real, synthetic = ran(done, tmp_path / "real"), ran(made, tmp_path / "made")
+    real, synthetic = ran(tmp_path / "real"), ran(tmp_path / "made")
     work = real.workload
     assert (work.examples, work.workers, work.prefetch, work.data) == (160, 1, 2, str(fashion))
     assert work.title == "fashion_mlp, fashion" and "synthetic" not in done.stderr
@@ -61,7 +62,8 @@ def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp
     assert refused.returncode == 12 and "data: files" in refused.stderr and "against synthetic" in refused.stderr
     assert run_here("report", paths[0], "--out", str(tmp_path / "reports")).returncode == 0
     (page,) = (tmp_path / "reports").rglob("index.html")
-    assert "160 examples of " in page.read_text() and "whose memory is not counted" in page.read_text()
+    text = page.read_text()
+    assert "160 examples of " in text and "whose memory is not counted" in text and "An epoch has 5 steps: " in text
 
 
 def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: CommandLine, tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: Comman
         out = tmp_path / f"out{workers}"
         done = run_here(*asked, "--data", str(images), "--workers", workers, "--out", str(out))
         assert done.returncode == 1, done.stderr
-        (launch,) = ran(done, out).launches
+        (launch,) = ran(out).launches
         assert launch.status == "error" and f"{broken} cannot be decoded" in str(launch.reason)
 
 
@@ -106,3 +108,109 @@ def test_wrong_data(name: str, fashion: Path, images: Path, run_here: CommandLin
     assert done.stderr.startswith("bench: error: --data: ")
     assert all(word in done.stderr for word in says), done.stderr
     assert not (tmp_path / "out").exists()
+
+
+SLOW = """
+import time
+
+from bench.seams import Workload
+
+WORKLOAD = Workload(summary="a step of 60 ms, a batch of 20 ms", unit="samples", global_batch=4)
+
+
+def model(work):
+    from torch import nn
+
+    return nn.Linear(4, 4)
+
+
+def example(work, index):
+    import torch
+
+    return torch.full((4,), float(index))
+
+
+def collate(examples):
+    import torch
+
+    time.sleep(0.02)
+    return torch.stack(examples)
+
+
+def loss(model, batch):
+    time.sleep(0.06)
+    return model(batch).square().mean()
+
+
+def optimizer(work, parameters):
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=1e-6, fused=True)
+"""
+
+
+def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--no-parity", *FEW)
+    found = {}
+    for workers in ("0", "4"):
+        out = tmp_path / f"out{workers}"
+        done = run_here(*asked, "--iters", "16", "--warmup", "9", "--workers", workers, "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        found[workers] = {one.code: one.remedy for one in ran(out).validity}
+    assert re.match(r"--workers 1 would do", found["0"]["input-bound"])
+    assert "input-bound" not in found["4"]
+
+
+WEIGHTED = '''
+"""A loss over the valid positions of a batch, of which each example has another number, and dropout."""
+
+from bench.seams import Workload
+
+WORKLOAD = Workload(summary="valid positions", unit="samples", global_batch=8, settings={"dropout": 0.3})
+
+
+def model(work):
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(6, 16), nn.Dropout(work.dropout), nn.Tanh(), nn.Linear(16, 6))
+
+
+def example(work, index):
+    import torch
+
+    random = torch.Generator().manual_seed(work.seed + index)
+    return {"x": torch.randn(6, generator=random), "valid": torch.arange(6) < 1 + index % 6}
+
+
+def loss(model, batch):
+    return ((model(batch["x"]) - 1).square() * batch["valid"]).sum() / weight(batch)
+
+
+def weight(batch):
+    return batch["valid"].sum()
+
+
+def optimizer(work, parameters):
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=0.1, fused=True)
+'''
+
+
+def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "weighted.py").write_text(WEIGHTED)
+    asked = ("run", "--workload", str(tmp_path / "weighted.py"), "--scenario", "single,ddp,apex_ddp", *FEW)
+    done = run_here(*asked, "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    rows = ran(tmp_path / "out").parity
+    assert {row.scenario: row.verdict for row in rows} == {"single": SAME, "ddp": SAME, "apex_ddp": SAME}
+    assert all(row.gradient_error is not None and row.gradient_error < 1e-5 for row in rows)
+
+
+def test_a_loss_that_is_no_scalar_is_named(run_here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "vector.py").write_text(SLOW.replace(".mean()", ".mean(1)"))
+    asked = ("run", "--workload", str(tmp_path / "vector.py"), "--scenario", "single", "--no-parity", *FEW)
+    assert run_here(*asked, "--out", str(tmp_path / "out")).returncode == 1
+    (launch,) = ran(tmp_path / "out").launches
+    assert "vector.py: loss(model, batch) returned a tensor of shape [4]; return a scalar" in str(launch.reason)
