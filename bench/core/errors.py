@@ -42,6 +42,14 @@ def remedy_of(words: str) -> str | None:
     return next((EXHAUSTED[number] for said, number in known.items() if said in words), None)
 
 
+def described(error: BaseException) -> str:
+    """The type and the words of an error in somebody else's code, which may fail to say them."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # whatever its __str__ raises
+        return type(error).__name__
+
+
 class BenchError(Exception):
     """Something that a person is told in one line."""
 

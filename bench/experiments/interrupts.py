@@ -1,7 +1,11 @@
 """Ctrl-C, SIGTERM and SIGHUP end bench calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
 
+import builtins
+import json
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -55,9 +59,12 @@ def held() -> Iterator[None]:
 @contextmanager
 def bounded(limit_s: float) -> Iterator[None]:
     """Somebody else's code within this context gets a ``TimeoutError`` when it takes too long, and a ``SystemExit``
-    when it would end this process at once: ``os._exit(0)`` would look like success.
+    when it would end this process at once: ``os._exit(0)`` would look like success. What it replaces in the modules
+    that all of bench uses, and what it does to :data:`SIGNALS`, is undone.
     """
     process, leave = os.getpid(), os._exit
+    whole = [(module, dict(vars(module))) for module in (builtins, json, os, sys, time)]
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ring(number: int, frame: FrameType | None) -> NoReturn:
         raise TimeoutError(f"it was not done after {limit_s:g} s")
@@ -73,6 +80,8 @@ def bounded(limit_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        os._exit = leave
+        for module, names in whole:
+            vars(module).update(names)
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in {signal.SIGALRM: before, **handlers}.items():
+            signal.signal(number, handler)

@@ -17,7 +17,7 @@ from bench.console import Console, RunProgress
 from bench.core.channel import adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
-from bench.core.errors import BenchError, HostError, Interrupted, RequestError, remedy_of
+from bench.core.errors import BenchError, HostError, Interrupted, RequestError, described, remedy_of
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
@@ -169,7 +169,7 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
     except BenchError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's function raises is the finding
-        what = f"{file}:{discover.line_in(file, error)} fails to connect: {type(error).__name__}: {error}"
+        what = f"{file}:{discover.line_in(file, error)} fails to connect: {described(error)}"
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):
         problem = f"connect(options) of {file} returned {type(connected).__name__}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench import machine
 from bench.core.codec import decode, encode
-from bench.core.errors import BenchError
+from bench.core.errors import BenchError, described
 from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
@@ -99,8 +99,8 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         outcome, interrupted = error.outcome, True
     except BenchError:
         raise
-    except Exception as error:  # noqa: BLE001  # the site may be a file of the user's
-        reason = f"the site failed: {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the site may be a file of the user's
+        reason = f"the site failed: {described(error)}"
         outcome = Outcome(status="error", reason=reason, first_failed_rank=None, ranks=[])
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy

@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType, NoneType
 from typing import Any, TypeVar
 
-from bench.core.errors import RequestError, closest
+from bench.core.errors import RequestError, closest, described
 from bench.core.records import Setting, Task
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import Rank, Strategy
@@ -408,7 +408,7 @@ def load_module(name: str, file: str, kind: Kind = SCENARIO) -> ModuleType:
     except BaseException as error:
         sys.modules.pop(spec.name, None)
         line = line_in(file, error)
-        what = f"{file}{f':{line}' if line else ''} cannot be executed: {type(error).__name__}: {error}"
+        what = f"{file}{f':{line}' if line else ''} cannot be executed: {described(error)}"
         raise RequestError(kind.option, what, "fix the file") from error
     return module
 

@@ -167,6 +167,11 @@ def test_nobody_comes_in_without_the_token() -> None:
             "site.py:4 fails to connect: TimeoutError: it was not done after 5 s",
         ),
         (
+            "from bench.seams.site import Site\nSITE = Site(summary='x')\nclass Mute(Exception):\n"
+            "    __str__ = None\ndef connect(options): raise Mute",
+            "site.py:5 fails to connect: Mute; fix the file",
+        ),
+        (
             "import os\nif os.path.exists('executed'):\n    os._exit(0)\nopen('executed', 'w')\n"
             "from bench.seams.site import Site\nSITE = Site(summary='x')\ndef connect(options): ...",
             "site.py:3 cannot be executed: SystemExit: 0",
@@ -196,17 +201,18 @@ def test_what_a_site_started_is_ended(bench: Bench, tmp_path: Path) -> None:
     assert nobody_left([first, second])
 
 
-def test_a_site_that_fails_costs_its_launch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [ValueError("lost"), SystemExit("lost")])
+def test_a_site_that_fails_costs_its_launch(tmp_path: Path, error: BaseException) -> None:
     class Lost:
         description = {"apex": {"problems": {}}}  # noqa: RUF012
 
         def perform(self, *about: Any) -> Any:
-            raise ValueError("lost")
+            raise error
 
     found = discover.load(*discover.resolve("ddp"))
     (planned,) = launches(request_for((found,)), (found,), one_host(2))
     outcome = launch.execute(planned.job, cast(Connected, Lost()), str(tmp_path), print).outcome
-    assert (outcome.status, outcome.reason) == ("error", "the site failed: ValueError: lost")
+    assert (outcome.status, outcome.reason) == ("error", f"the site failed: {type(error).__name__}: lost")
 
 
 def test_a_misspelt_site_is_refused_with_the_closest_name(bench: Bench) -> None:

@@ -1,9 +1,11 @@
 """What a machine can lack, and what a rank can do to it: memory to share, a steady clock, room for its log."""
 
 import errno
+import json
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -152,6 +154,20 @@ def test_an_interruption_waits_where_it_must_and_once() -> None:
         with interrupts.held():
             done.append("second")
     assert done == ["first", "second"]
+
+
+def test_code_of_others_is_bounded() -> None:
+    def state() -> tuple[object, ...]:
+        return time.monotonic, json.dumps, os._exit, sys.stdout, signal.getsignal(signal.SIGTERM)
+
+    before = state()
+    with pytest.raises(SystemExit), interrupts.bounded(60.0):
+        time.monotonic = json.dumps = sys.stdout = None  # type: ignore[assignment]
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os._exit(0)
+    assert state() == before
+    with pytest.raises(TimeoutError, match=r"it was not done after 0\.1 s"), interrupts.bounded(0.1):
+        time.sleep(60)
 
 
 @pytest.mark.slow
