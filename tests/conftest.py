@@ -35,7 +35,7 @@ a step ten times slower where other work shares the cores, and tests have all ki
 if sys.dont_write_bytecode:
     # Every process that a test starts would compile torch again, which takes longer than to import it.
     BYTECODE = tempfile.TemporaryDirectory(prefix="bench-tests-")
-    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = BYTECODE.name
 
 BEGAN_S = time.monotonic()

@@ -17,7 +17,8 @@ from bench.cli import main
 def shell(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).resolve().parents[2]
     set_up = f'bench() {{ {sys.executable} -m bench "$@"; }}; set -o pipefail; '
-    everything = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", **environment}
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PYTHONPYCACHE")}
+    everything = {"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", **kept, **environment}
     return subprocess.run(["bash", "-c", set_up + command], cwd=here, env=everything, capture_output=True, text=True)
 
 
