@@ -133,7 +133,7 @@ def _verb(name: str):  # type: ignore[no-untyped-def]  # naming the type would i
         if name.startswith("-"):
             raise RequestError(name, "the verb comes first", "write 'bench VERB [OPTIONS]' ('bench --help')")
         remedy = f"{closest(name, list(VERBS))} ('bench --help')"
-        raise RequestError(name or "''", "there is no such verb", remedy)
+        raise RequestError(name or "''", "unknown command", remedy)
     from importlib import import_module
 
     return import_module(f"bench.verbs.{'import_' if name == 'import' else name}").main  # a keyword names no module

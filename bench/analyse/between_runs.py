@@ -207,7 +207,7 @@ def _unclear(pairs: Sequence[_Pair], *runs: Digest) -> Iterator[str]:
         doubted = "; ".join(f"{scenario} ({', '.join(mine)})" for scenario, mine in codes.items())
         if doubted:
             more = "" if run["imported"] else ", see 'bench report'"
-            yield f"findings speak for care with the {name} run{more}: {doubted}"
+            yield f"the {name} run has warnings{more}: {doubted}"
 
 
 def _imported(*digests: Digest) -> Iterator[str]:

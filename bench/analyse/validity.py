@@ -121,7 +121,7 @@ def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
         yield warning(
             code="unsteady",
             text=f"its last third is {100 * abs(drift):.1f} % {'slower' if drift > 0 else 'faster'} than its first",
-            remedy=f"raise --warmup (it was {warmup}), and keep other work and heat away",
+            remedy=f"raise --warmup (it was {warmup}), and stop other jobs, and check the cooling",
             size=abs(drift),
         )
     middle = figure["iqr_ms"] / figure["median_ms"]
@@ -129,7 +129,7 @@ def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
         yield warning(
             code="spread",
             text=f"the middle half of its steps spans {100 * middle:.0f} % of their median",
-            remedy=f"keep other work away and {longer}",
+            remedy=f"stop other jobs and {longer}",
             size=middle,
         )
     if figure["skew"] > SKEW:
@@ -292,7 +292,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         yield warning(
             code="spread",
             text=f"the medians of its launches are {100 * apart:.0f} % apart",
-            remedy="keep other work away, then add launches"
+            remedy="stop other jobs, then add launches"
             + (" (--launches 10)" if document.attached else " (--until-precision 2%)"),
             size=apart,
         )
@@ -305,7 +305,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
             text=f"±{100 * width:.2g}% is what was reached of the {asked} asked for"
             if width is not None
             else f"no interval, where {asked} was asked for",
-            remedy=f"raise --budget (it was {wanted.budget_s / 60:g}m), or keep other work away",
+            remedy=f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs",
             size=math.inf if width is None else width,
         )
 

@@ -419,7 +419,7 @@ def _unseen(metric: str, pair: _Pair, difference: float, bound: float, threshold
 
 
 def _by_chance(threshold: float) -> str:
-    return f"beyond {100 * threshold:.1f} %, and that may be chance"
+    return f"over {100 * threshold:.1f} %, possibly noise"
 
 
 def _of_fewer_launches(pair: _Pair) -> float:

@@ -87,7 +87,7 @@ def remedies(outcome: Outcome) -> list[str]:
     if said & {gate.TOO_NOISY, gate.UNCERTAIN}:
         wanted = max((row.wanted for row in outcome.rows if row.wanted is not None), default=None)
         more = "" if wanted is None else f", and measure every night with --launches {wanted}"
-        lines.append(f"keep other work away{more}")
+        lines.append(f"stop other jobs{more}")
     if outcome.folder is None and any(row.verdict == gate.NEW and OTHERWISE in (row.why or "") for row in outcome.rows):
         lines.append("give a base that was measured in the same way, such as a new one from the same place")
     return lines if outcome.folder is None else [*lines, *_about_the_base(outcome, said)]

@@ -41,8 +41,8 @@ ABOUT_COMMITS = (
 ABOUT_INTERVALS = "the interval is Student's t over the nights of the two levels, outliers apart"
 
 NOTES = (
-    f"over all: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than {2 * RECENT}, of "
-    "the later half over the earlier",
+    f"long-term change: the median of the last {RECENT} nights over that of the first {RECENT}; of fewer than "
+    f"{2 * RECENT}, of the later half over the earlier",
     f"latest: the last night over the median of the {RECENT} before it; of memory and energy, both are of the nights "
     "that were measured in the same way as the last one",
     f"a shift: a level that differs from the one before it by {100 * AT_LEAST:.0f} % or more, beyond chance, and lasts "
@@ -171,7 +171,7 @@ def summary_table(track: Track, *, brief: bool = False) -> Table:
     if brief:
         columns += [Column(heading="first"), Column(heading="last")]
     for metric in metrics:
-        headings = (HEADINGS[metric], "over all", "latest", "shifts")[: shown[metric]]
+        headings = (HEADINGS[metric], "long-term change", "latest", "shifts")[: shown[metric]]
         columns += [Column(heading=heading, number=True, group=NAMES[metric]) for heading in headings]
     by_scenario: dict[tuple[str, str], dict[str, Trend]] = {}
     for trend in track.trends:
@@ -272,7 +272,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
             lines.append(plain(f"no figure: {name} on {nights:,} night{'s' if nights > 1 else ''}: {why}"))
         lines.append("")
     if single:
-        lines.append(f"runs that can be set against no other: {few([track.nights[0].run for track in single])}")
+        lines.append(f"runs with nothing to compare to: {few([track.nights[0].run for track in single])}")
     return "\n".join([*lines, *(f"note: {text}" for text in NOTES)])
 
 

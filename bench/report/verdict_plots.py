@@ -217,7 +217,7 @@ def losses(run: Analysed) -> Plot | None:
         edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
         upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
         keys.append((handle("plus", "ink"), f"reference for {short(widest)}"))
-        keys.append((handle("box", "muted"), "how far it may be from that"))
+        keys.append((handle("box", "muted"), "allowed deviation"))
         with_bound = set(held["scenario"].unique())
         lower = axes_at(sheet, 0.78, bottom_in, width_in, lower_in)
         _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held)

@@ -30,7 +30,7 @@ from the first night on, and stores nothing. A night that is worse on purpose is
 the same work in DIR counts as one. Give it the same number of launches every night, five or more.
 
 Verdicts: ok; better (by as much as would be regressed); regressed; new (there is no base, or none that was
-measured in this way), too few launches, uncertain (beyond 3%, and that may be chance) or too noisy (10% could not have
+measured in this way), too few launches, uncertain (beyond 3%, possibly noise) or too noisy (10% could not have
 been seen); missing (no figure, and there should be one) or not comparable; not run (cannot run here, and never did).
 """
 EPILOG = """\

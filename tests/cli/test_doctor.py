@@ -217,7 +217,7 @@ def test_mig_a_lost_gpu_and_a_driver_that_tells_little_are_no_obstacle(driver: D
     assert "MIG is on" in about(told, "GPU 0")
     assert "left out: GPU is lost" in about(told, "GPUs")[0]
     assert told["gpus"][0]["ecc"] is None
-    assert "ECC not told" in doctor(**quick, **driver.environment()).stdout
+    assert "ECC unknown" in doctor(**quick, **driver.environment()).stdout
 
 
 def test_a_driver_that_refuses_is_told_with_its_words(driver: Driver, quick: dict[str, str]) -> None:

@@ -198,7 +198,7 @@ def test_runs_of_another_kind_have_a_section_of_their_own(tmp_path: Path, say: S
     assert not any(track["shifts"] for track in document["tracks"]), "two machines are no shift"
     page = (tmp_path / "out" / "history.html").read_text()
     assert page.count("Step time, night by night") >= 2
-    assert "Runs that can be set against no other" in page
+    assert "Runs with nothing to compare to" in page
     assert (tmp_path / "out" / "history-2-step-ms.svg").is_file()
 
 

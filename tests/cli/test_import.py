@@ -109,7 +109,7 @@ def test_it_is_compared_and_named_as_imported(bench: Bench, tmp_path: Path) -> N
     assert "since a run does not say what ran: ddp" in out
     one = imported(bench, "one.csv", "step_ms\n40\n41\n60\n", "--scenario", "ddp", "--global-batch", "8")
     _, told, _ = bench("compare", ours, one.path)
-    assert "warning: findings speak for care with the new run: ddp (spread, few launches)\n" in told, told
+    assert "warning: the new run has warnings: ddp (spread, few launches)\n" in told, told
     assert "where a step begins and ends is not known" in out
     code, out, _ = bench("compare", run.path, ours, "--json")
     document = json.loads(out)

@@ -29,7 +29,7 @@ def _host(host: dict[str, Any]) -> list[str]:
     limit = host["memory_limit_gib"]
     limited = "" if limit is None else f", {limit} GiB by the control group"
     memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free{limited}"
-    shared = "not told" if host["shm_mib"] is None else f"{host['shm_mib'] / 1024:,.1f} GiB"
+    shared = "unknown" if host["shm_mib"] is None else f"{host['shm_mib'] / 1024:,.1f} GiB"
     return [
         f"Host     {host['host']}: {host['os']}, {container}{namespace}",
         f"CPU      {host['cpu']}, {cores}, {governor}",
@@ -69,9 +69,9 @@ def _gpus(report: dict[str, Any]) -> list[str]:
                 lines.append(f"         {what} {pid} ({name or 'name unknown'}): {_number(used_mib, 'MiB')}")
     for path in report["topology"]:
         one, other = path["between"]
-        peer = {True: "peer access", False: "no peer access", None: "peer access not told"}[path["p2p"]]
+        peer = {True: "peer access", False: "no peer access", None: "peer access unknown"}[path["p2p"]]
         nvlink = " over NVLink" if path["nvlink"] else ""
-        lines.append(f"GPU {one}-{other}  {peer}{nvlink}, by {path['level'] or 'a way not told'}")
+        lines.append(f"GPU {one}-{other}  {peer}{nvlink}, by {path['level'] or 'an unknown way'}")
     return lines
 
 
@@ -90,12 +90,12 @@ def _torch(torch: dict[str, Any]) -> list[str]:
 
 
 def _told(value: object) -> str:
-    return "not told" if value is None else str(value)
+    return "unknown" if value is None else str(value)
 
 
 def _switch(value: bool | None) -> str:
-    return {True: "on", False: "off", None: "not told"}[value]
+    return {True: "on", False: "off", None: "unknown"}[value]
 
 
 def _number(value: float | None, unit: str) -> str:
-    return "not told" if value is None else f"{value:,.0f} {unit}"
+    return "unknown" if value is None else f"{value:,.0f} {unit}"
