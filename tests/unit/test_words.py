@@ -3,17 +3,10 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-READ = (
-    "bench",
-    "nightly",
-    "docs",
-    "scenarios",
-    "strategies",
-    "workloads",
-    "benchmarks",
-    "README.md",
-    "CONTRIBUTING.md",
-)
+FOLDERS = ("bench", "nightly", "docs", "scenarios", "strategies", "workloads", "benchmarks")
+READ = [
+    path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".j2", ".md", ".sh")
+]
 
 HARD = (
     "that the numerics are held against",
