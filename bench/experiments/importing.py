@@ -32,6 +32,7 @@ import bench
 from bench import machine
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
+from bench.core.files import open_regular
 from bench.experiments.lab import judged
 from bench.runs import document as stored
 from bench.runs.files import check_writable, sha256, unwritable
@@ -105,6 +106,10 @@ class Measurement:
     left_out: tuple[str, ...] = ()
 
 
+TEXT_BYTES = 1 << 30
+"""Of a file that is imported, which is held whole."""
+
+
 def is_name(text: str) -> bool:
     return bool(text.strip()) and text.isprintable()
 
@@ -117,8 +122,8 @@ def is_scenario(text: str) -> bool:
 def read(path: str, told: Told) -> Measurement:
     """What ``path`` says; raises :class:`RequestError` if it is neither of the two kinds."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            text = file.read()
+        with open_regular(path, limit=TEXT_BYTES) as file:
+            text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError:
         _refuse(path, "is no text in UTF-8")
     except OSError as error:

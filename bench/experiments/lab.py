@@ -166,9 +166,9 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
 def _connected(site: ModuleType, file: str, options: Options) -> Connected:
     try:
         connected: Connected = site.connect(options)
-    except BenchError:
+    except (BenchError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's function raises is the finding
+    except BaseException as error:  # whatever the user's function raises is the finding
         what = f"{file}:{discover.line_in(file, error)} fails to connect: {described(error)}"
         raise RequestError("--site", what, "fix the file") from error
     if not hasattr(connected, "perform"):

@@ -97,9 +97,9 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         outcome = site.perform(job, on_event)
     except LaunchInterrupted as error:
         outcome, interrupted = error.outcome, True
-    except BenchError:
+    except (BenchError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # the site may be a file of the user's
+    except BaseException as error:  # noqa: BLE001  # the site may be a file of the user's
         reason = f"the site failed: {described(error)}"
         outcome = Outcome(status="error", reason=reason, first_failed_rank=None, ranks=[])
     wall_s = time.monotonic() - started

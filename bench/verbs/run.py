@@ -11,6 +11,7 @@ from bench import machine
 from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError, closest
+from bench.core.files import JSON_BYTES, open_regular
 from bench.core.records import Setting, Task
 from bench.experiments import resume
 from bench.machine import nvml
@@ -285,10 +286,10 @@ def _own_sets() -> dict[str, tuple[str, ...]]:
     import tomllib
 
     try:
-        with open("pyproject.toml", "rb") as file:
+        with open_regular("pyproject.toml", limit=JSON_BYTES) as file:
             sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
         return {name: tuple(_names_of(name, names)) for name, names in sets.items()}
-    except (OSError, tomllib.TOMLDecodeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
 
 

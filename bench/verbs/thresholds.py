@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import RequestError, closest
+from bench.core.files import JSON_BYTES, open_regular
 from bench.verbs.options import percentage, whole_number
 
 if TYPE_CHECKING:
@@ -77,11 +78,11 @@ def _from_file(file: str | None) -> dict[str, float]:
     if file is None and not os.path.isfile(path):
         return {}
     try:
-        with open(path, "rb") as content:
+        with open_regular(path, limit=JSON_BYTES) as content:
             document = tomllib.load(content)
     except OSError as error:
         raise RequestError("--config", f"{path} cannot be read: {error.strerror}", "give a TOML file") from error
-    except ValueError as error:  # no TOML, or no UTF-8
+    except (ValueError, RecursionError) as error:  # no TOML, or no UTF-8
         raise RequestError("--config", f"{path} is no TOML: {error}", "correct it, or give another file") from error
     table: Any = document
     for name in ("tool", "bench", "gate"):

@@ -323,6 +323,13 @@ def test_thresholds_come_from_options_then_from_a_file_then_from_the_rule(gate: 
     assert rule("--config", "other.toml") == (10, usual)
 
 
+@pytest.mark.parametrize("content", ["pipe", "/dev/zero"])
+def test_what_cannot_be_read_to_its_end_is_no_file_of_thresholds(gate: Gate, history: Path, content: str) -> None:
+    os.mkfifo("pipe")
+    said = gate(tonight(history), "--history", history, "--config", content)
+    refused(said, f"{content} cannot be read: it is not a regular file")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

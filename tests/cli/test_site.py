@@ -167,7 +167,7 @@ def test_nobody_comes_in_without_the_token() -> None:
             "site.py:4 fails to connect: TimeoutError: it was not done after 5 s",
         ),
         (
-            "from bench.seams.site import Site\nSITE = Site(summary='x')\nclass Mute(Exception):\n"
+            "from bench.seams.site import Site\nSITE = Site(summary='x')\nclass Mute(BaseException):\n"
             "    __str__ = None\ndef connect(options): raise Mute",
             "site.py:5 fails to connect: Mute; fix the file",
         ),
@@ -201,7 +201,7 @@ def test_what_a_site_started_is_ended(bench: Bench, tmp_path: Path) -> None:
     assert nobody_left([first, second])
 
 
-@pytest.mark.parametrize("error", [ValueError("lost"), SystemExit("lost")])
+@pytest.mark.parametrize("error", [ValueError("lost"), GeneratorExit("lost")])
 def test_a_site_that_fails_costs_its_launch(tmp_path: Path, error: BaseException) -> None:
     class Lost:
         description = {"apex": {"problems": {}}}  # noqa: RUF012
