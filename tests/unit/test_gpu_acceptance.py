@@ -325,6 +325,15 @@ def test_without_the_reference_numerics_are_not_done(acceptance: Any) -> None:
     assert not any("reference" in what for what in verdicts(acceptance.of_run("x", unasked, [], on_gpu=True)))
 
 
+def test_what_an_interruption_killed_has_not_failed(acceptance: Any) -> None:
+    ended = a_run() | {"complete": False}
+    ended["summary"][1].update(status="killed", reason="interrupted", peak_total_mib=None)
+    found = verdicts(acceptance.of_run("scenarios", ended, [], on_gpu=True))
+    assert "FAILED" not in found.values() and found["every scenario runs"] == "not done"
+    ended["summary"][0].update(status="oom")
+    assert verdicts(acceptance.of_run("scenarios", ended, [], on_gpu=True))["every scenario runs"] == "FAILED"
+
+
 def test_what_check_finds_fails_but_for_steps_that_do_not_add_up_on_a_shared_cpu(acceptance: Any) -> None:
     sealed = "the run folder is sealed and sound"
     apart = ["launch 5: its steps do not add up to the host's wall time"]
@@ -602,7 +611,7 @@ def test_an_ended_run_is_judged_by_what_it_left(pack: Any, tmp_path: Path) -> No
     checks, run = call.judged_run("scenarios", ended)
     found = {check.what: check.verdict for check in checks}
     assert [row["scenario"] for row in run["summary"]] == ["ddp"]
-    assert found["scenarios: every scenario runs"] == "passed"
+    assert found["scenarios: every scenario runs"] == "not done"
     assert found["scenarios: the run folder is sealed and sound"] == "not done"
     assert call.judged_run("trace", ended) == ([], {})
 
