@@ -311,7 +311,6 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "devices": [live.device_uuid(torch.device("cuda", index)) for index in devices or [device.index]]
         if cuda
         else [],
-        "compiled": compiled,
         "effective": ran,
     }
 
