@@ -1,6 +1,7 @@
 """Real data: read by index in every process alike, part of what a run is, and refused by name where it is wrong."""
 
 import gzip
+import random
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from conftest import CommandLine
 from PIL import Image
 
 from bench.analyse.parity import SAME
+from bench.analyse.questions import questions
+from bench.report.page import facts
 from bench.runs.document import RunDocument
 from bench.runs.reader import read
 
@@ -16,17 +19,22 @@ FEW = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--launches", "1")
 SMALL = ("--model", "resnet18", "--image-size", "32", "--global-batch", "4")
 
 
-@pytest.fixture
-def fashion(tmp_path: Path) -> Path:
-    """160 images of FashionMNIST's form: in each class another pair of rows is bright."""
-    folder = tmp_path / "fashion"
+def fashion_files(folder: Path, count: int) -> Path:
+    """Images of FashionMNIST's form: noise, in which each class has another pair of bright rows."""
     folder.mkdir()
-    labels = bytes(index * 7 % 10 for index in range(160))
-    pixels = bytes(250 if row // 2 == label else row for label in labels for row in range(28) for _ in range(28))
-    sizes = b"".join(number.to_bytes(4, "big") for number in (160, 28, 28))
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03" + sizes + pixels))
+    draw = random.Random(0)
+    labels = bytes(index * 7 % 10 for index in range(count))
+    rows = (b"\xff" * 28 if row // 2 == label else draw.randbytes(28) for label in labels for row in range(28))
+    sizes = b"".join(number.to_bytes(4, "big") for number in (count, 28, 28))
+    pixels = gzip.compress(b"\0\0\x08\x03" + sizes + b"".join(rows), 1)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(pixels)
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x01" + sizes[:4] + labels))
     return folder
+
+
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
+    return fashion_files(tmp_path / "fashion", 160)
 
 
 @pytest.fixture
@@ -60,10 +68,45 @@ def test_data_is_part_of_what_a_run_is(fashion: Path, run_here: CommandLine, tmp
     paths = [str(next((tmp_path / name).iterdir())) for name in ("real", "made")]
     refused = run_here("compare", *paths)
     assert refused.returncode == 12 and "data: files" in refused.stderr and "against synthetic" in refused.stderr
-    assert run_here("report", paths[0], "--out", str(tmp_path / "reports")).returncode == 0
-    (page,) = (tmp_path / "reports").rglob("index.html")
-    text = page.read_text()
-    assert "160 examples of " in text and "whose memory is not counted" in text and "An epoch has 5 steps: " in text
+    said = dict(facts(real))["Data"]
+    assert "160 examples of " in said and "whose memory is not counted" in said
+    assert "An epoch has 5 steps: " in dict(questions(read(paths[0])))["Is the first epoch slower?"]
+
+
+GRADED = """
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="torch DDP, with its accuracy after one epoch", strategy=Strategy(label="graded"))
+
+
+def build(parts):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bench.worker.workload import example_of
+
+    done = []
+
+    def grade():
+        done.append(None)
+        if len(done) == 100:
+            images, labels = torch.utils.data.default_collate([example_of(parts.workload)(at) for at in range(500)])
+            right = (session.model(images).argmax(1) == labels).float().mean()
+            print(f"accuracy {right:.3f}", flush=True)
+
+    session = parts.session(wrap=DistributedDataParallel, after_step=grade)
+    return session
+"""
+
+
+def test_fashion_mlp_trains_in_one_epoch(run_here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "graded.py").write_text(GRADED)
+    data = fashion_files(tmp_path / "fashion", 6400)
+    asked = ("run", "--workload", "fashion_mlp", "--scenario", str(tmp_path / "graded.py"), *FEW, "--iters", "99")
+    done = run_here(*asked, "--data", str(data), "--workers", "0", "--no-parity", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "out").iterdir()
+    assert float((run / "logs" / "launch-000-graded-rank0.log").read_text().split("accuracy ")[1][:5]) > 0.8
 
 
 def test_a_corrupt_image_fails_its_launch_by_name(images: Path, run_here: CommandLine, tmp_path: Path) -> None:
@@ -208,9 +251,17 @@ def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, 
     assert all(row.gradient_error is not None and row.gradient_error < 1e-5 for row in rows)
 
 
-def test_a_loss_that_is_no_scalar_is_named(run_here: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "vector.py").write_text(SLOW.replace(".mean()", ".mean(1)"))
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (".mean()", ".mean(1)", "vector.py: loss(model, batch) returned a tensor of shape [4]; return a scalar"),
+        ("nn.Linear(4, 4)", "nn.Linear(5, 4)", "vector.py:30: RuntimeError: "),
+    ],
+    ids=["no scalar", "shapes that do not fit"],
+)
+def test_a_wrong_loss_is_named(old: str, new: str, says: str, run_here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "vector.py").write_text(SLOW.replace(old, new))
     asked = ("run", "--workload", str(tmp_path / "vector.py"), "--scenario", "single", "--no-parity", *FEW)
     assert run_here(*asked, "--out", str(tmp_path / "out")).returncode == 1
     (launch,) = ran(tmp_path / "out").launches
-    assert "vector.py: loss(model, batch) returned a tensor of shape [4]; return a scalar" in str(launch.reason)
+    assert says in str(launch.reason)
