@@ -3,6 +3,7 @@
 import gzip
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from PIL import Image
 
 from bench.analyse.parity import SAME
 from bench.analyse.questions import questions
+from bench.core.errors import RequestError
+from bench.experiments import resume
 from bench.report.page import facts
 from bench.runs.document import RunDocument
 from bench.runs.reader import read
+from bench.seams import discover
 
 FEW = ("--device", "cpu", "--warmup", "1", "--iters", "4", "--launches", "1")
 SMALL = ("--model", "resnet18", "--image-size", "32", "--global-batch", "4")
@@ -265,3 +269,13 @@ def test_a_wrong_loss_is_named(old: str, new: str, says: str, run_here: CommandL
     assert run_here(*asked, "--out", str(tmp_path / "out")).returncode == 1
     (launch,) = ran(tmp_path / "out").launches
     assert says in str(launch.reason)
+
+
+def test_a_run_is_resumed_on_the_files_that_it_began_with(fashion: Path) -> None:
+    found = discover.load_workload(*discover.resolve("fashion_mlp", discover.WORKLOAD))
+    task = found.task("cpu", found.workload.settings_on("cpu"), str(fashion))
+    assert resume.as_it_is_now(task) == task
+    for change in (lambda: (fashion / "more").write_text("x"), lambda: shutil.rmtree(fashion)):
+        change()
+        with pytest.raises(RequestError, match=re.escape(str(fashion))):
+            resume.as_it_is_now(task)

@@ -170,3 +170,15 @@ def test_boxes_are_read_from_voc_and_coco(tmp_path: Path) -> None:
     for folder, file in (("voc", "1.xml"), ("coco", "instances_train2017.json")):
         with pytest.raises(RequestError, match=file):
             opened("retinanet", tmp_path / folder)[0]()
+
+
+def test_a_crop_depends_on_the_seed_and_the_index_alone(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.radial_gradient("L").save(tmp_path / name / f"{number}.jpg")
+    size, example = opened("imagefolder", tmp_path, image_size=16)
+    images, labels = zip(*map(example, range(size())), strict=True)
+    assert [int(label) for label in labels] == [0, 0, 1, 1] and {image.shape for image in images} == {(3, 16, 16)}
+    assert torch.equal(images[1], example(1)[0]) and not torch.equal(images[0], images[1])
+    assert not torch.equal(images[1], opened("imagefolder", tmp_path, image_size=16, seed=1)[1](1)[0])
