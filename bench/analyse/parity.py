@@ -56,6 +56,8 @@ LIMIT = 0.04
 """Below a mistake of 5 %, by what a sketch may be off."""
 TRAINED_LIMIT = 0.01
 """Of all steps, where rounding in fp32 grows from step to step."""
+LEAST_BOUND = 1e-12
+"""Of a loss: one of exactly 0 has no rounding."""
 GROSS = 0.25
 """An error in a single step that no rounding makes."""
 
@@ -189,8 +191,9 @@ class _Reference:
         """For each step: what half may do, or what is coarser still. For another u than the twin's the distance scales
         linearly or, through units that an activation switches, as the square root: the larger of the two."""
         ratio = max(unit, self.unit) / self.unit
-        bounds: np.ndarray = ROUNDINGS * max(ratio, math.sqrt(ratio)) * (self.strays + self._rounding(computation))
-        return bounds
+        bounds = ROUNDINGS * max(ratio, math.sqrt(ratio)) * (self.strays + self._rounding(computation))
+        least: np.ndarray = np.maximum(bounds, LEAST_BOUND)
+        return least
 
     def all_steps(self, computation: Computation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What training did to each tensor: sketches [tensor, position]; and what half, and what fp32, may make of it,

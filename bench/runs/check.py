@@ -26,6 +26,9 @@ SUM_TOLERANCE_MS = 1e-6
 START_TOLERANCE_MS = 1e-3
 """Of ``start_ns``, which is rounded to a nanosecond, over the step that lies between two of them."""
 
+APART_NS = 10**10
+"""Memory is sampled while steps are measured; a sampler that lags is not 10 s late."""
+
 
 def findings(path: str) -> list[str]:
     try:
@@ -135,6 +138,13 @@ def _ranks_and_steps(run: Run, record: LaunchRecord, mine: "pd.DataFrame") -> It
 
 
 def _memory(run: Run) -> Iterator[str]:
+    if run.document.planned:
+        steps = run.steps.groupby(["launch", "rank"])["start_ns"].agg(begin="min", end="max")
+        samples = run.memory.groupby(["launch", "rank"])["t_ns"].agg(first="min", last="max")
+        both = steps.join(samples, how="inner")
+        apart = (both["begin"] - both["last"] > APART_NS) | (both["first"] - both["end"] > APART_NS)
+        for launch, rank in both.index[apart]:
+            yield f"launch {launch}, rank {rank}: its memory was sampled at another time than its steps were"
     nothing = int((run.memory["used_mib"] == 0).sum())
     if nothing:
         yield f"memory.parquet: {nothing} figures are 0, where they should be unknown"

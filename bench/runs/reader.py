@@ -214,10 +214,21 @@ def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str |
         pids = {one.rank: one.pid for one in record.ranks} if isinstance(record, LaunchRecord) else {}
         if pid and pid != [pids.get(rank, *pid)] and not document.attached:  # which has other processes, too
             return f"launch {launch} has no rank {rank} of PID {pid[0]}"
+    for launch, host in distinct(table, "launch", "host") if name == "memory" and not document.attached else ():
+        hosts = {one.host for one in getattr(records.get(launch), "ranks", ())}
+        if hosts and host not in {None, *hosts} and None not in hosts:
+            return f"it has rows of launch {launch} of another host than its ranks ran on"
     absent = _with_rows(name, document) - {launch for launch, _ in scenarios}
     if absent and document.complete:
         return f"it has no rows of launch {min(absent)}"
     if name == "steps" and document.planned:
+        parts = table.group_by(["launch", "warmup"]).aggregate([("step", "min"), ("step", "max")]).to_pylist()
+        for part in parts:
+            of_launch = getattr(records.get(part["launch"]), "warmup", None)
+            first = document.workload.warmup if of_launch is None else of_launch
+            wrong = part["step_max"] >= (first or 0) if part["warmup"] else part["step_min"] < (first or 0)
+            if wrong and first is not None:
+                return f"launch {part['launch']}: other steps than the first {first} are warm-up"
         for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
             if table[column].null_count:
                 return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"

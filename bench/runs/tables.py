@@ -191,6 +191,13 @@ def _unlawful(table: "pa.Table", name: str) -> Iterator[tuple[str, "pa.ChunkedAr
         yield "only one of pair and synchronised is known", pc.xor(known["pair"], known["synchronised"])
     elif name == "numerics":
         yield "rank and replicas are both known, or neither", pc.equal(known["rank"], known["replicas"])
+        for column in [column for column in ("step", "tensor") if column in known]:
+            of_group = ("launch", "rank", "replicas", "twin", "quantity", "computation")
+            same = [other for other in of_group if other in known]
+            groups = table.group_by([*same, *(["step"] if column == "tensor" else [])])
+            seen = groups.aggregate([(column, "count_distinct"), (column, "max")])
+            counted = pc.equal(seen[f"{column}_count_distinct"], pc.add(seen[f"{column}_max"], 1))
+            yield f"{column} does not count from 0 for each {', '.join(same)}", pc.invert(counted)
 
 
 def _twice(table: "pa.Table", key: Sequence[str]) -> int:

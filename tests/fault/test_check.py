@@ -63,7 +63,7 @@ def memory_of(launch: int, scenario: str) -> list[dict[str, Any]]:
 
 
 def record_of(launch: int, scenario: str, status: str = "ok", **more: Any) -> dict[str, Any]:
-    ranks = [{"rank": rank, "pid": 100 * launch + rank} for rank in range(2)]
+    ranks = [{"rank": rank, "pid": 100 * launch + rank, "host": "here"} for rank in range(2)]
     head = {"launch": launch, "scenario": scenario, "status": status, "ranks": ranks}
     checks = {"conservation_ok": True, "finite_loss": True}
     found: dict[str, Any] = encode(launched(**head, checks=checks, **more))
@@ -135,7 +135,7 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
             "step_ms must be from 0 to 1,000,000,000,000, and is not",
         ),
         ("steps", lambda rows: rows[2].update(start_ns=1_021_000_000), "step 1 does not end where the next one starts"),
-        ("steps", lambda rows: rows[1].update(warmup=True), "launch 0, rank 0: other steps than the first 1"),
+        ("steps", lambda rows: rows[1].update(warmup=True), "launch 0: other steps than the first 1 are warm-up"),
         ("steps", lambda rows: rows[0].update(rank=7), "step does not count from 0 for each launch, rank"),
         (
             "steps",
@@ -172,6 +172,12 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
         ),
         ("memory", lambda rows: [row.update(rank=None) for row in rows], "memory.parquet: rank is unknown in 4 of 4"),
         ("memory", lambda rows: [row.update(scenario=None) for row in rows], "scenario is unknown in 4 of 4 rows"),
+        ("memory", lambda rows: rows[0].update(host="\x00"), "rows of launch 0 of another host than its ranks ran on"),
+        (
+            "memory",
+            lambda rows: [row.update(t_ns=row["t_ns"] + 10**12) for row in rows],
+            "launch 0, rank 0: its memory was sampled at another time than its steps were",
+        ),
     ],
 )
 def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, Any]]], Any], says: str) -> None:

@@ -34,6 +34,7 @@ from bench.analyse.parity import (
 from bench.core.codec import encode
 from bench.core.records import NUMERICS_COLUMNS
 from bench.plan import reference
+from bench.runs.tables import to_table, untrue
 from bench.seams import discover
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
@@ -201,6 +202,12 @@ def test_what_all_steps_did_is_held_against_the_training_in_fp32() -> None:
     assert judge(found={"all_steps": 0.009}, changes={"twin_all_steps": (0.1,)})["verdict"] == SAME, "an older run"
     assert judge(found={"all_steps": 0.31})["verdict"] == DIVERGED
     assert judge("bf16", off=OFF_IN_HALF, found={"all_steps": 0.31})["verdict"] == WITHIN_HALF, "it is not for half"
+
+
+def test_a_loss_of_0_has_a_bound_that_is_none() -> None:
+    nothing = [0.0] * len(LOSS)
+    found = judge(loss=nothing, changes={"loss": nothing, "twin_loss": nothing})
+    assert found["verdict"] == SAME and found["loss_bound"] > 0
 
 
 @pytest.mark.parametrize(("kind", "unit"), [("fp32", U_BF16), ("tf32", U_BF16)])
@@ -473,3 +480,11 @@ def test_the_twin_is_moved_by_at_most_half_a_unit_in_the_last_place() -> None:
     assert abs(float(moved.mean())) < 0.05 * U_BF16
     for dtype, unit in ((torch.bfloat16, U_BF16), (torch.float16, U_FP16), (torch.float32, U_FP32)):
         assert worker_reference.unit_roundoff(dtype) == unit
+
+
+@pytest.mark.parametrize("column", ["step", "tensor"])
+def test_a_tensor_or_step_that_is_missing_is_no_table_of_numerics(column: str) -> None:
+    rows = [{**dict.fromkeys(NUMERICS_COLUMNS), **row} for row in numerics.of_launch(0, "ddp")]
+    assert untrue(to_table(rows, NUMERICS_COLUMNS), "numerics") is None
+    gap = [{**row, column: row[column] and 7} for row in rows]
+    assert f"{column} does not count from 0" in str(untrue(to_table(gap, NUMERICS_COLUMNS), "numerics"))
