@@ -137,8 +137,8 @@ def launch(
     """
     job = replace(job, logs=job.logs or tempfile.mkdtemp(dir=where))
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        batch, unit = job.workload.global_batch, job.workload.unit
-        following = RunProgress(Console(stream=nowhere), steps=job.steps, global_batch=batch, unit=unit)
+        units, unit = job.workload.units, job.workload.unit
+        following = RunProgress(Console(stream=nowhere), steps=job.steps, units=units, unit=unit)
         following.expect([job.scenario])
         with following:
 
