@@ -32,7 +32,7 @@ Case = tuple[tuple[str, ...], tuple[str, ...]]
 Refused = Callable[..., None]
 
 CASES: dict[str, Case] = {
-    "unknown verb": (("frobnicate",), ("frobnicate", "list, run, report")),
+    "unknown verb": (("frobnicate",), ("frobnicate", "list, run, ", " report, ")),
     "unknown option of run": ((*CPU, "--frobnicate"), ("--frobnicate", "run --help")),
     "unknown option of list": (("list", "--frobnicate"), ("--frobnicate", "list --help")),
     "abbreviated option": ((*CPU, "--iter", "3"), ("--iter", "run --help")),
