@@ -1,5 +1,6 @@
 """``bench attach``: a script that knows nothing of bench is measured, and keeps its exit code, output and signals."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from conftest import Bench
 
 from bench.cli import main
 from bench.experiments.attaching import RECORDER, Notes, ranks_of, rows_of
+from bench.experiments.attaching import read as read_notes
 from bench.runs.check import findings
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
@@ -184,6 +186,70 @@ def test_steps_on_a_gpu_are_those_of_its_events() -> None:
         False,
     ]
     assert [row["start_ns"] for row in rows] == [10_000_000, 13_000_000, 17_000_000]
+
+
+class Event:
+    """As of CUDA: it is done when the device gets there, ``done`` ms after the last one."""
+
+    done = 0
+
+    def record(self, stream: Any) -> None:
+        self.number = stream.pop(0)
+
+    def query(self) -> bool:
+        return self.number <= Event.done
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 2.0 * (other.number - self.number)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Of a process that has begun to train on a GPU."""
+    spec = importlib.util.spec_from_file_location("recorder", Path(RECORDER) / "recorder.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("BENCH_ATTACH", str(tmp_path))
+    monkeypatch.setattr(module, "_event", Event)
+    monkeypatch.setattr(module, "_capturing", lambda: False)
+    monkeypatch.setattr(module, "_peaks", dict)
+    monkeypatch.setattr(module, "LATE_S", 0.01)
+    monkeypatch.setattr(Event, "done", 0)
+    module._open(module.STATE)
+    module.STATE.flushed_ns = module.perf_counter_ns()
+    numbers = list(range(9))
+    module.STATE.stream = lambda: numbers
+    return module
+
+
+def test_events_are_read_as_the_device_passes_them_and_never_waited_for(recorder: Any, tmp_path: Path) -> None:
+    optimizer, state = Event(), recorder.STATE
+    state.first = lambda: optimizer
+    for done in (0, 0, 1, 2):
+        Event.done = done
+        recorder.on_step(optimizer, (), {})
+    assert state.spans == [2.0, 2.0] and len(state.events) + len(state.spare) == 3  # one was used again
+    recorder.on_step(Event(), (), {})
+    recorder._end()  # step 3 is not done, and the script's end does not wait for it
+    (file,) = tmp_path.iterdir()
+    last = read_notes(str(file))
+    assert (len(last.marks_ns), last.spans_ms, last.end["calls"], last.end["others"]) == (
+        4,
+        [2.0, 2.0],
+        4,
+        {"Event": 1},
+    )
+
+
+def test_a_captured_step_is_left_alone_and_said(recorder: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    optimizer = Event()
+    recorder.STATE.first = lambda: optimizer
+    monkeypatch.setattr(recorder, "_capturing", lambda: True)
+    recorder.on_step(optimizer, (), {})
+    recorder.on_step(optimizer, (), {})
+    (file,) = tmp_path.iterdir()
+    assert "part of a CUDA graph" in str(read_notes(str(file)).problem) and file.read_text().count("\n") == 1
 
 
 def test_json_comes_after_what_the_command_prints(bench: Bench) -> None:
