@@ -4,7 +4,6 @@
 https://github.com/zalandoresearch/fashion-mnist. They are small and unpacked once, so a step reads memory.
 """
 
-import gzip
 import os
 from functools import cache
 
@@ -40,6 +39,8 @@ def files(folder):
 
 def idx(path, magic, header):
     """The values of an idx file, and how many items it says it has."""
+    import gzip
+
     try:
         with gzip.open(path) as file:
             content = file.read()

@@ -7,9 +7,7 @@ Each image is decoded, cropped at random, resized and maybe flipped, as torchvis
 Without ``--data`` images are noise.
 """
 
-import math
 import os
-import random
 from functools import cache
 
 from bench.seams import RequestError, Workload
@@ -79,15 +77,19 @@ def example(work, index):
         made = torch.Generator().manual_seed(work.seed * 1_000_003 + index)
         image = torch.randn(3, work.image_size, work.image_size, generator=made)
         return image, torch.randint(work.classes, (), generator=made)
+    from random import Random
+
     from torchvision.transforms.functional import normalize, to_tensor
 
     path, label = files(work.data)[index]
-    image = to_tensor(opened(path, work.image_size, random.Random(work.seed * 1_000_003 + index)))
+    image = to_tensor(opened(path, work.image_size, Random(work.seed * 1_000_003 + index)))
     return normalize(image, MEAN, DEVIATION), torch.tensor(label)
 
 
 def opened(path, edge, draw):
     """A crop of 8 % to all of the area, 3:4 to 4:3, as a square of ``edge`` pixels, flipped half of the time."""
+    import math
+
     from PIL import Image
 
     try:

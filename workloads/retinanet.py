@@ -7,9 +7,7 @@
 its losses itself, each the mean over the images of a batch.
 """
 
-import json
 import os
-import xml.etree.ElementTree as xml
 from functools import cache
 from glob import glob
 
@@ -50,6 +48,8 @@ def files(folder):
 
 
 def of_coco(folder, file):
+    import json
+
     try:
         with open(file, encoding="utf-8") as text:
             content = json.load(text)
@@ -64,6 +64,8 @@ def of_coco(folder, file):
 
 
 def of_voc(folder):
+    import xml.etree.ElementTree as xml
+
     found, names = [], {}
     for file in sorted(glob(os.path.join(folder, "Annotations", "*.xml"))):
         try:
