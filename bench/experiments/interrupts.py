@@ -1,7 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP end bench calmly, and may have to wait. What ``nohup`` ignores stays ignored."""
 
 import builtins
-import json
 import os
 import signal
 import sys
@@ -62,6 +61,8 @@ def bounded(limit_s: float) -> Iterator[None]:
     when it would end this process at once: ``os._exit(0)`` would look like success. What it replaces in the modules
     that all of bench uses, and what it does to :data:`SIGNALS`, is undone.
     """
+    import json  # here, since 'bench list' does without it
+
     process, leave = os.getpid(), os._exit
     whole = [(module, dict(vars(module))) for module in (builtins, json, os, sys, time)]
     handlers = {number: signal.getsignal(number) for number in SIGNALS}

@@ -367,7 +367,7 @@ def _check_functions(module: ModuleType, file: str, kind: Kind, strategy: Strate
     must = kind.functions if strategy is None or strategy.probe is None else (*kind.functions, PROBE)
     calls = {call.partition("(")[0]: call for call in (*must, *kind.may_define)}
     own = {name for name, value in vars(module).items() if isinstance(value, FunctionType)}
-    others = [name for name in own - set(calls) if not name.startswith("_")]
+    others = [name for name in own - set(calls) if not name.startswith("_") and os.path.dirname(file) != kind.folder]
     for name, call in calls.items():
         function = getattr(module, name, None)
         if not callable(function):
