@@ -23,7 +23,7 @@ import paired
 
 ALLOWED = 1.01
 CPU_SHARE = 0.02
-CLOCKS = {"wall": "by the clock", "cpu": "processor time, in which no neighbour shows"}
+CLOCKS = {"wall": "by the clock", "cpu": "processor time"}
 CALLS = 20_000
 SCRIPT = "--script"
 """The option that makes this file the script that is attached to."""
