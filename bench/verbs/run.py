@@ -153,14 +153,17 @@ def _show(
     done = Analysed.of(read(finished.path))
     table = overview(done)
     people = sys.stderr if options.json else sys.stdout
-    tell(
+    shown = (
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
         *_how_precise(done.document.interval_target),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
-        file=people,
     )
+    if scenarios is None:
+        name = os.path.basename(finished.path)
+        tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
+    tell(*shown, file=people)
     if options.json:
         print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
     return FAILED if finished.failed else OK
