@@ -81,8 +81,7 @@ def contradictions(
             found.append(f"{one.label} means {one.wrapper}, but the wrapper is {effective['wrapper']}")
         if one.name == implementation and one.wrapper is None and effective["parallel_impl"] is not None:
             found.append(f"{one.label} was asked for, but the wrapper is {effective['wrapper']}")
-    alone = effective["world_size"] == 1 and strategy.weights == "sharded"  # all of a shard of one
-    if effective["weights"] != strategy.weights and not alone:
+    if effective["weights"] != strategy.weights:
         found.append(f"weights are declared {strategy.weights}, but they are {effective['weights']}")
     return found
 
@@ -121,9 +120,9 @@ def _in_brackets(options: dict[str, Any]) -> str:
 
 
 def _weights(model: nn.Module) -> str:
-    """Whether this rank holds all of every weight (``replicated``) or a part (``sharded``: torch's DTensor)."""
-    parts = (p for p in model.parameters() if hasattr(p, "to_local"))
-    return "sharded" if any(part.to_local().numel() < part.numel() for part in parts) else "replicated"
+    """Whether every weight is whole on this rank (``replicated``), or in shards (``sharded``: torch's DTensor)."""
+    placements = (one for p in model.parameters() for one in getattr(p, "placements", ()))
+    return "sharded" if any(one.is_shard() for one in placements) else "replicated"
 
 
 def _parallel_impl(session: Session) -> str | None:
