@@ -4,7 +4,6 @@ import os
 import sys
 from typing import Any
 
-from bench.analyse.caveats import REPLICATES_WANTED
 from bench.console import align, columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
@@ -59,6 +58,8 @@ def _about(path: str) -> dict[str, Any]:
 
 
 def _fastest(document: RunDocument) -> str:
+    from bench.analyse.caveats import REPLICATES_WANTED
+
     advice = document.recommendation
     if document.batch_search:
         return "looked for the largest batch"
