@@ -1,4 +1,4 @@
-"""Every command that README and CONTRIBUTING show is run: as shown, but on a workload of a size for a test."""
+"""Every command that the README and the pages of docs show is run: as shown, but on a workload of a size for a test."""
 
 import json
 import os
@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine, in_this_process
+from test_workload import MLP
 
 from bench.sites.local import WorkerHost
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = "--model squeezenet1_1 --image-size 32 --warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
+FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
+SMALL = f"--model squeezenet1_1 --image-size 32 {FEW}"
+README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
 INCONCLUSIVE = 11
@@ -22,9 +25,10 @@ INCONCLUSIVE = 11
 NEEDS_ITS_OWN_HOST = {"--fresh", "doctor"}
 
 
-def commands(document: str) -> list[str]:
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+def commands(*documents: Path) -> list[str]:
+    texts = [document.read_text() for document in documents]
+    blocks = [block for text in texts for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
+    return list(dict.fromkeys(line for block in blocks for line in block.splitlines() if line.strip()))
 
 
 def shrink(arguments: list[str]) -> list[str]:
@@ -37,7 +41,8 @@ def shrink(arguments: list[str]) -> list[str]:
     sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single"]
     lighter = ["--no-parity"] if "--fresh" in arguments else []  # the reference is one interpreter more
-    return [*arguments, *fewer, *sooner, *lighter, *SMALL.split()]
+    small = FEW if "--workload" in arguments else SMALL
+    return [*arguments, *fewer, *sooner, *lighter, *small.split()]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,7 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = re.search(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     assert source is not None
     (here / "mine.py").write_text(source.group(1))
+    (here / "mlp.py").write_text(MLP)
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
     (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
     with pytest.MonkeyPatch.context() as patch:
@@ -69,8 +75,8 @@ def bench(here: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", [c for c in commands("README.md") if not c.startswith(SETUP)])
-def test_a_command_of_the_readme_does_what_it_says(
+@pytest.mark.parametrize("command", [c for c in commands(README, *PAGES) if not c.startswith(SETUP)])
+def test_a_command_does_what_it_says(
     folder: Path, names: dict[str, str], run_here: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     words = [names.get(word, word) for word in shlex.split(command)]
@@ -92,6 +98,20 @@ def test_a_command_of_the_readme_does_what_it_says(
 
 def test_the_set_up_commands_end_in_the_main_job_and_the_tests() -> None:
     """Both are run whole by .ci/run and by hand in a fresh clone; here only what they end in."""
-    first, second = (c for c in commands("README.md") if c.startswith(SETUP))
+    first, second = (c for c in commands(README) if c.startswith(SETUP))
     assert first.endswith(".venv/bin/python -m bench run")
     assert second.endswith(".venv/bin/python -m pytest -n 2 --dist loadfile")
+
+
+def test_the_readme_fits_a_screen_or_two() -> None:
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_links_of_the_readme_and_the_pages(tmp_path: Path) -> None:
+    """Those between pages are checked by MkDocs, which is strict about them."""
+    links = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == [] and len(links) > 8
+    pytest.importorskip("mkdocs")
+    built = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    subprocess.run(built, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    assert (tmp_path / "site" / "method" / "index.html").is_file()
