@@ -255,7 +255,7 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def _scenarios(options: list[str] | None, set_: str | None) -> tuple[Found, ...]:
+def _scenarios(options: list[str] | None, set_: str | None = None) -> tuple[Found, ...]:
     if set_ is not None and options is not None:
         raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
     names = ",".join(options or _set(set_ or "published"))

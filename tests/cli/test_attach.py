@@ -146,7 +146,12 @@ def test_signals_to_bench_reach_the_command(number: signal.Signals, tmp_path: Pa
     told = f"trap 'echo got it; exit 5' {number.name.removeprefix('SIG')}; echo ready; while :; do sleep 0.05; done"
     command = [PYTHON, "-m", "bench", "attach", "--out", str(tmp_path), "--", "bash", "-c", told]
     with subprocess.Popen(
-        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=repository,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)

@@ -122,8 +122,8 @@ def test_files_are_written_where_they_are_asked_for(bench: Bench, tmp_path: Path
     [
         ({"about": {"workload": {"settings": {"image_size": 64}, "hash": "another"}}}, "image size: 32 against 64"),
         (
-            {"about": {"workload": {"warmup": 3, "seed": 1, "hash": "another"}}},
-            "warm-up: 1 against 3; seed: 0 against 1",
+            {"about": {"workload": {"global_batch": 16, "seed": 1, "hash": "another"}}},
+            "global batch: 8 against 16; seed: 0 against 1",
         ),
         ({"replicas": 4}, "world size: 2 against 4"),
         ({"host": "other"}, "CPU model: A CPU of host $x_1$ against A CPU of other $x_1$"),

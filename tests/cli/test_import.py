@@ -333,7 +333,7 @@ def test_choosing_a_configuration(bench: Bench, tmp_path: Path, options: tuple[s
     [
         ((), "FILE"),
         (("nowhere.csv", "--scenario", "ddp"), "nowhere.csv cannot be read: No such file"),
-        ((".", "--scenario", "ddp"), "cannot be read: Is a directory"),
+        ((".", "--scenario", "ddp"), "cannot be read: it is not a regular file"),
         (("t.csv",), "--scenario: t.csv does not say what was run"),
         (("t.csv", "--scenario", " "), "--scenario: ' ' is no name"),
         (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is no name of one scenario"),
