@@ -31,7 +31,7 @@ SCRIPT = "--script"
 
 def main() -> int:
     parser = paired.parser(__doc__, pairs=20)
-    parser.add_argument("--rounds", type=int, default=400, metavar="N", help="of ABBA blocks (default: 400)")
+    parser.add_argument("--rounds", type=int, default=1600, metavar="N", help="of ABBA blocks (default: 1600)")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps a block (default: 10)")
     parser.add_argument(SCRIPT, metavar="FILE", help="be the script, and write what it measures to FILE")
     options = parser.parse_args()
