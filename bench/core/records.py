@@ -51,6 +51,8 @@ MEMORY_COLUMNS = {
 (a peak, not a sample), ``rss`` or ``unavailable``. ``pss_mib``: a CPU rank's proportional set size, seldom taken.
 """
 
+MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", "torch_allocator", "rss", "unavailable")
+
 LINK_COLUMNS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 
 DEVICE_COLUMNS = {

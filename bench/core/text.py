@@ -25,9 +25,11 @@ def percent(part: float) -> str:
 
 
 def two_digits(value: float) -> str:
-    """Of a number that is not negative, without an exponent."""
+    """Without an exponent."""
     if not math.isfinite(value):
         return str(value)
+    if value < 0:
+        return f"-{two_digits(-value)}"
     if 0 < value < LEAST:
         return f"<{LEAST}"
     rounded = float(f"{value:.1e}")

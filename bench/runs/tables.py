@@ -171,10 +171,13 @@ def untrue(table: "pa.Table", name: str) -> str | None:
 
 def _unlawful(table: "pa.Table", name: str) -> Iterator[tuple[str, "pa.ChunkedArray"]]:
     """What columns may not say together, and the rows where they do."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     known = {column: pc.is_valid(table[column]) for column in table.column_names}
     if name == "memory":
+        unheard = {*pc.unique(table["source"]).to_pylist()} - {*records.MEMORY_SOURCES}
+        yield f"source is none of {', '.join(records.MEMORY_SOURCES)}", pa.array([bool(unheard)])
         used, unknown = known["used_mib"], pc.invert(known["used_mib"])
         yield "used_mib is unknown without a reason", pc.and_not(unknown, known["reason"])
         yield "used_mib is known, and device is not", pc.and_not(used, known["device"])

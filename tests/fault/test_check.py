@@ -158,6 +158,7 @@ def test_a_sound_run_has_no_findings(run: Path) -> None:
         ("steps", lambda rows: rows.clear(), "steps.parquet: it has no rows of launch 0"),
         ("steps", lambda rows: rows.pop(9), "launch 1, rank 0: 2 steps were recorded and 0 are there"),
         ("memory", lambda rows: rows[0].update(pid=4711), "memory.parquet: launch 0 has no rank 0 of PID 4711"),
+        ("memory", lambda rows: rows[0].update(source="rss "), "memory.parquet: source is none of nvml_pid, "),
         ("memory", lambda rows: rows[0].update(used_mib=None), "memory.parquet: used_mib is unknown without a reason"),
         ("memory", lambda rows: rows[0].update(device=None), "memory.parquet: used_mib is known, and device is not"),
         (

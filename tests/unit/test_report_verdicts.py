@@ -341,7 +341,8 @@ def test_parity_shows_errors_with_limits_and_bounds(whole: Analysed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "said"), [(100.0, "10,000 %"), (0.0123, "1.2 %"), (0.0, "0 %"), (0.996, "100 %"), (1e-9, "<0.0001 %")]
+    ("part", "said"),
+    [(100.0, "10,000 %"), (0.0123, "1.2 %"), (0.0, "0 %"), (0.996, "100 %"), (1e-9, "<0.0001 %"), (-0.5, "-50 %")],
 )
 def test_errors_read_as_percentages(part: float, said: str) -> None:
     assert percent(part) == said
