@@ -19,6 +19,7 @@ from bench.analyse.comparison import (
 )
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peak_by_process
+from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
@@ -45,6 +46,7 @@ def questions(run: Run) -> list[Answer]:
         same_weights,
         memory,
         shards,
+        lambda run, table: ddp_against_shards(run.document),
         hang,
         epochs,
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.core.codec import decode, encode
 from bench.core.records import Job
-from bench.runs.document import Checks, Effective, Failure, LaunchRecord, RankRecord
+from bench.runs.document import Checks, Effective, Failure, LaunchRecord, MemoryParts, RankRecord
 from bench.seams.site import Outcome
 
 CONSERVATION_LIMIT = 0.005
@@ -127,6 +127,7 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[R
                 allocator=result.get("allocator"),
                 initial_sha256=result.get("initial_sha256"),
                 final_sha256=result.get("final_sha256"),
+                memory=None if "memory" not in result else decode(MemoryParts, result["memory"], "memory"),
             )
         )
     return tuple(ranks)

@@ -1,9 +1,9 @@
-"""The plots of the whole run over time: memory on each device, stacked by process, and power."""
+"""The plots of what a run took beside time: memory on each device over the run, what it holds, and power."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse import devices
+from bench.analyse import devices, memory_parts
 from bench.analyse import memory as held
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import by_launch, only
@@ -356,3 +356,47 @@ def _mean(run: Analysed, stage: Stage, axes: Artist, row: dict[Any, Any]) -> Non
     label = axes.annotate(text, ((start + end) / 2, row["mean_power_w"]), (0, -3), textcoords="offset points")
     label.set(fontsize=7, color=light("ink"), zorder=5, ha="center", va="top")
     label.set_bbox({"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.7, "pad": 0.6})
+
+
+HELD = {
+    "parameters": "convolutions",
+    "masters": "batch-norm",
+    "optimizer": "optimizer",
+    "buffers": "loss-scaling",
+    "buckets": "bucket-copies",
+    "gathered": "casts",
+    "batch": "data",
+    "gradients": "backward",
+    "activations": "forward",
+}
+"""What memory holds, in the order of the bars, and its colour in the theme."""
+
+
+def memory_held(run: Run) -> Plot | None:
+    """What the memory of a rank holds, stacked up to the predicted peak, with the measured one as a mark."""
+    table = memory_parts.largest(memory_parts.parts(run.document)).set_index("scenario")
+    if table.empty:
+        return None
+    launches = {launch.scenario: launch for launch in reversed(run.document.good) if launch.scenario in table.index}
+    rows = drawing.rows_for(run, {name: launches[name] for name in table.index})
+    sizes = table[[f"{part}_mib" for part in HELD]].fillna(0.0).set_axis(list(HELD), axis=1)
+    overlap = sizes["gradients"] - table["early_gradients_mib"]
+    sizes["activations"] = (sizes["activations"] - overlap).clip(lower=0.0)
+    there = [part for part in HELD if (sizes[part] >= 0.05).any()]
+    longest = float(max(sizes.sum(axis=1).max(), table["measured_mib"].max()))
+    title = "What the memory of a rank holds"
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    axes = drawing.row_axes(sheet, rows, right_in=0.35)
+    for position, row in enumerate(rows):
+        parts = [(HELD[part], float(sizes[part][row.scenario])) for part in there]
+        drawing.stacked_bar(axes, position, parts, longest, table["measured_mib"][row.scenario])
+    axes.set_xlim(0, longest * 1.03)
+    axes.set_xlabel("predicted peak of the rank that needs most (MiB)")
+    keys = [(handle("box-full", HELD[part]), part) for part in there]
+    legend_row(sheet, [*keys, (handle("diamond", "ink"), "measured peak")])
+    caption = (
+        "From the sizes of the live objects. Activations: what they take beyond the gradients that come in their "
+        "place. Measured: over what the process held before there was a model; of torch's tensors on a GPU, of the "
+        "resident set on the CPU."
+    )
+    return drawing.finished(run, sheet, "memory-parts", title, caption, [row.scenario for row in rows])

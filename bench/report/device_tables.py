@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bench.analyse import memory as held
+from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
@@ -34,6 +35,7 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
     by_name = {
         "energy": ok_rows(run.document, run.devices),
         "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
+        "memory-parts": memory_parts.parts(run.document),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
@@ -129,6 +131,45 @@ def beside_torch_table(run: Analysed) -> Table | None:
     chosen = held.largest_launches(run.document, run.peaks)
     on_cpu = run.document.workload.device == "cpu"
     return _resident_table(run, chosen) if on_cpu else _driver_table(run, chosen)
+
+
+def memory_parts_table(run: Run) -> Table | None:
+    """What the memory of a rank holds, and the predicted peak beside the measured one; None if that is unknown."""
+    table = memory_parts.largest(memory_parts.parts(run.document))
+    if table.empty:
+        return None
+    there = [part for part in memory_parts.PARTS if (table[f"{part}_mib"] >= 0.05).any()]
+    columns = (
+        text("scenario", "scenario"),
+        figure("rank", "rank"),
+        *(figure(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
+        figure("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
+        figure("measured peak", "measured_mib", ",.1f", group="MiB in all"),
+        figure("rest", "rest_mib", ",.1f", group="MiB in all"),
+    )
+    notes = [
+        "Of each scenario the first launch that ended well, and of it the rank that needs most; read off the live "
+        "objects in one more step after all measured ones. masters: fp32 copies of the weights and their gradients. "
+        "buckets: the copy of the gradients that torch DDP exchanges. gathered: whole weights that FSDP2 made of "
+        "shards, the most at one time. activations: what autograd keeps for the backward pass.",
+        "predicted peak: all parts, but of gradients and activations the larger, since a gradient comes when "
+        "activations go; both where micro-batches leave gradients behind. measured peak: " + _measured_how(run),
+    ]
+    unknown = table[table["reason"].notna()].to_dict("records")
+    notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
+    return tabulate(columns, table.to_dict("records"), notes)
+
+
+def _measured_how(run: Run) -> str:
+    if run.document.workload.device == "cpu":
+        return (
+            "of the resident set, less what it was before there was a model. The rest is what the passes make on the "
+            "way, code that was loaded, and what allocators, gloo and oneDNN keep."
+        )
+    return (
+        "of torch's tensors in the measured steps. The rest is what the passes make on the way, such as workspaces of "
+        "cuDNN."
+    )
 
 
 def _chosen_rows(run: Run, table: "pd.DataFrame", chosen: dict[str, int]) -> list[Record]:

@@ -39,6 +39,7 @@ def _parts(section: Section) -> Iterator[str]:
         yield bullets(section.communication)
         yield from (_titled("", tables[name]) for name in ("data_parallel", "spent"))
         yield bullets([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
+    yield _titled("What the memory of a rank holds", tables["memory_parts"])
     yield _titled(section.about_memory, tables["memory"])
     yield _titled("Energy and heat", tables["energy"]) or f"### Energy and heat\n\n{inert(section.no_energy)}"
     yield _titled("The published form", tables["published"])

@@ -76,6 +76,7 @@ def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) ->
             "communication": verdict_tables.communication_table(run),
             "data_parallel": verdict_tables.data_parallel_table(run),
             "spent": verdict_tables.spent_table(run),
+            "memory_parts": device_tables.memory_parts_table(run),
             "memory": device_tables.beside_torch_table(run),
             "energy": device_tables.energy_table(run),
             "published": tables.published_table(run),

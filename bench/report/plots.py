@@ -19,7 +19,7 @@ from bench.core.channel import die_with_parent
 from bench.core.records import PHASES
 from bench.machine.nvml import Gpu
 from bench.report import drawing
-from bench.report.device_plots import memory_stack, power
+from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
@@ -40,6 +40,7 @@ ORDER = (
     "phases",
     "memory-stack",
     "memory",
+    "memory-parts",
     "power",
     "elapsed",
 )
@@ -48,7 +49,7 @@ ORDER = (
 
 def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    found = _drawn((speeds, trade_off, losses, time_spent, step_times, phase_stack, memory, elapsed), run)
+    found = _drawn((speeds, trade_off, losses, time_spent, step_times, phase_stack, memory, memory_held, elapsed), run)
     try:
         found += of_samples(run) if samples is None else samples.result()
     except BrokenProcessPool:  # it was killed, such as for want of memory

@@ -272,6 +272,28 @@ class Checks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """What the memory of a rank holds, by what it is for (:mod:`bench.worker.memory_parts`).
+
+    ``before_mib``: what it held before there was a model. ``early_gradients_mib``: of the gradients, those that are
+    there when the forward pass ends. ``reason``: why the activations are unknown.
+    """
+
+    before_mib: Amount
+    parameters_mib: Amount
+    masters_mib: Amount
+    optimizer_mib: Amount
+    buffers_mib: Amount
+    buckets_mib: Amount
+    gathered_mib: Amount
+    batch_mib: Amount
+    gradients_mib: Amount
+    early_gradients_mib: Amount
+    activations_mib: Amount | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """A rank of a launch. ``phase`` and ``step``: where it was last. ``allocator``: its peaks (MiB) by name.
 
@@ -291,6 +313,7 @@ class RankRecord:
     allocator: Mapping[str, Amount] | None = None
     initial_sha256: str | None = None
     final_sha256: str | None = None
+    memory: MemoryParts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

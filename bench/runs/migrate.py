@@ -101,6 +101,23 @@ def _from_6(document: Json) -> Json:
     return found
 
 
+def _from_7(document: Json) -> Json:
+    """What the memory of a rank holds came with 8."""
+    found = dict(document)
+    for name in ("launches", "diagnostics", "superseded"):
+        found[name] = [_launch_from_7(record) for record in found[name]]
+    if found["batch_search"] is not None:
+        tries = [_launch_from_7(record) for record in found["batch_search"]["launches"]]
+        found["batch_search"] = {**found["batch_search"], "launches": tries}
+    return found
+
+
+def _launch_from_7(record: Json) -> Json:
+    if "replica_counts" in record:  # the reference
+        return record
+    return {**record, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
+
+
 def _workload_from_6(work: Json) -> Json:
     return _empty(f"{_LATER_TASK} workers prefetch") | work
 
@@ -214,5 +231,7 @@ def _lists(names: str) -> Json:
     return {name: [] for name in names.split()}
 
 
-STEPS: dict[int, Callable[[Json], Json]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4, 5: _from_5, 6: _from_6}
+STEPS: dict[int, Callable[[Json], Json]] = dict(
+    enumerate((_from_1, _from_2, _from_3, _from_4, _from_5, _from_6, _from_7), start=1)
+)
 """By the version that each step begins at."""

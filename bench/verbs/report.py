@@ -80,6 +80,7 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.advice import recommendations
+    from bench.analyse.memory_parts import parts
     from bench.analyse.questions import questions
     from bench.analyse.verdicts import records
     from bench.report import device_tables
@@ -96,5 +97,6 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["communication"] += records(more["communication"])
         said["energy"] += records(of_run(run, run.energy))
         said["memory"] += records(device_tables.memory_of(run))
+        said["memory_parts"] += records(of_run(run, parts(run.document)))
         said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]
     return said

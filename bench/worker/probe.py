@@ -66,6 +66,12 @@ def drawn(parts: Parts, seed: int) -> Parts:
     return replace(parts, job=replace(parts.job, workload=replace(parts.workload, seed=seed, pool_batches=STEPS)))
 
 
+def loader(parts: Parts) -> Callable[[], data.Batch]:
+    """What gives the batches of this process; it makes them itself."""
+    job = parts.job
+    return data.loader(data.batches(job.workload, job.replicas, job.parts_of(parts.rank), pin=False), parts.device)
+
+
 def floating(model: nn.Module) -> list[Tensor]:
     """The buffers that a step may change by a little, such as the statistics of batch norm."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -114,7 +120,7 @@ def run(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str
         return {"reason": "what it trains has other tensors than the workload's model"}
     session.forget()
     plain = Plain(session, parts, begin) if parts.rank == 0 else None
-    load = data.loader(data.batches(job.workload, job.replicas, job.parts_of(parts.rank), pin=False), parts.device)
+    load = loader(parts)
     found: dict[str, Any] = {"reason": None, "gradients": [], "buffers": [], "updates": []}
     for step in range(STEPS):
         batch = load()

@@ -32,6 +32,7 @@ from bench.worker import (
     fingerprint,
     live,
     loop,
+    memory_parts,
     memory_probe,
     probe,
     reference,
@@ -199,7 +200,9 @@ class Plan:
 def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Warm up, measure, read what ran off the live objects, and probe what was trained."""
     job, device = plan.parts.job, plan.parts.device
-    steps, load, session = job.workload.warmup, plan.load(), plan.build()
+    steps, load = job.workload.warmup, plan.load()
+    before_mib = memory_parts.held_mib(device)
+    session = plan.build()
     initial = fingerprint.checksum(session.weights())
     watch = live.ConvolutionWatch(session.model)
     window = _beats(plan.parts)
@@ -231,12 +234,17 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
-    if plan.probe_seed is None or plan.strategy.not_comparable is not None:
-        return result
-    trained = probe.trained(session, plan.parts)
+    probed = plan.probe_seed is not None and plan.strategy.not_comparable is None
+    if probed:
+        result["trained"] = probe.trained(session, plan.parts)
     _barrier()  # until every rank has read its peaks
-    drawn = probe.drawn(plan.parts, plan.probe_seed)
-    return {**result, "trained": trained, "probe": probe.run(session, drawn, report("probe", of=probe.STEPS))}
+    parts = probe.drawn(plan.parts, plan.probe_seed or 0)
+    tick = report("probe", of=probe.STEPS + 1)
+    if probed:
+        result["probe"] = probe.run(session, parts, tick)
+    result["memory"] = {"before_mib": before_mib, **memory_parts.look(session, probe.loader(parts))}
+    tick(probe.STEPS + 1)
+    return result
 
 
 def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:

@@ -21,6 +21,18 @@ from bench.seams import Scenario
 
 SCENARIO = Scenario(summary="weights averaged in every step", strategy="averaging", options={"period": 1})
 """
+VIEW = """
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="gradients lie in the buckets", strategy=Strategy(label="torch DDP, bucket view"))
+
+
+def build(parts):
+    from torch.nn.parallel import DistributedDataParallel
+
+    return parts.session(wrap=lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
+"""
+OWN = {"each_step": EACH_STEP, "view": VIEW}
 WHOLE = ("ddp", "fsdp2", "fsdp2_no_reshard", "replicate", "zero1", "ddp_accumulate", "ddp_accumulate_sync")
 COMPRESSED = ("ddp_fp16_hook", "ddp_bf16_hook", "ddp_powersgd")
 AVERAGED = ("averaging", "post_local_sgd", "each_step")
@@ -29,9 +41,11 @@ AVERAGED = ("averaging", "post_local_sgd", "each_step")
 @pytest.fixture(scope="module")
 def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("strategies")
-    (here / "mlp.py").write_text(MLP)
-    (here / "each_step.py").write_text(EACH_STEP)
-    names = ",".join([*WHOLE, *COMPRESSED, *AVERAGED]).replace("each_step", str(here / "each_step.py"))
+    (here / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    for name, text in OWN.items():
+        (here / f"{name}.py").write_text(text)
+    asked = [*WHOLE, *COMPRESSED, *AVERAGED, "ddp_o2", "view"]
+    names = ",".join(str(here / f"{name}.py") if name in OWN else name for name in asked)
     small = ("--device", "cpu", "--warmup", "2", "--iters", "4", "--setting", "width=32", "--out", str(here / "out"))
     with pytest.MonkeyPatch.context() as patch:
         assert (
@@ -74,6 +88,42 @@ def test_what_ran_has_its_options(document: dict[str, Any]) -> None:
     assert {name for name in ran if ran[name]["weights"] == "sharded"} == {"fsdp2", "fsdp2_no_reshard"}
     assert ran["zero1"]["optimizer"].endswith("ZeroRedundancyOptimizer")
     assert (ran["ddp_accumulate"]["replicas"], ran["ddp_accumulate"]["world_size"]) == (4, 2)
+
+
+WEIGHTS = 4 * (32 * 32 + 32 + 32 * 10 + 10)
+"""Bytes of the MLP in fp32; its optimizer has a momentum for each."""
+
+
+def parts_of(document: dict[str, Any], scenario: str, rank: int = 0) -> dict[str, int]:
+    """What the memory of a rank holds, in bytes."""
+    (found,) = [launch for launch in document["launches"] if launch["scenario"] == scenario]
+    parts = found["ranks"][rank]["memory"]
+    return {name.removesuffix("_mib"): round(size * 2**20) for name, size in parts.items() if isinstance(size, float)}
+
+
+def test_what_memory_holds(document: dict[str, Any]) -> None:
+    half = WEIGHTS // 2
+    kept = 4 * (32 * 32 + 32 * 10 + 1)  # what the layers give for 32 examples, and the sum of the loss's weights
+    none = dict.fromkeys(("masters", "buckets", "gathered", "buffers", "batch", "early_gradients"), 0)
+    usual = none | dict.fromkeys(("parameters", "optimizer", "gradients", "buckets"), WEIGHTS) | {"activations": kept}
+    expected = {
+        "ddp": usual,
+        "replicate": usual,
+        "view": usual | {"gradients": 0},
+        "averaging": usual | {"buckets": 0},
+        "ddp_o2": usual | dict.fromkeys(("parameters", "gradients", "buckets"), half) | {"masters": 2 * WEIGHTS},
+        "ddp_accumulate": usual | {"early_gradients": WEIGHTS, "activations": kept // 2 + 2},
+        "fsdp2_no_reshard": usual
+        | dict.fromkeys(("parameters", "optimizer", "gradients"), half)
+        | {"buckets": 0, "gathered": WEIGHTS},
+    }
+    for scenario, parts in expected.items():
+        found = parts_of(document, scenario)
+        assert found.pop("before") > 0
+        assert found == parts | ({"activations": found["activations"]} if scenario == "ddp_o2" else {}), scenario
+    dealt_out = [parts_of(document, "zero1", rank)["optimizer"] for rank in (0, 1)]
+    assert sum(dealt_out) == WEIGHTS and min(dealt_out) > 0
+    assert 0 < parts_of(document, "fsdp2")["gathered"] <= WEIGHTS
 
 
 def test_an_unknown_option(run_here: CommandLine, tmp_path: Path) -> None:

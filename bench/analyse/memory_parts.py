@@ -1,0 +1,116 @@
+"""What the memory of each rank holds, by what it is for, and the peak that follows from it beside the measured one.
+
+Weights, optimizer state, buckets and what FSDP2 gathers are there all the time. Activations grow in the forward pass;
+in the backward pass gradients take their place, so that the peak has the larger of the two.
+"""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from bench.runs.document import LaunchRecord, MemoryParts, RankRecord, RunDocument
+
+LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
+PARTS = (*LASTING, "gradients", "activations")
+SHARDED = ("fsdp2", "fsdp2_no_reshard", "zero1")
+KNOWN = (*PARTS, "early_gradients")
+COLUMNS = (
+    "launch",
+    "scenario",
+    "rank",
+    *(f"{part}_mib" for part in KNOWN),
+    "predicted_mib",
+    "measured_mib",
+    "rest_mib",
+)
+
+
+def parts(document: RunDocument) -> pd.DataFrame:
+    """One row per rank of the first ``ok`` launch of each scenario that knows its parts (MiB): :data:`COLUMNS`, and
+    ``reason``, why the activations are unknown.
+
+    ``predicted_mib``: the peak that follows from the parts, null without activations. ``measured_mib``: the measured
+    peak less what the process held before there was a model, which is torch's own peak of tensors on GPUs, and on the
+    CPU that of the resident set. ``rest_mib``: measured less predicted.
+    """
+    rows: list[list[Any]] = []
+    seen: set[str] = set()
+    for launch in document.good:
+        if launch.scenario not in seen:
+            mine = [_row(launch, rank, rank.memory) for rank in launch.ranks if rank.memory is not None]
+            rows += mine
+            seen |= {launch.scenario} if mine else set()
+    table = pd.DataFrame(rows, columns=[*COLUMNS, "reason"])
+    return table.astype({name: "float64" for name in COLUMNS if name.endswith("_mib")})
+
+
+def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryParts) -> list[Any]:
+    sizes = [getattr(memory, f"{part}_mib") for part in KNOWN]
+    expected, measured = predicted(memory), measured_mib(rank, memory)
+    rest = None if expected is None or measured is None else measured - expected
+    return [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
+
+
+def predicted(memory: MemoryParts) -> float | None:
+    """The peak (MiB) that follows from the parts; None if the activations are unknown."""
+    if memory.activations_mib is None:
+        return None
+    lasting: float = sum(getattr(memory, f"{part}_mib") for part in LASTING)
+    return lasting + max(memory.gradients_mib, memory.early_gradients_mib + memory.activations_mib)
+
+
+def measured_mib(rank: RankRecord, memory: MemoryParts) -> float | None:
+    """What the rank held at most, over what it held before there was a model."""
+    peaks = rank.allocator or {}
+    of_tensors = [size for name, size in peaks.items() if name.startswith("steady_allocated_mib.")]
+    peak = math.fsum(of_tensors) if of_tensors else peaks.get("max_rss_mib")
+    return None if peak is None else max(0.0, peak - memory.before_mib)
+
+
+def largest(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each scenario the rank with the highest predicted peak, or else measured one."""
+    order = table.sort_values(["predicted_mib", "measured_mib"], ascending=False, kind="stable")
+    return table.loc[order.drop_duplicates("scenario").index.sort_values()].reset_index(drop=True)
+
+
+def ddp_against_shards(document: RunDocument) -> tuple[str, str] | None:
+    """Whether DDP takes more memory than one process and FSDP would take less, from the parts of this run."""
+    rows = {row["scenario"]: row for row in largest(parts(document)).to_dict("records")}
+    ddp = rows.get("ddp")
+    if ddp is None or math.isnan(ddp["predicted_mib"]):
+        return None
+    lasting = [f"{part} {ddp[f'{part}_mib']:,.1f}" for part in LASTING if ddp[f"{part}_mib"] >= 0.05]
+    either = f"the larger of gradients ({ddp['gradients_mib']:,.1f}) and activations ({ddp['activations_mib']:,.1f})"
+    said = [f"A rank of ddp needs {ddp['predicted_mib']:,.1f} MiB: {', '.join(lasting)}, and {either}."]
+    if ddp["buckets_mib"]:
+        copy = (
+            "a second copy of the gradients, which one process does not have" if ddp["gradients_mib"] else "gradients"
+        )
+        said.append(
+            f"Its buckets hold {copy}" + ("; gradient_as_bucket_view saves it." if ddp["gradients_mib"] else ".")
+        )
+    others = [name for name in ("single", *SHARDED) if name in rows and not math.isnan(rows[name]["predicted_mib"])]
+    for name in others:
+        more = 100 * (rows[name]["predicted_mib"] / ddp["predicted_mib"] - 1)
+        about = ", with the whole batch" if name == "single" else ""
+        gathered = rows[name]["gathered_mib"]
+        about += f", of which it gathers at most {gathered:,.1f} at a time" if gathered else ""
+        said.append(f"{name} needs {rows[name]['predicted_mib']:,.1f} MiB ({more:+.0f} %){about}.")
+    ranks = next(launch.processes for launch in document.good if launch.scenario == "ddp")
+    if not set(others) & set(SHARDED) and ranks > 1 and not ddp["masters_mib"]:
+        said.append(
+            f"FSDP2 on {ranks} ranks would need about {_in_shards(ddp, ranks):,.1f} MiB by arithmetic, "
+            "and the weights of the block that computes."
+        )
+    measured = [f"{name} {rows[name]['measured_mib']:,.0f} MiB" for name in ("ddp", *others)]
+    cpu = ", with the code and the buffers of libraries" if document.workload.device == "cpu" else ""
+    said.append(f"Measured over what was held before there was a model{cpu}: {', '.join(measured)}.")
+    return "Does DDP take more memory, and would FSDP take less?", " ".join(said)
+
+
+def _in_shards(ddp: dict[Any, Any], ranks: int) -> float:
+    """What is left of a rank of DDP (MiB) when weights, gradients and optimizer state are dealt out."""
+    lasting: float = (ddp["parameters_mib"] + ddp["optimizer_mib"]) / ranks + ddp["buffers_mib"] + ddp["batch_mib"]
+    gradients = (ddp["gradients_mib"] or ddp["buckets_mib"]) / ranks
+    return lasting + float(max(gradients, ddp["activations_mib"]))
