@@ -149,6 +149,15 @@ class Amp:
         return self._skipped_by_kernel + (self.calls - self.executed)
 
 
+def updated(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What the optimizer updates for each parameter of the model: itself, or its master."""
+    of_model = list(model.parameters())
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
+    masters = iter([parameter for parameter in held if id(parameter) not in ours])
+    return [one if id(one) in theirs else next(masters, one) for one in of_model]
+
+
 class ApexAmp(Amp):
     """Any level by ``apex.amp``, used as apex documents: initialise before wrapping, scale the loss in a context."""
 

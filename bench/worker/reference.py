@@ -5,7 +5,7 @@ A second training, the *twin*, starts from the same weights moved by at most hal
 type: how far it strays shows what rounding alone does. Where few units decide (small batches and inputs) chance may
 make one twin stray ten times less than the next; so several ways to move the weights are tried for a first step, and
 the twin is the one whose gradient strays farthest. A third training is moved by a rounding in fp32: nothing that
-computes in fp32 strays much farther.
+computes in fp32 strays much farther. What launches trained in half it trains in half, too, at each precision level.
 
 Then it does the steps of the probe (``bench.worker.probe``) once in each way in which a launch computed: at its
 precision level, and with its number of threads, so that on the same kernels both round alike.
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from bench.core.records import Computation
 from bench.worker import data, probe
-from bench.worker.precision import Amp, precision_of
+from bench.worker.precision import Amp, precision_of, updated
 from bench.worker.session import Parts
-from bench.worker.workload import Loss, loss_of, tensors_in, weight_of
+from bench.worker.workload import Forward, Loss, loss_of, tensors_in, weight_of
 
 CANDIDATES = 8
 """Ways to move the weights. Of first gradients of ResNet-18 in fp16 (8 of 32 px, sums in fp32, 24 seeds) 13 %
@@ -69,12 +69,12 @@ def steps(job: Parts) -> int:
     """How many steps all passes have together."""
     plain, wanted = fp32(job.job.computations), job.job.computations
     probes = len({*plain, *wanted}) + PROBE_TWINS * len(plain)
-    return 1 + CANDIDATES + (len(plain) + 2) * job.job.steps + probes * probe.STEPS
+    return 1 + CANDIDATES + (len({*plain, *wanted}) + 2) * job.job.steps + probes * probe.STEPS
 
 
 def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:
-    """The trainings in fp32, and the two twins, in half and in fp32, for the largest number of replicas; then the
-    probes, each in fp32 too, with twins."""
+    """The trainings in fp32, and the two twins, in half and in fp32, for the largest number of replicas; the trainings
+    in half; then the probes, each in fp32 too, with twins."""
     done = iter(range(1, 1 + steps(job)))
 
     def tick() -> None:
@@ -86,9 +86,11 @@ def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dic
     passes = [_train(job, one, tick) for one in plain]
     for unit, candidate in ((unit_roundoff(job.half), far.index(max(far))), (U_FP32, 0)):
         passes.append(_train(job, plain[-1], tick, (unit, job.workload.seed + candidate)))
+    ways = list(dict.fromkeys((*plain, *job.job.computations)))
+    passes += [_train(job, one, tick) for one in ways[len(plain) :]]
     drawn = probe.drawn(job, probe_seed)
     begin = probe.State.of(drawn)
-    for one in dict.fromkeys((*plain, *job.job.computations)):
+    for one in ways:
         twins = PROBE_TWINS if one in plain else 0
         passes += [_probe(drawn, one, begin, twin, tick) for twin in (None, *range(twins))]
     return [asdict(done) for done in passes]
@@ -108,6 +110,7 @@ def strays(job: Parts, replicas: int, tick: Callable[[], None]) -> list[float]:
     """For each candidate, ||g - r|| / ||r|| of its first gradient g and the reference's r."""
     parts = _loader(job, replicas)()
     model = job.build_model()
+    amp = Amp(precision_of("O0", job.half), job.device, job.build_optimizer)
     parameters = list(model.parameters())
     weights = [parameter.detach().clone() for parameter in parameters]
     loss = loss_of(job.workload)
@@ -120,7 +123,7 @@ def strays(job: Parts, replicas: int, tick: Callable[[], None]) -> list[float]:
         if candidate is not None:
             perturb(parameters, unit_roundoff(job.half), job.workload.seed + candidate)
         with torch.random.fork_rng([job.device] if job.device.type == "cuda" else []):  # the same dropout for all
-            for _ in _chunks(model, loss, parts):
+            for _ in _chunks(amp, model, loss, parts):
                 pass
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         if candidate is None:
@@ -157,13 +160,13 @@ def divisors_of(weights: list[float]) -> list[float]:
     return [float(sum(weights) / weight) if weight else math.inf for weight in weights]
 
 
-def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:
+def _chunks(amp: Amp, call: Forward, criterion: Loss, parts: Chunks) -> Iterator[Tensor]:
     """The share of each chunk in the mean loss, after its gradient was added to ``.grad``. All draw the same at random
     (dropout), as ranks do that began with one seed."""
     for number, (batch, divisor) in enumerate(parts, start=1):
-        with torch.random.fork_rng(_devices(parts), enabled=number < len(parts)):
-            loss = criterion(model, batch) / divisor
-        loss.backward()
+        with torch.random.fork_rng(_devices(parts), enabled=number < len(parts)), amp.context():
+            loss = criterion(call, batch) / divisor
+        amp.backward(loss)
         yield loss.detach()
 
 
@@ -177,25 +180,32 @@ def _train(
 ) -> Pass:
     """``moved``: of a twin, how far its weights are moved at most, and the seed of how."""
     _compute_as(computation)
-    load = _loader(job, computation.replicas)
+    load, loss = _loader(job, computation.replicas), loss_of(job.workload)
     model = job.build_model()
-    parameters = list(model.parameters())
-    begin = [parameter.detach().clone() for parameter in parameters]
+    begin = [parameter.detach().clone() for parameter in model.parameters()]
     if moved is not None:
-        perturb(parameters, *moved)
-    optimizer, loss = job.build_optimizer(parameters), loss_of(job.workload)
+        perturb(list(model.parameters()), *moved)
+    amp = _amp(job, computation)
+    call = amp.around(amp.cast(model))
+    optimizer = amp.prepare(model)
     losses: list[Tensor] = []
     for _ in range(job.job.steps):
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(torch.stack(list(_chunks(model, loss, load()))).sum())
-        optimizer.step()
+        amp.zero_grad()
+        losses.append(torch.stack(list(_chunks(amp, call, loss, load()))).sum())
+        amp.step()
         tick()
+    trained = [tensor.detach().float() for tensor in updated(model, optimizer)]
     return Pass(
         computation=computation,
         twin=moved is not None,
         loss=torch.stack(losses).double().cpu().tolist(),
-        trained=probe.sketches(torch._foreach_sub([p.detach() for p in parameters], begin)),
+        trained=probe.sketches(torch._foreach_sub(trained, begin)),
     )
+
+
+def _amp(job: Parts, computation: Computation) -> Amp:
+    precision = precision_of(computation.precision, getattr(torch, computation.dtype))
+    return Amp(precision, job.device, job.build_optimizer)
 
 
 def _probe(
@@ -204,13 +214,12 @@ def _probe(
     """The gradients of the probe's steps. ``job``: as from :func:`bench.worker.probe.drawn`. ``twin``: how its weights
     are moved."""
     _compute_as(computation)
-    precision = precision_of(computation.precision, getattr(torch, computation.dtype))
-    amp = Amp(precision, job.device, job.build_optimizer)
+    amp = _amp(job, computation)
     model = amp.cast(job.build_model())
     call, criterion, load = amp.around(model), loss_of(job.workload), _loader(job, computation.replicas)
     parameters = list(model.parameters())
     found = Pass(computation=computation, twin=twin is not None)
-    scale = LOSS_SCALE if precision.scaled else 1.0
+    scale = LOSS_SCALE if amp.precision.scaled else 1.0
 
     def chunk(batch: data.Batch, divisor: float, step: int) -> None:
         begin.fill_buffers(model)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.core.records import Job, Training
 from bench.seams import discover
-from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of
+from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
 from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -169,11 +169,7 @@ class Session:
 
     def updated(self) -> list[Tensor]:
         """What the optimizer updates for each parameter of the model, as this rank holds it: itself, or its master."""
-        of_model = list(self.model.parameters())
-        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        ours, theirs = {id(parameter) for parameter in of_model}, {id(parameter) for parameter in held}
-        masters = iter([parameter for parameter in held if id(parameter) not in ours])
-        return [one if id(one) in theirs else next(masters, one) for one in of_model]
+        return updated(self.model, self.optimizer)
 
     def fill(self, weights: Iterable[Tensor]) -> None:
         """Set all parameters, masters too, to these values, which are whole and on the CPU."""

@@ -201,7 +201,23 @@ def test_what_all_steps_did_is_held_against_the_training_in_fp32() -> None:
     assert "more than rounding in fp32 does" in judge(found={"all_steps": 0.1})["reason"]
     assert judge(found={"all_steps": 0.009}, changes={"twin_all_steps": (0.1,)})["verdict"] == SAME, "an older run"
     assert judge(found={"all_steps": 0.31})["verdict"] == DIVERGED
-    assert judge("bf16", off=OFF_IN_HALF, found={"all_steps": 0.31})["verdict"] == WITHIN_HALF, "it is not for half"
+
+
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+def test_what_all_steps_did_in_half_is_held_against_the_training_in_half(kind: str) -> None:
+    """From which 0.1 is chance, and up to 0.3, three times what the twin strays, nobody can tell."""
+    expected = {0.099: WITHIN_HALF, 0.101: CANNOT_TELL, 0.299: CANNOT_TELL, 0.301: DIVERGED, math.nan: DIVERGED}
+    found = {off: judge(kind, off=OFF_IN_HALF, found={"all_steps": off}) for off in expected}
+    assert {off: row["verdict"] for off, row in found.items()} == expected
+    assert "no more than rounding in half" in found[0.299]["reason"] and found[0.099]["trained_limit"] == 0.1
+    older = {"trained_in_half": False}
+    assert judge(kind, off=OFF_IN_HALF, found={"all_steps": 0.9}, changes=older)["verdict"] == WITHIN_HALF
+    sharp = judge(kind, off=OFF_IN_HALF, found={"all_steps": 0.11}, changes={"twin_all_steps": (0.01,)})
+    assert (sharp["verdict"], sharp["trained_bound"]) == (DIVERGED, 0.1)
+    finer = {"about": {"unit_roundoff": U_FP16}, "found": {"all_steps": 0.9}}
+    assert judge("bf16", off=OFF_IN_HALF, **finer)["verdict"] == CANNOT_TELL, "the twin was moved by less"
+    skipped = judge(kind, off=OFF_IN_HALF, found={"all_steps": 0.9}, skipped_steps=1)
+    assert skipped["verdict"] == WITHIN_HALF, "what the scaler skipped is no mistake"
 
 
 def test_a_loss_of_0_has_a_bound_that_is_none() -> None:
@@ -450,6 +466,25 @@ def test_the_reference_is_what_a_loop_written_by_hand_computes(monkeypatch: pyte
     assert [len(done["alone"]) for done in probes] == [probe.STEPS, 0, 0]
     norms = np.linalg.norm(probes[0]["gradients"], axis=2)
     assert norms.min() > 1e-4 * np.linalg.norm(norms), "branches are awake: every tensor has a gradient"
+
+
+def test_the_reference_trains_in_half_what_launches_trained_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_reference, "CANDIDATES", 1)
+    half = numerics.computation(2, "O2", "bfloat16")
+    job = job_for_reference((2,), 1, 16)
+    job = replace(job, job=replace(job.job, computations=(half,)))
+    told: list[int] = []
+    passes = worker_reference.run(job, SEED, told.append)
+    assert told == list(range(1, worker_reference.steps(job) + 1))
+    assert [(done["computation"]["precision"], bool(done["loss"])) for done in passes] == [
+        *[("O0", True)] * 3,
+        ("O2", True),
+        *[("O0", False)] * 3,
+        ("O2", False),
+    ]
+    full, in_half = (np.array(passes[at]["trained"]) for at in (0, 3))
+    off = np.linalg.norm(in_half - full) / np.linalg.norm(full)
+    assert 0.01 < off < 0.9, "it is the same training, in half, and masters keep what bf16 does not"
 
 
 def test_the_probe_has_weights_and_batches_of_its_own_by_its_seed() -> None:
