@@ -18,12 +18,12 @@ from bench.analyse.comparison import (
     verdict_of,
 )
 from bench.analyse.launches import ok_rows
+from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.overview import overview, recommendation
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
-from bench.analyse.validity import INPUT_BOUND
 from bench.core.records import PARITIES, PHASES
 from bench.runs.document import Effective, Failure
 from bench.runs.reader import Run
@@ -57,13 +57,18 @@ O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
 
 
 def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    """Of an attached script, whose DataLoader was watched."""
+    """Of a run that swept its input, and of an attached script, whose DataLoader was watched."""
+    question, swept = "Is it the loader?", found_by(run.document)
+    if swept is not None:
+        both = together(run.document, run.good_figures)
+        said = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
+        return question, " ".join(said)
     share = run.good_figures.frame["data_share"].median()
     if not run.document.attached or pd.isna(share):
         return None
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
-    return "Is it the loader?", text + (bound if share > INPUT_BOUND else "")
+    return question, text + (bound if share > INPUT_BOUND else "")
 
 
 def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, COARSE, LARGER, UNTRUE, WITHIN_HALF
 from bench.runs.document import BUSY, Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
 from bench.runs.frames import LaunchFigures
@@ -19,7 +20,6 @@ from bench.runs.frames import LaunchFigures
 UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
 SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
-INPUT_BOUND = 0.10  # share of the data phase in the step
 FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
 FEWEST_LAUNCHES = 3
 FEW = "few launches"
@@ -154,7 +154,9 @@ def _enough_workers(waiting: float, document: RunDocument) -> str:
 
     A batch takes the rank itself what it waits for; of ``workers``, each takes as many steps as there are of them.
     """
-    now = document.workload.workers
+    swept, now = found_by(document), document.workload.workers
+    if swept is not None:
+        return what_to_do(swept)
     if now is None or not waiting < 1.0:
         return "speed the input up before comparing ways to train: they all wait for it"
     wanted = math.ceil((now or waiting) / (1.0 - waiting))

@@ -16,8 +16,9 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "reference")
-"""What a launch is for: figures; where its time goes; the numbers that every scenario is held against."""
+PURPOSES = ("measure", "diagnose", "reference", "input")
+"""What a launch is for: figures; where its time goes; the numbers that every scenario is held against; how fast the
+loader alone is."""
 
 LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}
 """What every table begins with."""

@@ -23,6 +23,7 @@ from bench.experiments import resume as resuming
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
+from bench.plan.input_sweep import worker_counts
 from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, StrategyRecord, WorkloadRecord
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
@@ -65,6 +66,7 @@ class Finished:
         if document.batch_search:
             return sum(found.failed for found in document.batch_search.scenarios.values())
         everything: list[Record | None] = [*document.launches, *document.diagnostics, document.reference]
+        everything += document.input_sweep.launches if document.input_sweep else ()
         return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
 
 
@@ -99,7 +101,10 @@ def opened(
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"
             console.line(f"ranks are started as with --fresh: {why}")
-        check_examples(request, site.description["example_bytes"], machine.available_memory_bytes())
+        most = (max(worker_counts(request, scenarios[0], site.hosts)),) if request.input_sweep else ()
+        for workers in (request.workers, *most):
+            size, free = site.description["example_bytes"], machine.available_memory_bytes()
+            check_examples(replace(request, workers=workers), size, free)
         found = obstacles.of_each(scenarios, request, site.description)
         obstacles.refuse_if_nothing_runs(found)
         slow_half = obstacles.slow_half(request, scenarios, site.description)
@@ -180,14 +185,15 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 def _circumstances(
     request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], about: dict[str, Any]
 ) -> RunDocument:
+    asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}
     if os.sep in request.site:  # which is no scenario's name
         sources[request.site] = request.site
     return RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
-        request=decode(Asked, encode(request)),
-        workload=decode(WorkloadRecord, encode(request.workload) | {"hash": request.workload.hash()}),
+        request=asked,
+        workload=work,
         machine=decode(Machine, here),
         versions={name: about[name] for name in ("python", "executable", "torch")} | about["imports"],
         fresh=about["fresh"],
@@ -200,6 +206,12 @@ def _circumstances(
         start=State(**machine.state()),
         probe_seed=secrets.randbits(31),
     )
+
+
+def recorded(request: Request) -> tuple[Asked, WorkloadRecord]:
+    """A request as run.json has it."""
+    work = request.workload
+    return decode(Asked, encode(request)), decode(WorkloadRecord, encode(work) | {"hash": work.hash()})
 
 
 @contextmanager

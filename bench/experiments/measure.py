@@ -100,10 +100,13 @@ def _target(lab: Lab) -> IntervalTarget | None:
 
 def median_step_ms(done: Performed) -> float | None:
     """Of the measured steps of the slowest rank; None for a launch that failed."""
-    if done.record.status != "ok":
-        return None
+    return statistics.median(slowest_ms(done)) if done.record.status == "ok" else None
+
+
+def slowest_ms(done: Performed) -> list[float]:
+    """Each measured step of a launch, of its slowest rank."""
     slowest: dict[int, float] = defaultdict(float)
     for row in done.tables["steps"]:
         if not row["warmup"]:
             slowest[row["step"]] = max(slowest[row["step"]], row["step_ms"])
-    return statistics.median(slowest.values())
+    return list(slowest.values())

@@ -6,7 +6,7 @@ each launch is one isolated set of processes, and its rows are on disk before th
 
 from bench import machine
 from bench.console import Console, count, duration
-from bench.experiments import diagnose, measure, reference, resume
+from bench.experiments import diagnose, input_sweep, measure, reference, resume
 from bench.experiments.lab import Finished, Lab, opened
 from bench.plan import REFERENCE, Request
 from bench.seams.discover import Found
@@ -29,11 +29,13 @@ def run(
     with opened(request, scenarios, out=out, console=console, wait=wait, resumed=resumed) as lab:
         _announce(lab, console)
         with lab.progress:
-            measure.in_rounds(lab)
-            if request.diagnose:
-                diagnose.each_scenario(lab)
-            if request.parity:
-                reference.train(lab)
+            ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
+            if ready is not None:
+                measure.in_rounds(ready)
+                if request.diagnose:
+                    diagnose.each_scenario(ready)
+                if request.parity:
+                    reference.train(ready)
     return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
@@ -53,6 +55,8 @@ def _announce(lab: Lab, console: Console) -> None:
         f"{count(workload.replicas, 'part')}, {where}"
     )
     extra = []
+    if request.input_sweep:
+        extra.append("before them the loader alone and training alone, as many launches of each")
     if request.until_precision is not None:
         wanted = f"±{100 * request.until_precision:g} %"
         extra.append(

@@ -83,7 +83,7 @@ def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
 
     ``hosts``: of each rank, in the order of ``results``. Weights are alike if they are the same bit for bit.
     """
-    measured = [result["measured"] for result in results if "measured" in result]
+    measured = [result["measured"] for result in results if "effective" in result and "measured" in result]
     if not measured:
         return {}
     apart_ms = [abs(sum(window["step_ms"]) - window["wall_ms"]) for window in measured]

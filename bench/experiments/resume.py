@@ -68,7 +68,8 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
 def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
-    for record in [*document.launches, *document.diagnostics]:
+    swept = document.input_sweep.launches if document.input_sweep else ()
+    for record in [*document.launches, *document.diagnostics, *swept]:
         if record.status not in DONE:
             writer.supersede(record)
     if document.reference and not done(document).reference:

@@ -15,6 +15,8 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
         return {"diagnostics": diagnostic_rows(job, results)}
     if job.purpose == "reference":
         return {"numerics": reference_rows(job, results)}
+    if job.purpose == "input":
+        return {"steps": step_rows(job, results)}
     steps = step_rows(job, results) + partial_step_rows(job, partial)
     return {"steps": steps, "numerics": probe_rows(job, results)}
 
@@ -24,7 +26,7 @@ def check(job: Job, results: list[dict[str, Any]]) -> None:
     numbers = [result.get("rank") if isinstance(result, dict) else None for result in results]
     if not set(numbers) <= set(range(job.processes)) or len(set(numbers)) < len(numbers):
         raise ValueError(f"they are of the ranks {numbers}, and there are {job.processes}")
-    if job.purpose != "measure":
+    if job.purpose not in ("measure", "input"):
         return
     for result in results:
         for window, steps in (("warmup", job.workload.warmup), ("measured", job.iters)):

@@ -58,7 +58,7 @@ class Request:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
     ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: its name or file. ``workers``: as
-    in :class:`~bench.core.records.Training`.
+    in :class:`~bench.core.records.Training`; ``input_sweep``: they are None until the sweep has chosen them.
     """
 
     scenarios: tuple[str, ...]
@@ -88,6 +88,7 @@ class Request:
     per_rank: bool = False
     site: str = "local"
     workers: Count | None = None
+    input_sweep: bool = False
 
     @property
     def workload(self) -> Training:
@@ -228,6 +229,17 @@ def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host
     """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
     job = replace(_job(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
     return Planned(launch=launch, repeat=0, found=found, job=job)
+
+
+def loading(
+    request: Request, found: Found, workers: int, repeat: int, launch: int, hosts: Sequence[Host], batches: int
+) -> Job:
+    """A launch in which the ranks of a scenario load so many ``batches`` and train nothing. Those before them, which
+    fill the queues, are its warm-up.
+    """
+    job = _job(replace(request, workers=workers), found, launch, repeat, hosts)
+    filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
+    return replace(job, purpose="input", workload=filling, iters=batches)
 
 
 def reference(

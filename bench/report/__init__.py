@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
-from bench.report import device_tables, markdown, page, plots, tables, verdict_tables
+from bench.report import device_tables, loader, markdown, page, plots, tables, verdict_tables
 from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
 
@@ -57,8 +57,9 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
 
 def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
     """The tables behind the verdicts and those of devices as CSV, those that have a row."""
-    by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run)} for run in runs]
-    filled = {name: [mine[name] for mine in by_run if len(mine[name])] for name in by_run[0]}
+    by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run), **loader.for_csv(run)} for run in runs]
+    names = dict.fromkeys(name for mine in by_run for name in mine)
+    filled = {name: [mine[name] for mine in by_run if len(mine.get(name, ()))] for name in names}
     return {f"{name}.csv": utf8(tables.csv(found)) for name, found in filled.items() if found}
 
 

@@ -21,6 +21,7 @@ def _parts(section: Section) -> Iterator[str]:
     yield f"## {inert(section.run.id)}"
     if section.run.document.request.label:
         yield f"Label: {inert(section.run.document.request.label)}"
+    yield from map(inert, section.loader[:1])
     yield inert(section.answer)
     yield "\n".join(f"- **{inert(about)}**: {inert(text)}" for about, text in section.advice)
     yield bullets(section.caveats)
@@ -40,6 +41,7 @@ def _parts(section: Section) -> Iterator[str]:
         yield from (_titled("", tables[name]) for name in ("data_parallel", "spent"))
         yield bullets([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
     yield _titled("What the memory of a rank holds", tables["memory_parts"])
+    yield _titled("The loader alone, training alone, and both together", tables["loader"])
     yield _titled(section.about_memory, tables["memory"])
     yield _titled("Energy and heat", tables["energy"]) or f"### Energy and heat\n\n{inert(section.no_energy)}"
     yield _titled("The published form", tables["published"])

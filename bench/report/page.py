@@ -16,6 +16,7 @@ from bench.console import duration
 from bench.core.text import printable
 from bench.report import device_tables, tables, verdict_tables
 from bench.report.drawing import THEME, Plot, inline, model_and_batch
+from bench.report.loader import loader_table, loader_words
 from bench.runs.document import RunDocument
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Section:
 
     run: Analysed
     answer: str
+    loader: list[str]
     clear: bool
     advice: list[Advice]
     caveats: list[str]
@@ -64,6 +66,7 @@ def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) ->
     return Section(
         run=run,
         answer=answer(run.document, table),
+        loader=loader_words(run),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
@@ -77,6 +80,7 @@ def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) ->
             "data_parallel": verdict_tables.data_parallel_table(run),
             "spent": verdict_tables.spent_table(run),
             "memory_parts": device_tables.memory_parts_table(run),
+            "loader": loader_table(run),
             "memory": device_tables.beside_torch_table(run),
             "energy": device_tables.energy_table(run),
             "published": tables.published_table(run),

@@ -21,6 +21,7 @@ from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
+from bench.report.loader import loader_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ ORDER = (
     "time-spent",
     "step-times",
     "phases",
+    "loader",
     "memory-stack",
     "memory",
     "memory-parts",
@@ -49,7 +51,8 @@ ORDER = (
 
 def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    found = _drawn((speeds, trade_off, losses, time_spent, step_times, phase_stack, memory, memory_held, elapsed), run)
+    others = (time_spent, step_times, phase_stack, loader_plot, memory, memory_held, elapsed)
+    found = _drawn((speeds, trade_off, losses, *others), run)
     try:
         found += of_samples(run) if samples is None else samples.result()
     except BrokenProcessPool:  # it was killed, such as for want of memory

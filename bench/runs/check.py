@@ -80,8 +80,8 @@ def _steps(run: Run) -> Iterator[str]:
     import pandas as pd
 
     rows = run.steps
-    document, search = run.document, run.document.batch_search
-    timed = [*document.launches, *document.superseded, *(search.launches if search else ())]
+    document = run.document
+    timed = [*document.launches, *document.superseded, *document.aside]
     measured = {record.launch: record for record in timed if isinstance(record, LaunchRecord)}
     for launch in sorted(set(rows["launch"]) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which was not measured"

@@ -395,6 +395,21 @@ class TryRecord(LaunchRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord(LaunchRecord):
+    """A launch of an input sweep: the loader alone, or training alone with its batches ready in memory (``workers`` is
+    None).
+
+    ``first_reading``: the one before all others, whose files the page cache may not have had. ``throughput_per_s``:
+    over all ranks. ``disk_mib``: what its processes read from a disk, None where the kernel does not count it.
+    """
+
+    workers: Count | None
+    first_reading: bool
+    throughput_per_s: Amount | None
+    disk_mib: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRecord:
     """The launch that all numerics are compared with. ``computations``: of every pass, of training and of the probe;
     none before schema 6."""
@@ -452,6 +467,18 @@ class BatchSearch:
     kept_free: Amount
     launches: tuple[TryRecord, ...] = ()
     scenarios: Mapping[str, LargestBatch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSweep:
+    """What ``--input-sweep`` measured before the launches of the run. ``counts``: of workers of each rank, in order."""
+
+    counts: tuple[Count, ...]
+    launches: tuple[InputRecord, ...] = ()
+
+    @property
+    def good(self) -> list[InputRecord]:
+        return [launch for launch in self.launches if launch.status == "ok"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -590,9 +617,10 @@ class RunDocument:
     validity: tuple[Finding, ...] = ()
     parity: tuple[ParityRecord, ...] = ()
     recommendation: Recommendation | None = None
-    superseded: tuple[LaunchRecord | DiagnosticRecord | ReferenceRecord, ...] = ()
+    superseded: tuple[LaunchRecord | DiagnosticRecord | ReferenceRecord | InputRecord, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     batch_search: BatchSearch | None = None
+    input_sweep: InputSweep | None = None
     end: State | None = None
     complete: bool = False
     files: Mapping[str, Sealed] = field(default_factory=dict)
@@ -614,10 +642,16 @@ class RunDocument:
     @property
     def records(self) -> list[Record]:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
-        tries = self.batch_search.launches if self.batch_search else ()
         reference = (self.reference,) if self.reference else ()
-        everything: list[Record] = [*self.launches, *self.diagnostics, *self.superseded, *tries, *reference]
+        everything: list[Record] = [*self.launches, *self.diagnostics, *self.superseded, *self.aside, *reference]
         return sorted(everything, key=lambda record: record.launch)
+
+    @property
+    def aside(self) -> list[LaunchRecord]:
+        """Launches with steps that are none of the measured ones: tries of a batch, and those of an input sweep."""
+        tries = self.batch_search.launches if self.batch_search else ()
+        swept = self.input_sweep.launches if self.input_sweep else ()
+        return [*tries, *swept]
 
     @property
     def next_launch(self) -> int:

@@ -102,8 +102,8 @@ def _from_6(document: Json) -> Json:
 
 
 def _from_7(document: Json) -> Json:
-    """What the memory of a rank holds came with 8."""
-    found = dict(document)
+    """What the memory of a rank holds, and sweeps of the input, came with 8."""
+    found = {**_empty("input_sweep"), **document}
     for name in ("launches", "diagnostics", "superseded"):
         found[name] = [_launch_from_7(record) for record in found[name]]
     if found["batch_search"] is not None:

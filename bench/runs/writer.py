@@ -116,6 +116,20 @@ class RunWriter:
     def note_batch(self, scenario: str, found: parts.LargestBatch) -> None:
         self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
 
+    def note_input_sweep(self, sweep: parts.InputSweep) -> None:
+        self._change(input_sweep=sweep)
+
+    def add_input(self, record: parts.InputRecord, **tables: Rows) -> None:
+        sweep = self._document.input_sweep
+        assert sweep is not None, "note_input_sweep() comes first"
+        self._change(input_sweep=replace(sweep, launches=(*sweep.launches, record)))
+        self.put(**tables)
+
+    def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
+        """What is trained from now on, once a sweep has chosen how it is loaded."""
+        self._change(request=request, workload=workload)
+        self.seal(complete=False)
+
     def note_attached(self, launch: parts.AttachedLaunch) -> None:
         attached = self._document.attached
         assert attached is not None, "the run is of an attached command"
@@ -141,16 +155,16 @@ class RunWriter:
     ) -> None:
         self._change(validity=validity, parity=parity, recommendation=recommendation)
 
-    def supersede(
-        self, record: parts.LaunchRecord | parts.DiagnosticRecord | parts.ReferenceRecord, reason: str | None = None
-    ) -> None:
+    def supersede(self, record: parts.LaunchRecord | parts.ReferenceRecord, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
-        document = self._document
+        document, sweep = self._document, self._document.input_sweep
         self._change(
             superseded=(*document.superseded, record if reason is None else replace(record, reason=reason)),
             reference=None if record is document.reference else document.reference,
             launches=tuple(other for other in document.launches if other is not record),
             diagnostics=tuple(other for other in document.diagnostics if other is not record),
+            input_sweep=sweep
+            and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
         )
 
     def frames(self) -> Run:

@@ -62,12 +62,13 @@ def main(arguments: list[str]) -> int:
 def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     from bench.analyse.advice import answer, in_lines
     from bench.analyse.caveats import caveats
+    from bench.report.loader import loader_words
     from bench.report.tables import summary_of
 
     lines = []
     for run in runs:
         table = summary_of(run)
-        lines += [f"{run.id}: {answer(run.document, table)}"]
+        lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], answer(run.document, table)))}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
         lines += ["  Recommendation and findings:", *(f"  - {text}" for text in in_lines(run, table))]
     names = [os.path.relpath(path) for path in files]
@@ -83,7 +84,7 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     from bench.analyse.memory_parts import parts
     from bench.analyse.questions import questions
     from bench.analyse.verdicts import records
-    from bench.report import device_tables
+    from bench.report import device_tables, loader
     from bench.report.tables import of_run, summary_of
     from bench.report.verdict_tables import for_csv
 
@@ -96,6 +97,7 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["parity"] += records(more["parity"])
         said["communication"] += records(more["communication"])
         said["energy"] += records(of_run(run, run.energy))
+        said["input"] += [row for rates in loader.for_csv(run).values() for row in records(rates)]
         said["memory"] += records(device_tables.memory_of(run))
         said["memory_parts"] += records(of_run(run, parts(run.document)))
         said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]

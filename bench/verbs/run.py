@@ -40,7 +40,7 @@ from bench.verbs.options import (
     whole_number,
     worker_count,
 )
-from bench.verbs.show import answered
+from bench.verbs.show import answered, for_programs
 
 if TYPE_CHECKING:
     from bench.experiments.lab import Finished
@@ -60,6 +60,7 @@ examples:
   python -m bench run --profile standard --label 'new NCCL'  repeated launches, with a note for the report
   python -m bench run --scenario ./mine.py                   a scenario of your own
   python -m bench run --workload ./mine.py                   a model, data and loss of your own
+  python -m bench run --workload imagefolder --data JPEGS --input-sweep   is it the loader?
   python -m bench run --resume latest                        what is missing of a run or failed in it
   python -m bench run --resume latest --launches 11          more launches of each scenario, in the same run
 
@@ -73,6 +74,18 @@ nothing was run; 130 interrupted, and what was done is in the run.
 SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
 """Options that stand in a request under the same name and as they are given."""
 
+EXPERIMENTS = {
+    "find_batch": (
+        "has short launches of its own, which it decides on",
+        ("launches", "until_precision", "iters", "warmup", "profile", "diagnose", "trace", "input_sweep"),
+    ),
+    "input_sweep": (
+        "measures the loader, training, and both together, and chooses the workers",
+        ("workers", "until_precision", "diagnose", "trace", "set"),
+    ),
+}
+"""By option of an experiment what it does in place of what other options ask for, and those options."""
+
 
 def main(arguments: list[str]) -> int:
     parser = _parser()
@@ -81,7 +94,10 @@ def main(arguments: list[str]) -> int:
         return _resume(options, parser)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
-    scenarios = _scenarios(options.scenario, options.set)
+    _check_experiment(options)
+    scenarios = _scenarios(["ddp"] if options.input_sweep and not options.scenario else options.scenario, options.set)
+    if options.input_sweep and len(scenarios) > 1:
+        raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     request = _request(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
@@ -148,7 +164,6 @@ def _show(
     from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
-    from bench.analyse.verdicts import records
 
     done = Analysed.of(read(finished.path))
     table = overview(done)
@@ -165,7 +180,7 @@ def _show(
         tell(f"{name} has all that was asked for: there is nothing to resume", file=sys.stderr)
     tell(*shown, file=people)
     if options.json:
-        print_json({"path": finished.path, **encode(finished.document), "summary": records(table)})
+        print_json(for_programs(done, table))
     return FAILED if finished.failed else OK
 
 
@@ -217,6 +232,9 @@ def _parser() -> Parser:
     search = "instead: the largest global batch of each scenario that trains and leaves 5%% of the memory free; "
     begin = "on GPUs the search begins at --global-batch"
     much.add_argument("--find-batch", action="store_true", help=search + begin)
+    sweep = "first how fast the loader alone is with 0, 1, 2, 4, ... workers of each rank, and training alone; then "
+    both = "both together with as many as are enough (default: ddp, and at least 3 launches of each)"
+    much.add_argument("--input-sweep", action="store_true", help=sweep + both)
     limit = "end a launch that makes no step for S seconds"
     much.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
     default = "between samples of memory (default: 0.25; longer if slow)"
@@ -322,7 +340,6 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it has no effect without --until-precision or --find-batch"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
-    _check_search(options)
     if options.trace and options.diagnose is False:
         raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
     check_python(options.python)
@@ -330,6 +347,8 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         options.python = os.path.abspath(options.python)
     check_apex(options.apex)
     trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
+    if options.input_sweep and options.data is None:
+        _check_loads(trained)
     profile = PROFILES[options.profile, device]
     batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
     usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
@@ -344,10 +363,10 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         replicas=replicas,
         task=_task(options, trained, device),
         global_batch=fitting,
-        **{name: getattr(options, name) for name in SAME},
+        **{name: getattr(options, name) for name in SAME} | {"parity": options.parity and not options.input_sweep},
         warmup=options.warmup or profile.warmup,
         iters=options.iters or profile.iters,
-        launches=max(options.launches or profile.launches, FEWEST_LAUNCHES if options.until_precision else 1),
+        launches=_launches(options, profile.launches),
         apex_path=options.apex and os.path.abspath(options.apex),
         stall_timeout_s=options.stall_timeout,
         budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
@@ -356,9 +375,16 @@ def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Reque
         per_rank=options.batch_per_rank is not None,
         site=_site(options.site),
         workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
-        if options.workers is None and options.data is not None
+        if options.workers is None and options.data is not None and not options.input_sweep
         else options.workers,
+        input_sweep=options.input_sweep,
     )
+
+
+def _launches(options: argparse.Namespace, usual: int) -> int:
+    if options.input_sweep:
+        return options.launches or max(usual, FEWEST_LAUNCHES)
+    return max(options.launches or usual, FEWEST_LAUNCHES if options.until_precision else 1)
 
 
 def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> Task:
@@ -412,14 +438,26 @@ def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) 
     return settings
 
 
-def _check_search(options: argparse.Namespace) -> None:
-    """Refuse what a search for the largest batch would ignore."""
-    usual = {"launches": None, "iters": None, "warmup": None, "until_precision": None, "profile": "quick"}
-    given = [name for name, value in usual.items() if getattr(options, name) != value]
-    given += [name for name in ("diagnose", "trace") if getattr(options, name)]
-    if options.find_batch and given:
-        option = f"--{given[0].replace('_', '-')}"
-        raise RequestError(option, "--find-batch has short launches of its own, which it decides on", "leave one out")
+def _check_experiment(options: argparse.Namespace) -> None:
+    """Refuse what a search for the largest batch, or a sweep of the input, would ignore."""
+    asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
+    if asked is None:
+        return
+    why, ignored = EXPERIMENTS[asked]
+    given = [name for name in ignored if getattr(options, name) not in (None, False, "quick")]
+    if given:
+        option, experiment = (f"--{name.replace('_', '-')}" for name in (given[0], asked))
+        raise RequestError(option, f"{experiment} {why}", "leave one out")
+
+
+def _check_loads(trained: FoundWorkload) -> None:
+    """Refuse to sweep an input that there is none of: what lies ready in memory is not loaded."""
+    if trained.workload.reads:
+        made_up = "made-up data lies ready in memory, and nothing is loaded"
+        raise RequestError("--input-sweep", made_up, f"give --data DIR with {trained.workload.reads}")
+    if trained.name in discover.names(WORKLOAD):
+        what = f"the workload {trained.name} reads no data"
+        raise RequestError("--input-sweep", what, "choose another, such as --workload imagefolder --data DIR")
 
 
 def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:

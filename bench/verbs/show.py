@@ -1,9 +1,9 @@
 """``python -m bench show``: the answer and the table of a run again, as ``bench run`` printed them."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench.console import columns, summary_table, tell
+from bench.console import align, columns, summary_table, tell
 from bench.core.codec import encode
 from bench.core.errors import OK
 from bench.runs.names import find
@@ -36,7 +36,6 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
-    from bench.analyse.verdicts import records
     from bench.runs.reader import read
 
     run = Analysed.of(read(find(options.run, options.results), allow_incomplete=options.allow_incomplete))
@@ -44,8 +43,22 @@ def main(arguments: list[str]) -> int:
     people = sys.stderr if options.json else sys.stdout
     tell(*answered(run, table, width=columns(people), verbose=options.verbose), file=people)
     if options.json:
-        print_json({"path": run.path, **encode(run.document), "summary": records(table)})
+        print_json(for_programs(run, table))
     return OK
+
+
+def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
+    """A run as one JSON document: run.json, the summary, and what a sweep of its input found, if there was one."""
+    from bench.analyse.loader import found_by, rates, sentence, together
+    from bench.analyse.verdicts import records
+
+    found = {"path": run.path, **encode(run.document), "summary": records(table)}
+    swept = found_by(run.document)
+    if swept is None:
+        return found
+    both = together(run.document, run.good_figures)
+    about = {"answer": sentence(swept, both), "enough": swept.enough, "rates": records(rates(swept, both))}
+    return found | {"input": about}
 
 
 def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
@@ -55,6 +68,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
 
     said = () if verbose else ("Fastest", "Tied")  # by the answer above
     return [
+        *_loader(run, width),
         answer(run.document, table),
         "",
         summary_table(table, width, verbose=verbose),
@@ -63,3 +77,14 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
         *(findings if verbose else main_finding)(run),
     ]
+
+
+def _loader(run: "Analysed", width: int | None) -> list[str]:
+    """What a sweep of the input found; nothing of another run."""
+    from bench.report.loader import loader_table, loader_words
+
+    table = loader_table(run)
+    if table is None:
+        return []
+    first, *more = loader_words(run)
+    return [first, "", align(table.texts(), left=("",), width=width), *table.notes, *more, ""]

@@ -85,12 +85,12 @@ def feeds(workload: Training, replicas: int, groups: Sequence[range], device: to
     if workload.workers is None:
         pools = [batches(workload, replicas, group, pin) for group in groups]
         return loader([batch for step in zip(*pools, strict=True) for batch in step], device)
-    stream = _stream(workload, replicas, groups, pin)
+    stream = stream_of(workload, replicas, groups, pin)
     return lambda: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), next(stream))
 
 
-def _stream(workload: Training, replicas: int, groups: Sequence[range], pin: bool) -> Iterator[Batch]:
-    """Batches without end, epoch after epoch."""
+def stream_of(workload: Training, replicas: int, groups: Sequence[range], pin: bool) -> Iterator[Batch]:
+    """Batches in host memory without end, epoch after epoch. What loads them starts with the first."""
     assert workload.workers is not None
     examples, order = _Examples(workload), _Order(workload, replicas, groups)
     _whole(examples[0])  # here, so that a setting that only examples use is known to be used

@@ -31,6 +31,7 @@ from bench.worker import (
     effective,
     fingerprint,
     live,
+    loading,
     loop,
     memory_parts,
     memory_probe,
@@ -126,7 +127,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference}
+    purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference, "input": _load_alone}
     result = purposes[job.purpose](plan, report, born_ns)
     _barrier()
     if dist.is_initialized():
@@ -277,6 +278,15 @@ def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "passes": reference.run(plan.parts, plan.probe_seed, done),
         "unit_roundoff": reference.unit_roundoff(plan.parts.half),
     }
+
+
+def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+    """Take the batches that training would and train nothing; see ``bench.worker.loading``."""
+    job, rank = plan.parts.job, plan.parts.rank
+    pin = plan.parts.device.type == "cuda"
+    stream = data.stream_of(job.workload, job.replicas, [job.parts_of(rank)], pin)
+    _barrier()  # all ranks load at the same time, as they do while they train
+    return loading.run(stream, job.workload.warmup, job.iters, report("measure"))
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:

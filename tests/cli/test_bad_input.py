@@ -111,6 +111,26 @@ CASES: dict[str, Case] = {
             *(("--profile", "standard"), ("--diagnose",), ("--trace",)),
         )
     },
+    **{
+        f"a sweep of the input with {given[0]}": (
+            (*CPU, "--input-sweep", *given),
+            (f"error: {given[0]}: --input-sweep measures the loader", "leave one out"),
+        )
+        for given in (("--workers", "0"), ("--until-precision", "1%"), ("--diagnose",), ("--trace",), ("--set", "all"))
+    },
+    "two experiments": ((*CPU, "--input-sweep", "--find-batch"), ("error: --input-sweep: --find-batch has short",)),
+    "a sweep of several scenarios": (
+        (*CPU, "--input-sweep", "--scenario", "ddp,dp"),
+        ("error: --scenario: --input-sweep is about one scenario", "name one"),
+    ),
+    "a sweep without data": (
+        (*CPU, "--input-sweep", "--workload", "imagefolder"),
+        ("error: --input-sweep: made-up data lies ready in memory", "give --data DIR with one folder of JPEG files"),
+    ),
+    "a sweep of what reads no data": (
+        (*CPU, "--input-sweep"),
+        ("error: --input-sweep: the workload resnet101 reads no data", "--workload imagefolder --data DIR"),
+    ),
     "huge profile": ((*CPU, "--profile", "huge"), ("--profile", "'huge'", "nightly")),
     "trace without its launch": ((*CPU, "--trace", "--no-diagnose"), ("--trace", "--no-diagnose", "choose one")),
     # where it goes

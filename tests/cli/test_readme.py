@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CommandLine, in_this_process
+from PIL import Image
 from test_workload import MLP
 
 from bench.sites.local import WorkerHost
@@ -41,7 +42,7 @@ def shrink(arguments: list[str]) -> list[str]:
     sooner = ["--budget", "1s"] if "--until-precision" in arguments else []
     fewer = [] if "--scenario" in arguments else ["--scenario", "single"]
     lighter = ["--no-parity"] if "--fresh" in arguments else []  # the reference is one interpreter more
-    small = FEW if "--workload" in arguments else SMALL
+    small = FEW if "--workload" in arguments and "imagefolder" not in arguments else SMALL
     return [*arguments, *fewer, *sooner, *lighter, *small.split()]
 
 
@@ -54,6 +55,10 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "mlp.py").write_text(MLP)
     (here / "times.csv").write_text("step_ms\n" + "\n".join(map(str, range(100, 120))))
     (here / "train.py").write_text((ROOT / "tests" / "standin" / "training.py").read_text())
+    for name in ("cat", "dog"):
+        (here / "JPEGS" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (40, 50), (90 * number, 90, 0)).save(here / "JPEGS" / name / f"{number}.jpg")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         for _ in range(2):

@@ -1,6 +1,8 @@
 """Real data: read by index in every process alike, part of what a run is, and refused by name where it is wrong."""
 
 import gzip
+import json
+import os
 import random
 import re
 import shutil
@@ -207,6 +209,31 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
         found[workers] = {one.code: one.remedy for one in ran(out).validity}
     assert re.match(r"--workers 1 would do", found["0"]["input-bound"])
     assert "input-bound" not in found["4"]
+
+
+def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
+    """A step of 60 ms and a batch of 80 ms: two workers make one in 40 ms."""
+    (tmp_path / "slow.py").write_text(SLOW.replace("0.02)", "0.08)"))
+    asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--nproc", "1", *FEW)
+    done = run_here(*asked, "--input-sweep", "--json", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["input"]
+    counts = [row["workers"] for row in found["rates"] if row["what"] == "loader"]
+    assert counts == [0, *(1 << n for n in range(len(os.sched_getaffinity(0)).bit_length()))]
+    if max(counts) < 2:
+        assert found["enough"] is None and "The loader bounds training with any number" in found["answer"]
+    else:
+        assert found["enough"] == 2 and "With 0 or 1 workers" in found["answer"], found["answer"]
+    document = ran(tmp_path / "out")
+    assert document.input_sweep is not None
+    assert [one.workers for one in document.input_sweep.good if not one.first_reading] == [*counts, None]
+    assert [launch.scenario for launch in document.good] == ["single"]
+    assert document.workload.workers == document.request.more["workers"] == max(one for one in counts if one <= 2)
+    assert found["answer"] in done.stderr
+    assert run_here("check", str(next((tmp_path / "out").iterdir()))).returncode == 0
+    page = run_here("report", "--results", str(tmp_path / "out"), "--out", str(tmp_path / "page"))
+    assert page.returncode == 0 and found["answer"] in page.stdout
+    assert {"loader.svg", "input.csv"} <= {file.name for file in (tmp_path / "page").iterdir()}
 
 
 WEIGHTED = '''

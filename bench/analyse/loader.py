@@ -1,0 +1,188 @@
+"""Which bounds which, the loader or training, and how many workers are enough: from the rates of an input sweep. Pure.
+
+L is what the loader alone gives with some number of workers, T what training alone reaches. Without workers a rank
+loads and trains in turn, so both together give 1 / (1/L + 1/T), and that is enough where at most :data:`INPUT_BOUND`
+of a step is loading. With workers both happen at once and the smaller of L and T is the bound: enough where L is at
+least T.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.analyse.intervals import Estimate, estimate
+from bench.runs.document import InputRecord, RunDocument
+from bench.runs.frames import LaunchFigures
+
+INPUT_BOUND = 0.10
+"""From this share of a step on that waits for data, the input bounds training."""
+
+LESS = 0.10
+"""By how much both together stay below the bound before that is worth a sentence."""
+
+MUCH_MIB = 1.0
+"""Read from a disk, from which on the first reading is one of a disk: logs and libraries are less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """The rates of a sweep, over all ranks, in units a second (``unit``: the short one).
+
+    ``loader``: L by the number of workers of each rank. ``training``: T. ``first``: of the first reading, with the most
+    workers, None where no data was given; ``first_mib``: what it read from a disk, None if that is unknown.
+    """
+
+    unit: str
+    loader: Mapping[int, Estimate]
+    training: Estimate
+    first: float | None
+    first_mib: float | None
+
+    def bound(self, workers: int) -> float:
+        """What both together can reach at most."""
+        loads, trains = _value(self.loader[workers]), _value(self.training)
+        return min(loads, trains) if workers else 1.0 / (1.0 / loads + 1.0 / trains)
+
+    def is_enough(self, workers: int) -> bool:
+        return self.bound(workers) >= _value(self.training) * (1.0 if workers else 1.0 - INPUT_BOUND)
+
+    @property
+    def enough(self) -> int | None:
+        """The fewest workers that are enough; None if no number of them is."""
+        return next((workers for workers in self.loader if self.is_enough(workers)), None)
+
+    @property
+    def workers(self) -> int:
+        """The fewest that are enough, else those with which both together can reach the most."""
+        return max(self.loader, key=self.bound) if self.enough is None else self.enough
+
+
+def found_by(document: RunDocument) -> Swept | None:
+    """What the sweep of a run found; None without one, or where launches that it rests on failed."""
+    sweep = document.input_sweep
+    if sweep is None:
+        return None
+    good, first = ([one for one in sweep.good if one.first_reading is before] for before in (False, True))
+    rates = {workers: _rate(one for one in good if one.workers == workers) for workers in (*sweep.counts, None)}
+    if any(rate.value is None for rate in rates.values()):
+        return None
+    read = [one.disk_mib for one in first if one.disk_mib is not None]
+    return Swept(
+        unit=document.workload.unit_short,
+        training=rates.pop(None),
+        loader={workers: rate for workers, rate in rates.items() if workers is not None},
+        first=first[-1].throughput_per_s if first and document.workload.data else None,
+        first_mib=sum(read) if first and len(read) == len(first) else None,
+    )
+
+
+def together(document: RunDocument, figures: LaunchFigures) -> Estimate:
+    """The rate of loading and training at once, over the launches of ``figures``; of nothing where there are none."""
+    return estimate(1000 * (document.workload.units or 0) / mean for mean in figures.frame["mean_ms"])
+
+
+def sentence(swept: Swept, both: Estimate) -> str:
+    """Which bounds which, and how many workers are enough."""
+    trains, unit = f"training alone reaches {_text(swept.training)}", f"{swept.unit}/s"
+    reached = "" if both.value is None else f", and both together reach {_text(both)} {unit}"
+    enough, most = swept.enough, swept.workers
+    if enough is None:
+        return (
+            f"The loader bounds training with any number of workers up to {max(swept.loader)}: with {_workers(most)} "
+            f"it gives {_text(swept.loader[most])} {unit} where {trains}{reached}."
+        )
+    gives = f"the loader gives {_text(swept.loader[enough])}"
+    if not enough:
+        idle = f"Training bounds the input: without workers {gives} {unit} where {trains}"
+        return f"{idle}, so --workers 0 is enough{reached}."
+    fewer = max(workers for workers in swept.loader if workers < enough)
+    few = {0: "Without workers", 1: "With 0 or 1 workers for each rank"}
+    bound = f"to at most {swept.bound(fewer):,.{_digits(swept.bound(fewer))}f} {unit}"
+    return (
+        f"{few.get(fewer, f'With 0 to {fewer} workers for each rank')} the loader bounds training {bound} where "
+        f"{trains}; --workers {enough} is enough ({gives}){reached}."
+    )
+
+
+def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
+    """What to know about the rates, a sentence each."""
+    said = []
+    bound = swept.bound(swept.workers)
+    if both.value is not None and both.value < (1.0 - LESS) * bound:
+        less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the smaller of the two alone"
+        said.append(f"{less}: the ranks and their workers share {cores} cores.")
+    near = [workers for workers, rate in swept.loader.items() if workers and _overlap(rate, swept.training)]
+    if near:
+        named = ", ".join(map(str, near))
+        said.append(f"With {named} workers the loader is as fast as training, as far as these launches tell.")
+    if swept.first is not None:
+        where = "from memory or a network, since no disk was read"
+        if swept.first_mib is None:
+            where = "from where, the kernel does not say"
+        elif swept.first_mib >= MUCH_MIB:
+            where = f"{swept.first_mib:,.0f} MiB of it from a disk"
+        later = _text(swept.loader[max(swept.loader)])
+        first = f"{swept.first:,.{_digits(swept.first)}f}"
+        said.append(
+            f"The first reading of the data, which does not count, gave {first} {swept.unit}/s with "
+            f"{_workers(max(swept.loader))} ({where}); later ones {later}."
+        )
+    return said
+
+
+def what_to_do(swept: Swept) -> str:
+    """What to do about waiting for data in a run that was swept."""
+    if swept.enough is None:
+        most = f"the loader gives at most {_text(swept.loader[swept.workers])} {swept.unit}/s here"
+        return f"{most} (--workers {swept.workers}): decode less, or take more cores for each rank"
+    alone = f"by itself the loader is fast enough with --workers {swept.enough}"
+    return f"{alone}: give the workers cores of their own, or decode less"
+
+
+def rates(swept: Swept, both: Estimate) -> pd.DataFrame:
+    """One row for each rate: ``what`` (``loader``, ``training`` or ``both``), ``workers`` (null for training alone),
+    ``launches, throughput_per_s, throughput_low_per_s, throughput_high_per_s``; ``bound_per_s``: what both together can
+    reach with so many workers; ``enough``: whether so many are.
+    """
+    rows = [
+        _row("loader", workers, rate) | {"bound_per_s": swept.bound(workers), "enough": swept.is_enough(workers)}
+        for workers, rate in swept.loader.items()
+    ]
+    rows.append(_row("training", None, swept.training))
+    if both.value is not None:
+        rows.append(_row("both", swept.workers, both))
+    table = pd.DataFrame(rows)
+    return table.astype({"workers": "Int64", "enough": "boolean", "bound_per_s": "float64"})
+
+
+def _row(what: str, workers: int | None, rate: Estimate) -> dict[str, object]:
+    ends = {"throughput_low_per_s": rate.low, "throughput_high_per_s": rate.high}
+    return {"what": what, "workers": workers, "launches": rate.n, "throughput_per_s": rate.value, **ends}
+
+
+def _rate(launches: Iterable[InputRecord]) -> Estimate:
+    return estimate(launch.throughput_per_s for launch in launches)
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    ends = (one.low, one.high, other.low, other.high)
+    low, high, other_low, other_high = (value if value is not None else float("nan") for value in ends)
+    return low <= other_high and other_low <= high
+
+
+def _value(rate: Estimate) -> float:
+    assert rate.value is not None, "found_by() leaves out what is unknown"
+    return rate.value
+
+
+def _text(rate: Estimate) -> str:
+    return f"{_value(rate):,.{_digits(_value(rate))}f}"
+
+
+def _digits(value: float) -> int:
+    return 0 if value >= 100 else 1
+
+
+def _workers(count: int) -> str:
+    return "no workers" if not count else f"{count} worker{'s' if count > 1 else ''} for each rank"

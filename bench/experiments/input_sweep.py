@@ -1,0 +1,140 @@
+"""``bench run --input-sweep``: does the loader keep up with training, and how many workers are enough?
+
+Three rates, over all ranks: of the loader alone with 0, 1, 2, 4, ... workers for each rank; of training alone, whose
+batches lie ready in memory; and of both together, with as many workers as are enough. The launches of the first two are
+interleaved in rounds. They all load the same batches, which are read once before: where those come from a disk, they
+are the first epoch, and the later ones come from memory.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+from bench.core.records import Job
+from bench.experiments.lab import Lab, recorded
+from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.measure import slowest_ms
+from bench.plan import input_sweep as plan
+from bench.plan import loading, one_round
+from bench.runs.document import InputRecord, InputSweep
+
+TRAINING = None
+"""In the place of a number of workers: nothing loads, and the ranks train."""
+
+
+def with_enough_workers(lab: Lab) -> Lab | None:
+    """Sweep, and return the lab whose launches load with as many workers as are enough; None where that is unknown
+    since launches failed. A resumed run keeps what it has.
+    """
+    from bench.analyse.loader import found_by
+
+    if lab.request.workers is not None:
+        return lab
+    (found,) = lab.scenarios
+    sweep = lab.writer.document.input_sweep or InputSweep(counts=plan.worker_counts(lab.request, found, lab.site.hosts))
+    lab.writer.note_input_sweep(sweep)
+    done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
+    rounds = [one for one in _rounds(sweep.counts, lab.request.launches) if one not in done]
+    lab.progress.expect([found.name] * len(rounds))
+    batches = _read_first(sweep, lab)
+    if batches is None:
+        return None
+    for workers, repeat in rounds:
+        if workers is TRAINING:
+            _train(repeat, lab)
+        else:
+            _load(workers, repeat, batches, lab)
+    swept = found_by(lab.writer.document)
+    if swept is None:
+        return None
+    request = replace(lab.request, workers=swept.workers)
+    lab.writer.note_request(*recorded(request))
+    return replace(lab, request=request)
+
+
+def _rounds(counts: tuple[int, ...], repeats: int) -> list[tuple[int | None, int]]:
+    """What each round does, every other one backwards, so that drift of the machine hits all alike."""
+    each: tuple[int | None, ...] = (*counts, TRAINING)
+    return [(workers, repeat) for repeat in range(repeats) for workers in (each[::-1] if repeat % 2 else each)]
+
+
+def _read_first(sweep: InputSweep, lab: Lab) -> int | None:
+    """Read once what every launch will, with the most workers. Returns how many batches that is, or None if it fails.
+
+    A few batches tell how many are wanted.
+    """
+    batches, done = plan.fewest_batches(sweep.counts), [one for one in sweep.good if one.first_reading]
+    if done:
+        return done[-1].iters
+    for _ in range(2):
+        lab.progress.expect([found.name for found in lab.scenarios])
+        read = _load(max(sweep.counts), 0, batches, lab, first_reading=True)
+        if read.throughput_per_s is None:
+            return None
+        wanted = plan.batches(read.throughput_per_s / lab.request.workload.units, sweep.counts)
+        if wanted <= batches:
+            break
+        batches = wanted
+    return batches
+
+
+def _load(workers: int, repeat: int, batches: int, lab: Lab, *, first_reading: bool = False) -> InputRecord:
+    """A launch of the loader alone."""
+    (found,) = lab.scenarios
+    job = loading(lab.request, found, workers, repeat, lab.next_launch(), lab.site.hosts, batches)
+
+    def per_s(done: Performed) -> float:
+        took_ms: dict[int, float] = defaultdict(float)
+        for row in done.tables["steps"]:
+            if not row["warmup"]:
+                took_ms[row["rank"]] += row["step_ms"]
+        return 1000 * batches * job.workload.units / max(took_ms.values())
+
+    doing = "first reading" if first_reading else "loading"
+    what = f"the loader alone, {'first reading, ' * first_reading}--workers {workers}"
+    return _kept(job, lab, doing, what, per_s, workers=workers, first_reading=first_reading)
+
+
+def _train(repeat: int, lab: Lab) -> None:
+    """A launch of training alone."""
+    (planned,) = one_round(lab.request, lab.scenarios, repeat, lab.next_launch(), lab.site.hosts)
+
+    def per_s(done: Performed) -> float:
+        return 1000 * planned.job.workload.units / statistics.fmean(slowest_ms(done))
+
+    _kept(planned.job, lab, "training", "training alone", per_s, workers=TRAINING, first_reading=False)
+
+
+def _kept(
+    job: Job,
+    lab: Lab,
+    doing: str,
+    what: str,
+    per_s: Callable[[Performed], float],
+    *,
+    workers: int | None,
+    first_reading: bool,
+) -> InputRecord:
+    """Perform a launch of the sweep and put it on disk."""
+    records: list[InputRecord] = []
+
+    def keep(done: Performed) -> str:
+        ok = done.record.status == "ok"
+        read = [result.get("disk_bytes") for result in done.results]
+        record = InputRecord.of(
+            done.record,
+            warmup=job.workload.warmup,
+            iters=job.iters,
+            workers=workers,
+            first_reading=first_reading,
+            throughput_per_s=per_s(done) if ok else None,
+            disk_mib=sum(filter(None, read)) / 2**20 if read and None not in read else None,
+        )
+        records.append(record)
+        lab.writer.add_input(record, **done.tables)
+        unit = lab.request.task.unit_short
+        return f"{what}: {record.throughput_per_s:,.1f} {unit}/s" if ok else f"{what}: {where_to_look(record)}"
+
+    perform(job, lab, doing, keep)
+    return records[0]

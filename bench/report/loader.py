@@ -1,0 +1,122 @@
+"""What a sweep of the input shows: the rate of the loader by its workers, beside training alone and both together."""
+
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.bars import bar
+from bench.analyse.intervals import Estimate, half_width_percent
+from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together
+from bench.report import drawing
+from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, of_run, tabulate, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = {"loader": "the loader alone", "training": "training alone", "both": "both together"}
+
+
+def loader_words(run: Analysed) -> list[str]:
+    """The answer in a sentence, and what to know about it; nothing of a run without a sweep."""
+    swept, both = _found(run)
+    return [] if swept is None else [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
+
+
+def loader_rates(run: Analysed) -> "pd.DataFrame | None":
+    """:func:`bench.analyse.loader.rates` of a run; None without a sweep."""
+    swept, both = _found(run)
+    return None if swept is None else rates(swept, both)
+
+
+def for_csv(run: Analysed) -> "dict[str, pd.DataFrame]":
+    """The same by the name of its file, with the run's id as its first column; nothing without a sweep."""
+    table = loader_rates(run)
+    return {} if table is None else {"input": of_run(run, table)}
+
+
+def loader_table(run: Analysed) -> Table | None:
+    table = loader_rates(run)
+    if table is None:
+        return None
+    unit = run.document.workload.unit_short
+
+    def rate(row: Record) -> Cell:
+        ends = (None if _unknown(row[f"throughput_{end}per_s"]) else row[f"throughput_{end}per_s"] for end in ENDS)
+        return Cell(text=_number(row["throughput_per_s"]), small=bar(half_width_percent(*ends)))
+
+    def enough(row: Record) -> str:
+        return UNKNOWN if _unknown(row["enough"]) else "yes" if row["enough"] else "no"
+
+    columns = (
+        text("", lambda row: NAMES[row["what"]]),
+        figure("workers of each rank", lambda row: UNKNOWN if _unknown(row["workers"]) else f"{row['workers']}"),
+        figure(f"{unit}/s", rate),
+        figure(f"{unit}/s that training can reach", lambda row: _number(row["bound_per_s"])),
+        text("enough", enough),
+        figure("launches", lambda row: f"{row['launches']}"),
+    )
+    return tabulate(columns, table.to_dict("records"))
+
+
+ENDS = ("", "low_", "high_")
+
+
+def loader_plot(run: Analysed) -> Plot | None:
+    """The rate of the loader alone by the number of its workers, with a line for training alone."""
+    swept, both = _found(run)
+    if swept is None:
+        return None
+    title, unit = "Is it the loader?", run.document.workload.unit
+    height_in = 2.9
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
+    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 0.98, height_in)
+    places = list(range(len(swept.loader)))
+    speeds = [rate.value for rate in swept.loader.values()]
+    axes.plot(places, speeds, marker="o", markersize=6, linewidth=1.8, color=light("line-0"))
+    axes.lines[-1].set_gid("loader")
+    for place, rate in zip(places, swept.loader.values(), strict=True):
+        _interval(axes, place, rate, light("line-0"))
+    training = swept.training.value
+    axes.axhline(training, color=light("line-1"), linewidth=1.8, linestyle=(0, (4, 2)))
+    axes.lines[-1].set_gid("training")
+    if swept.training.low is not None:
+        axes.axhspan(swept.training.low, swept.training.high, color=light("line-1"), alpha=0.15, linewidth=0)
+    keys = [(handle("line-full", "line-0"), "the loader alone"), (handle("line-full", "line-1"), "training alone")]
+    highest = max(value for value in (*speeds, training, both.value) if value is not None)
+    if both.value is not None:
+        place = list(swept.loader).index(swept.workers)
+        axes.plot([place], [both.value], marker="D", markersize=7, linestyle="none", color=light("ink"))
+        axes.lines[-1].set(gid="both", markerfacecolor=light("paper"), markeredgewidth=1.6)
+        _interval(axes, place, both, light("ink"))
+        keys.append((handle("diamond", "ink"), f"both together, --workers {swept.workers}"))
+    legend_row(sheet, keys)
+    axes.set_xticks(places, [str(workers) for workers in swept.loader])
+    axes.set_xlim(-0.3, max(places[-1], 1) + 0.3)
+    axes.set_ylim(0, 1.12 * highest)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
+    axes.set_xlabel("workers of each rank's DataLoader")
+    axes.set_ylabel(f"{unit} a second, over all ranks")
+    caption = "Without workers a rank loads and trains in turn; with workers the lower of the two lines is the bound."
+    if swept.training.low is not None:
+        caption += " Bars and band: 95 % intervals over launches."
+    return drawing.drawn(sheet, "loader", title, caption)
+
+
+def _interval(axes: Any, place: float, rate: Estimate, colour: str) -> None:
+    if rate.low is not None and rate.value is not None and rate.high is not None:
+        axes.plot([place, place], [rate.low, min(rate.high, 2 * rate.value)], color=colour, marker="_", linewidth=1.1)
+
+
+def _found(run: Analysed) -> tuple[Swept | None, Estimate]:
+    return found_by(run.document), together(run.document, run.good_figures)
+
+
+def _number(value: Any) -> str:
+    return UNKNOWN if _unknown(value) else format(value, ",.1f")
+
+
+def _unknown(value: Any) -> bool:
+    import pandas as pd
+
+    return bool(pd.isna(value))

@@ -1,0 +1,75 @@
+"""The loader alone: how fast batches come where nothing else is done with them.
+
+The first batches fill the queues of the processes that load. From then on the queues are empty whenever a batch is
+asked for, since nothing is done between two batches: what is timed is the making of batches, not the taking of ready
+ones. There is no pause between the two parts, in which a queue could fill.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from multiprocessing import active_children
+from time import perf_counter_ns
+from typing import Any
+
+from bench.core.records import PHASES
+from bench.worker.loop import PROGRESS_INTERVAL_NS
+
+READ = "read_bytes:"
+"""In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
+
+
+def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, Any]:
+    """Take ``filling`` batches and then ``batches``, and time each.
+
+    ``warmup``, ``measured``: as :class:`bench.worker.loop.Timings` of steps that are waiting for data and nothing else,
+    whose loss is None. ``disk_bytes``: read from a disk meanwhile, None where the kernel does not count it.
+    ``on_batch(k)`` is called about four times a second with the number of batches taken.
+    """
+    before = _read_bytes([os.getpid()])
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        ticks = _taken(stream, filling + batches, on_batch)
+    finally:
+        if collecting:
+            gc.enable()
+    after = _read_bytes([os.getpid(), *(process.pid for process in active_children() if process.pid)])
+    return {
+        "warmup": _window(ticks[: filling + 1]),
+        "measured": _window(ticks[filling:]),
+        "disk_bytes": None if before is None or after is None else after - before,
+    }
+
+
+def _taken(stream: Iterator[Any], batches: int, on_batch: Callable[[int], None]) -> list[int]:
+    """When the first batch was asked for and when each had come (ns)."""
+    ticks, next_report = [perf_counter_ns()], 0
+    for batch in range(batches):
+        next(stream)
+        ticks.append(perf_counter_ns())
+        if ticks[-1] >= next_report:
+            on_batch(batch + 1)
+            next_report = ticks[-1] + PROGRESS_INTERVAL_NS
+    return ticks
+
+
+def _window(ticks: list[int]) -> dict[str, list[Any]]:
+    times_ms = [(end - start) / 1e6 for start, end in pairwise(ticks)]
+    nothing = {f"{phase}_ms": [0.0] * len(times_ms) for phase in PHASES if phase != "data"}
+    loss = [None] * len(times_ms)
+    return {"start_ns": ticks[:-1], "data_ms": times_ms, "step_ms": times_ms, "loss": loss, **nothing}
+
+
+def _read_bytes(pids: list[int]) -> int | None:
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/io") as file:
+                lines = [line for line in file if line.startswith(READ)]
+        except OSError:
+            return None
+        total += sum(int(line.removeprefix(READ)) for line in lines)
+    return total

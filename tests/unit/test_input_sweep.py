@@ -1,0 +1,186 @@
+"""What a sweep of the input is worth in words: which bounds which, and how many workers are enough."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.documents import document
+from standin.runs import DDP, write_run
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import Estimate, estimate
+from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together
+from bench.analyse.validity import findings
+from bench.core.codec import decode, encode
+from bench.experiments.input_sweep import _rounds
+from bench.plan.input_sweep import MOST_BATCHES, batches
+from bench.report.loader import loader_plot, loader_table
+from bench.runs.document import InputRecord, InputSweep, RunDocument
+from bench.runs.reader import read
+from bench.runs.writer import RunWriter
+
+NOTHING = estimate(())
+
+
+def swept(loader: dict[int, float], training: float, **more: Any) -> Swept:
+    by_workers = {workers: estimate([rate]) for workers, rate in loader.items()}
+    return Swept(
+        unit="img", loader=by_workers, training=estimate([training]), **{"first": None, "first_mib": None, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("loader", "training", "both", "enough", "says"),
+    [
+        (
+            {0: 50.0, 1: 48.0, 2: 96.0},
+            80.0,
+            79.0,
+            2,
+            "With 0 or 1 workers for each rank the loader bounds training to at most 48.0 img/s where training alone "
+            "reaches 80.0; --workers 2 is enough (the loader gives 96.0), and both together reach 79.0 img/s.",
+        ),
+        (
+            {0: 100.0, 1: 99.0},
+            80.0,
+            None,
+            1,
+            "Without workers the loader bounds training to at most 44.4 img/s where training alone reaches 80.0; "
+            "--workers 1 is enough (the loader gives 99.0).",
+        ),
+        (
+            {0: 30.0, 1: 29.0, 2: 55.0, 4: 120.0},
+            300.0,
+            118.0,
+            None,
+            "The loader bounds training with any number of workers up to 4: with 4 workers for each rank it gives 120 "
+            "img/s where training alone reaches 300, and both together reach 118 img/s.",
+        ),
+        (
+            {0: 5000.0, 1: 3000.0},
+            80.0,
+            79.0,
+            0,
+            "Training bounds the input: without workers the loader gives 5,000 img/s where training alone reaches "
+            "80.0, so --workers 0 is enough, and both together reach 79.0 img/s.",
+        ),
+        (
+            {0: 10.0, 1: 20.0, 2: 40.0, 4: 80.0},
+            60.0,
+            59.0,
+            4,
+            "With 0 to 2 workers for each rank the loader bounds training to at most 40.0 img/s where training alone "
+            "reaches 60.0; --workers 4 is enough (the loader gives 80.0), and both together reach 59.0 img/s.",
+        ),
+    ],
+)
+def test_the_sentence(
+    loader: dict[int, float], training: float, both: float | None, enough: int | None, says: str
+) -> None:
+    found = swept(loader, training)
+    assert found.enough == enough
+    assert sentence(found, NOTHING if both is None else estimate([both])) == says
+
+
+def test_without_workers_it_is_enough_where_a_tenth_of_a_step_loads() -> None:
+    assert swept({0: 900.0}, 100.0).enough == 0
+    assert swept({0: 890.0}, 100.0).enough is None
+
+
+def test_where_none_is_enough_the_fastest_loads() -> None:
+    assert swept({0: 10.0, 1: 9.0, 2: 17.0, 4: 16.0}, 100.0).workers == 2
+
+
+def test_remarks() -> None:
+    near = Estimate(value=80.0, low=70.0, high=90.0, n=3)
+    sure = Estimate(value=81.0, low=80.0, high=82.0, n=3)
+    found = swept({0: 10.0, 1: 30.0}, 81.0, first=12.0, first_mib=345.6)
+    found = replace(found, loader={**found.loader, 2: near}, training=sure)
+    cores, alike, first = remarks(found, estimate([60.0]), 2)
+    assert cores.startswith("Both together reach 25 % less than the smaller") and "share 2 cores" in cores
+    assert alike.startswith("With 2 workers the loader is as fast as training")
+    assert "gave 12.0 img/s with 2 workers for each rank (346 MiB of it from a disk); later ones 80.0" in first
+    assert "no disk was read" in remarks(replace(found, first_mib=0.0), estimate([79.0]), 2)[-1]
+    assert remarks(swept({0: 10.0, 1: 100.0}, 50.0), estimate([49.0]), 2) == []
+
+
+def test_the_rates_have_a_row_each() -> None:
+    table = rates(swept({0: 50.0, 2: 96.0}, 80.0), estimate([79.0]))
+    assert table[["what", "throughput_per_s"]].to_numpy().tolist() == [
+        ["loader", 50.0],
+        ["loader", 96.0],
+        ["training", 80.0],
+        ["both", 79.0],
+    ]
+    assert table["workers"].fillna(-1).tolist() == [0, 2, -1, 2]
+    assert table["enough"].dropna().tolist() == [False, True]
+
+
+def test_rounds_alternate_and_every_launch_loads_whole_turns() -> None:
+    assert _rounds((0, 1), 2) == [(0, 0), (1, 0), (None, 0), (None, 1), (1, 1), (0, 1)]
+    assert batches(0.1, (0, 1, 2, 4)) == 8
+    assert batches(30.0, (0, 1, 2, 4, 8)) == 32
+    assert batches(1e9, (0, 1, 2, 4)) == MOST_BATCHES
+
+
+def record(launch: int, workers: int | None, per_s: float | None, *, first: bool = False) -> InputRecord:
+    (one,) = document(launches=[{"launch": launch, "scenario": "ddp", "processes": 2, "status": "ok"}]).launches
+    status = "ok" if per_s is not None else "error"
+    more = {"workers": workers, "first_reading": first, "throughput_per_s": per_s, "disk_mib": 0.0}
+    return replace(InputRecord.of(one, **more), status=status, warmup=1, iters=4)
+
+
+def with_sweep(writer: RunWriter) -> None:
+    """The loader gives 100 and 150 images a second, training reaches 250, and the run's launches 200."""
+    number = writer.document.next_launch
+    writer.note_input_sweep(InputSweep(counts=(0, 1)))
+    told = ((1, 20.0, True), (0, 100.0, False), (1, 150.0, False), (None, 250.0, False))
+    for launch, (workers, per_s, first) in enumerate(told, start=number):
+        writer.add_input(record(launch, workers, per_s, first=first))
+
+
+def run_with_sweep(folder: Path) -> Analysed:
+    return Analysed.of(read(str(write_run(folder, [DDP], also=with_sweep))))
+
+
+def test_a_stored_sweep_is_read_and_shown(tmp_path: Path) -> None:
+    run = run_with_sweep(tmp_path)
+    assert decode(RunDocument, encode(run.document)) == run.document
+    found = found_by(run.document)
+    assert found is not None and found.enough is None and found.workers == 1
+    assert together(run.document, run.good_figures).value == pytest.approx(1000 * 8 / 42.5)
+    table, plot = loader_table(run), loader_plot(run)
+    assert table is not None and [row[0].text for row in table.rows][-2:] == ["training alone", "both together"]
+    assert plot is not None and 'id="training"' in plot.svg and 'id="both"' in plot.svg
+
+
+def test_a_run_without_a_sweep_shows_none(tmp_path: Path) -> None:
+    run = Analysed.of(read(str(write_run(tmp_path, [DDP]))))
+    assert found_by(run.document) is None and loader_table(run) is None and loader_plot(run) is None
+
+
+def test_a_rate_that_failed_leaves_the_answer_open() -> None:
+    launches = (record(0, 0, 10.0), record(1, 1, None), record(2, None, 50.0))
+    sweep = InputSweep(counts=(0, 1), launches=launches)
+    assert found_by(replace(document(), input_sweep=sweep)) is None
+
+
+def test_input_bound_has_the_number_of_the_sweep(tmp_path: Path) -> None:
+    run = run_with_sweep(tmp_path)
+    waiting = run.figures.frame.assign(data_share=0.4)
+    table = findings(run.document, replace(run.figures, frame=waiting), run.parity)
+    (remedy,) = table.loc[table["code"] == "input-bound", "remedy"]
+    assert remedy.startswith("the loader gives at most 150 img/s here (--workers 1)")
+
+
+def test_failed_launches_of_a_sweep_are_superseded(tmp_path: Path) -> None:
+    def failing(writer: RunWriter) -> None:
+        writer.note_input_sweep(InputSweep(counts=(0,)))
+        bad = record(writer.document.next_launch, 0, None)
+        writer.add_input(bad)
+        writer.supersede(bad)
+
+    document_ = read(str(write_run(tmp_path, [DDP], also=failing))).document
+    assert document_.input_sweep is not None and document_.input_sweep.launches == ()
+    assert [type(one) for one in document_.superseded] == [InputRecord]
