@@ -31,11 +31,11 @@ def write(runs: Sequence[Run], out: str) -> list[str]:
         if ids.count(run) > 1:
             raise RequestError("RUN", f"{run} is named twice", "name each run once")
     check_writable(out)
-    return put(render(runs), out)
+    return put(render(runs, out), out)
 
 
-def render(runs: Sequence[Run]) -> dict[str, bytes]:
-    """The files of the report by name."""
+def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
+    """The files of the report by name, for the folder ``out``."""
     analysed = [Analysed.of(run) for run in runs]
     summaries: list[pd.DataFrame] = []
     sections: list[page.Section] = []
@@ -46,7 +46,7 @@ def render(runs: Sequence[Run]) -> dict[str, bytes]:
         prefix = f"{run.id}-" if len(runs) > 1 else ""
         placed, own = page.placed(plots.of_run(run, samples), files=prefix, ids=f"run-{number}-")
         files |= own
-        sections.append(page.section(run, summaries[-1], placed))
+        sections.append(page.section(run, summaries[-1], placed, out))
     beside = {
         "summary.csv": utf8(tables.csv(summaries)),
         "summary.md": utf8(markdown.render(sections)),

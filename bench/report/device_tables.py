@@ -185,7 +185,7 @@ WHICH = (
 
 PROCESS = (
     text("scenario", "scenario"),
-    figure("launch", "launch"),
+    figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
     figure("rank", "rank"),
     figure("PID", "pid", ".0f"),
 )

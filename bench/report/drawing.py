@@ -100,7 +100,7 @@ WIDTH_IN = 9.2
 EDGE_IN = 0.14
 TITLE_IN = 0.72
 SOURCE_IN = 0.34
-ROW_IN = 0.5
+ROW_IN = 0.42
 KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN = 0.35, 0.26, 0.47
 """Of a key beside a plot: the height of a row, and how far from the axes its samples and its texts stand."""
 KEY_SIZE, KEY_NOTE_SIZE = 8.5, 7.0

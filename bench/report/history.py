@@ -14,9 +14,9 @@ from bench.console import align, few
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
+from bench.report.blocks import PagePlot
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
-from bench.report.page import PagePlot
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.core.text import printable
-from bench.report.page import NO_DIAGNOSIS, Section
+from bench.report.blocks import Block, Facts, Files, Fold, Grid
+from bench.report.page import Section
 from bench.report.tables import Table
 
 
@@ -17,42 +18,36 @@ def render(sections: Sequence[Section]) -> str:
 
 
 def _parts(section: Section) -> Iterator[str]:
-    tables = section.tables
     yield f"## {inert(section.run.id)}"
     if section.run.document.request.label:
         yield f"Label: {inert(section.run.document.request.label)}"
-    yield from map(inert, section.loader[:1])
     yield inert(section.answer)
-    yield "\n".join(f"- **{inert(about)}**: {inert(text)}" for about, text in section.advice)
+    yield _facts(section.advice)
     yield bullets(section.caveats)
-    yield _titled("", tables["summary"])
-    yield _titled("What was found", tables["findings"])
-    if section.questions:
-        yield "### Questions and answers"
-        for question, said in section.questions:
-            yield f"#### {inert(question)}\n\n{inert(said)}"
-    yield _titled("Does it still train the same model?", tables["parity"])
-    yield "### Where the time goes"
-    if tables["communication"] is None:
-        yield inert(NO_DIAGNOSIS)
-    else:
-        yield _titled("", tables["communication"])
-        yield bullets(section.communication)
-        yield from (_titled("", tables[name]) for name in ("data_parallel", "spent"))
-        yield bullets([f"Trace for Perfetto or Chrome: {name}" for name in section.traces])
-    yield _titled("What the memory of a rank holds", tables["memory_parts"])
-    yield _titled("The loader alone, training alone, and both together", tables["loader"])
-    yield _titled(section.about_memory, tables["memory"])
-    yield _titled("Energy and heat", tables["energy"]) or f"### Energy and heat\n\n{inert(section.no_energy)}"
-    yield _titled("The published form", tables["published"])
-    yield _titled("How the steps scatter", tables["statistics"])
+    for chapter in section.chapters:
+        if chapter.in_markdown:
+            yield f"### {inert(chapter.title)}"
+            yield from _blocks(chapter.blocks)
 
 
-def _titled(title: str, content: Table | None) -> str:
-    """A table below its title if it has one; empty if there is no table."""
-    if content is None:
-        return ""
-    return f"### {title}\n\n{table(content)}" if title else table(content)
+def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+    """The blocks without the plots; a fold as its blocks under a heading."""
+    for block in blocks:
+        if isinstance(block, str):
+            yield inert(block)
+        elif isinstance(block, Grid):
+            yield table(block.table)
+        elif isinstance(block, Facts):
+            yield _facts(block.pairs)
+        elif isinstance(block, Files):
+            yield f"{inert(block.about)}\n\n{bullets(block.names)}"
+        elif isinstance(block, Fold) and (within := list(_blocks(block.blocks))):
+            yield f"#### {inert(block.title)}"
+            yield from within
+
+
+def _facts(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"- **{inert(about)}**: {inert(text)}" for about, text in pairs)
 
 
 def bullets(texts: Iterable[str]) -> str:
@@ -68,8 +63,8 @@ def table(content: Table) -> str:
         f"| {' | '.join('---:' if column.number else '---' for column in content.columns)} |",
     ]
     for row in content.rows:
-        cells = (inert(f"{cell.text} ({cell.small})" if cell.small else cell.text) for cell in row)
-        lines.append(f"| {' | '.join(cells)} |")
+        more = [(cell.text, cell.small or cell.beside) for cell in row]
+        lines.append(f"| {' | '.join(inert(f'{text} ({small})' if small else text) for text, small in more)} |")
     return "\n".join([*lines, "", *(f"- {inert(note)}" for note in content.notes)]).rstrip()
 
 

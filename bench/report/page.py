@@ -1,99 +1,61 @@
-"""The page: one HTML file with everything in it, which needs no network and opens from a disk."""
+"""The page: one HTML file with everything in it, which needs no network and opens from a disk.
 
+Tables are sorted by the embedded ``vendor/sortable.min.js``, the only script; its hash stands in the page's policy, so
+that nothing else runs or is loaded. Hovering over a plot shows the titles in its SVG. All of the page can be read
+without JavaScript, and prints unfolded.
+"""
+
+import base64
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse.advice import Advice, advice, answer, is_clear
 from bench.analyse.analysed import Analysed
-from bench.analyse.caveats import caveats, failures
-from bench.analyse.launches import how_many
-from bench.analyse.questions import Answer, questions
-from bench.console import duration
+from bench.analyse.caveats import caveats
 from bench.core.text import printable
-from bench.report import device_tables, tables, verdict_tables
-from bench.report.drawing import THEME, Plot, inline, model_and_batch
-from bench.report.loader import loader_table, loader_words
-from bench.runs.document import RunDocument
+from bench.report import chapters
+from bench.report.blocks import Chapter, PagePlot
+from bench.report.drawing import THEME, Plot, inline
+from bench.report.loader import loader_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "page.html.j2"
-
-NO_DIAGNOSIS = (
-    "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
-    "is exposed, and what a step is spent on."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagePlot:
-    """A plot as it stands in the page: inline SVG, and the files beside the page that hold it."""
-
-    title: str
-    caption: str
-    svg: str
-    files: tuple[str, ...]
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the page says about one run: text as it is in the run, which the template escapes, and tables by name."""
+    """What the page says about one run. ``folder``: the run's, from the page, with ``/`` between its parts."""
 
     run: Analysed
+    folder: str
     answer: str
-    loader: list[str]
     clear: bool
     advice: list[Advice]
     caveats: list[str]
-    facts: list[tuple[str, str]]
-    questions: list[Answer]
-    tables: dict[str, tables.Table | None]
-    communication: list[str]
-    traces: list[str]
-    about_memory: str
-    no_energy: str
-    plots: dict[str, PagePlot]
-    left_out: str
+    chart: PagePlot | None
+    chapters: list[Chapter]
 
 
-def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot]) -> Section:
-    """The section of a run, whose summary is ``table``."""
+def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot], out: str) -> Section:
+    """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
     return Section(
         run=run,
-        answer=answer(run.document, table),
-        loader=loader_words(run),
+        folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
+        answer=" ".join((*loader_words(run)[:1], answer(run.document, table))),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),
-        facts=facts(run.document),
-        questions=questions(run),
-        tables={
-            "summary": tables.summary_table(run, table),
-            "findings": verdict_tables.findings_table(run),
-            "parity": verdict_tables.parity_table(run),
-            "communication": verdict_tables.communication_table(run),
-            "data_parallel": verdict_tables.data_parallel_table(run),
-            "spent": verdict_tables.spent_table(run),
-            "memory_parts": device_tables.memory_parts_table(run),
-            "loader": loader_table(run),
-            "memory": device_tables.beside_torch_table(run),
-            "energy": device_tables.energy_table(run),
-            "published": tables.published_table(run),
-            "statistics": verdict_tables.statistics_table(run),
-            "details": tables.details_table(run),
-            "launches": tables.launches_table(run),
-        },
-        communication=verdict_tables.communication_words(run),
-        traces=sorted(name for name in run.document.files if name.startswith("traces/")),
-        about_memory="Memory of each rank" if run.document.workload.device == "cpu" else "Memory beside torch",
-        no_energy=device_tables.no_energy(run),
-        plots=plots,
-        left_out=failures(run.document, ()),
+        chart=plots.get("speed"),
+        chapters=chapters.of_run(chapters.Material(run=run, table=table, plots=plots)),
     )
 
 
@@ -111,7 +73,7 @@ def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[di
 
 def render(sections: Sequence[Section], files: Sequence[str]) -> str:
     """The page of these sections as HTML. ``files``: names of the tables beside it."""
-    return render_page(TEMPLATE, sections=sections, files=files, no_diagnosis=NO_DIAGNOSIS)
+    return render_page(TEMPLATE, sections=sections, files=files)
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -119,103 +81,25 @@ def render_page(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(os.path.dirname(__file__)),
+        loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_together,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return printable(environment.get_template(template).render(theme=THEME, **values))
+    script = _script()
+    sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values |= {"theme": THEME, "script": script, "script_sha256": sha256}
+    return printable(environment.get_template(template).render(values))
+
+
+@cache
+def _script() -> str:
+    """The library that sorts tables, with its licence."""
+    return (HERE / "vendor" / "sortable.min.js").read_text(encoding="utf-8")
 
 
 def _together(value: Any) -> Any:
     """Text in which no line ends between a number and its per cent; what is marked up already stays as it is."""
     return re.sub(r"(?<=\d) %", "\u00a0%", value) if type(value) is str else value
-
-
-def facts(document: RunDocument) -> list[tuple[str, str]]:
-    """Where, when and on what a run was measured: pairs of a name and a text."""
-    request, workload, machine = document.request, document.workload, document.machine
-    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in workload.settings.items())
-    launches = f"{how_many(document)} of {request.warmup} warm-up and {request.iters} measured"
-    ranks = "replica" if workload.replicas == 1 else "replicas"
-    trained = [
-        (
-            "Workload",
-            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}, "
-            f"half is {workload.half}",
-        ),
-        *_data(document),
-        ("Workload hash", (workload.hash or "")[:16]),
-        ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
-    ]
-    if document.attached:
-        attached, script = document.attached, document.attached.script
-        trained = [
-            ("Command", f"{' '.join(attached.command)} in {attached.cwd}"),
-            ("Script", f"{script.file}, SHA-256 {script.sha256[:16]}" if script else "unknown"),
-            ("Measured", f"{launches} steps, by {attached.times}"),
-        ]
-    pairs = [
-        ("Date", _date(document)),
-        ("Host", f"{machine.host}, {machine.os}"),
-        ("CPU", f"{machine.cpu}, {machine.cores_usable} of {machine.cores_online} cores usable"),
-        ("Memory", f"{machine.memory_gib} GiB"),
-        ("GPUs", _gpus(document)),
-        ("Versions", _versions(document)),
-        *trained,
-        (
-            "Load at the start",
-            f"{document.start.load_1min:.2f} (1 min) on {machine.cores_usable} usable cores",
-        ),
-    ]
-    if machine.environment:
-        pairs.append(("Environment", ", ".join(f"{name}={value}" for name, value in machine.environment.items())))
-    return pairs
-
-
-def _data(document: RunDocument) -> list[tuple[str, str]]:
-    """What it was trained on, and how that was loaded; nothing of a run that does not say."""
-    work = document.workload
-    if work.hash is None:
-        return []
-    what = "synthetic" if work.data is None else f"{work.examples:,} examples of {work.data}"
-    if work.workers is None:
-        return [("Data", f"{what}, ready in memory")]
-    each = f"{work.workers} processes of each rank, whose memory is not counted" if work.workers else "the rank itself"
-    ahead = f"; {work.prefetch} batches ahead each" if work.prefetch else ""
-    return [("Data", f"{what}, loaded by {each}{ahead}")]
-
-
-def _date(document: RunDocument) -> str:
-    begin, end = document.start.utc or "", document.end and document.end.utc
-    if not end:
-        return f"{_minutes(begin)} UTC; no end was recorded"
-    seconds = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
-    return f"{_minutes(begin)} UTC, {duration(seconds)}"
-
-
-def _minutes(utc: str) -> str:
-    """``2026-11-21 12:11`` of an ISO 8601 time."""
-    return utc[:16].replace("T", " ")
-
-
-def _gpus(document: RunDocument) -> str:
-    chosen = [gpu for gpu in document.machine.gpus if gpu.uuid in document.request.devices]
-    if not chosen:
-        return "none used"
-    named = [f"{gpu.index}: {gpu.name} ({gpu.uuid})" for gpu in chosen]
-    return f"{', '.join(named)}; driver {chosen[0].driver or 'unknown'}"
-
-
-def _versions(document: RunDocument) -> str:
-    known: dict[str, Any] = {"bench": document.bench, "python": document.versions["python"]}
-    for launch in document.launches:
-        if launch.effective:
-            known |= launch.effective.versions
-            break
-    known |= {name: document.versions.get(name) for name in ("torch", "torchvision")}
-    if document.apex.kind != "absent":
-        known["apex"] = document.apex.version or document.apex.kind
-    return ", ".join(f"{name} {version}" for name, version in known.items() if version is not None)

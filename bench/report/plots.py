@@ -32,32 +32,14 @@ DOTS_PER_SCENARIO = 1000
 MANY_SAMPLES = 500_000
 """From this many on, the samples of the whole run are drawn in a second process beside the rest."""
 
-ORDER = (
-    "speed",
-    "trade-off",
-    "losses",
-    "time-spent",
-    "step-times",
-    "phases",
-    "loader",
-    "memory-stack",
-    "memory",
-    "memory-parts",
-    "power",
-    "elapsed",
-)
-"""In which a reader finds the plots."""
-
 
 def of_run(run: Analysed, samples: "Future[list[Plot]] | None" = None) -> list[Plot]:
     """All plots of a run for which it has figures. ``samples``: those of :func:`of_samples`, if they were begun."""
-    others = (time_spent, step_times, phase_stack, loader_plot, memory, memory_held, elapsed)
-    found = _drawn((speeds, trade_off, losses, *others), run)
+    found = _drawn(DRAWINGS, run)
     try:
-        found += of_samples(run) if samples is None else samples.result()
+        return found + (of_samples(run) if samples is None else samples.result())
     except BrokenProcessPool:  # it was killed, such as for want of memory
-        found += of_samples(run)
-    return sorted(found, key=lambda plot: ORDER.index(plot.name))
+        return found + of_samples(run)
 
 
 def of_samples(run: Analysed) -> list[Plot]:
@@ -338,3 +320,18 @@ def _panel_title(axes: Artist, name: str, label: str) -> None:
     place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
     axes.annotate(name, (0, 1), (0, 13), fontsize=9, fontweight="bold", color=light("ink"), **place)
     axes.annotate(label, (0, 1), (0, 3.5), fontsize=7.2, color=light("muted"), **place)
+
+
+DRAWINGS = (
+    speeds,
+    trade_off,
+    losses,
+    time_spent,
+    step_times,
+    phase_stack,
+    loader_plot,
+    memory,
+    memory_held,
+    elapsed,
+)
+"""All plots but those of samples; where each stands in the page is up to :mod:`bench.report.chapters`."""

@@ -6,7 +6,7 @@ A table is made once, of cells that are text already, and rendered by the page's
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,10 @@ from bench.analyse.advice import is_clear
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
-from bench.analyse.labels import HALF
 from bench.analyse.overview import overview
-from bench.analyse.spread import losses
 from bench.analyse.steps import BASE, scenarios
-from bench.core.codec import encode
 from bench.core.text import printable
 from bench.report.drawing import plain
-from bench.runs.document import Effective, LaunchRecord, RunDocument
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -51,16 +47,26 @@ Record = dict[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, what is smaller below it, how long a bar behind it is (0 to 1), its colour in the theme.
+    """A cell: its text, what is smaller below and ``beside`` it, the length of a bar (0 to 1), a colour of the theme.
 
-    ``wrap``: on several lines, as a sentence is.
+    ``wrap``: on several lines, as a sentence is. ``launch``: the launch whose row of the page the text links to, or,
+    with ``anchor``, whose row this is. ``files``: links to files of the run folder, a label and a name each.
     """
 
     text: str
     small: str = ""
+    beside: str = ""
     bar: float = 0.0
     tone: str = ""
     wrap: bool = False
+    launch: int | None = None
+    anchor: bool = False
+    files: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sort(self) -> str:
+        """What a column is sorted by: a number as a number, empty for what is unknown."""
+        return "" if self.text == UNKNOWN else self.text.replace(",", "").removesuffix(" %").lstrip("<")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +168,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
 
     def speed(row: Record) -> Cell:
         known = row["throughput_per_s"]
-        length = 0.0 if _unknown(known) else float(known / highest)
+        length = 0.0 if is_unknown(known) else float(known / highest)
         return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
     with_energy = table["energy_per_1000_j"].notna().any()
@@ -172,28 +178,36 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         bounded("step median ms", "step_median_ms", ",.1f"),
         bounded("step p95 ms", "step_p95_ms", ",.1f"),
         bounded(f"speed ÷ {BASE}", "relative_to_ddp", ".2f"),
-        bounded("peak MiB of a PID", "peak_pid_mib", ",.0f"),
-        bounded("peak MiB in all", "peak_total_mib", ",.0f"),
-        text("memory source", lambda row: number(row["memory_source"], "")),
+        bounded("peak MiB per process", "peak_pid_mib", ",.0f"),
+        bounded("peak MiB total", "peak_total_mib", ",.0f"),
         *((bounded(f"J per 1,000 {work.unit}", "energy_per_1000_j", ",.0f"),) if with_energy else ()),
-        text("figures", lambda row: _verdict(row["validity"], row["findings"])),
+        text("validity", lambda row: _verdict(row["validity"], row["findings"])),
         text("numerics", lambda row: _verdict(row["parity"], "")),
         text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
         figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
-        text("status", "status"),
+        *((text("status", "status"),) if (table["status"] != "ok").any() else ()),
     )
     sorted_ = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
-    believed = [place for place, row in enumerate(sorted_) if _unknown(row["why_not"])]
+    believed = [place for place, row in enumerate(sorted_) if is_unknown(row["why_not"])]
     marked = believed[0] if is_clear(run.document, table) else None
-    notes = (*(f"{line}." for line in about_intervals(table)), *_why_unknown(run, table))
+    notes = (*(f"{line}." for line in about_intervals(table)), *_sources(table), *_why_unknown(run, table))
     return tabulate(columns, sorted_, notes, marked)
+
+
+def _sources(table: "pd.DataFrame") -> list[str]:
+    """Where the figures of memory come from."""
+    named: dict[str, list[str]] = {}
+    for row in table[table["memory_source"].notna()].to_dict("records"):
+        named.setdefault(row["memory_source"], []).append(row["scenario"])
+    each = (f"{source} ({', '.join(names)})" if len(named) > 1 else source for source, names in named.items())
+    return [f"Source of memory: {'; '.join(each)}."] if named else []
 
 
 def _verdict(verdict: Any, why: Any) -> Cell:
     """A verdict in its colour, with what it rests on below it."""
-    if _unknown(verdict):
+    if is_unknown(verdict):
         return Cell(text=UNKNOWN)
-    return Cell(text=verdict, small="" if _unknown(why) else why, tone=TONES[verdict], wrap=True)
+    return Cell(text=verdict, small="" if is_unknown(why) else why, tone=TONES[verdict], wrap=True)
 
 
 def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
@@ -224,175 +238,53 @@ def published_table(run: Analysed) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         *(_with_bar(f"{iteration}", f"elapsed_s_{iteration}", group=here) for iteration in mine),
-        _with_bar(f"this run: time ÷ {BASE}", "relative"),
         *(figure(f"{iteration}", f"published_s_{iteration}", ".1f", group=there) for iteration in theirs),
-        figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
     )
     notes = (
-        f"time ÷ {BASE}: at the last iteration shown; above 1 is slower. Seconds never carry from one machine to "
-        "another; these ratios do so between like machines.",
         "Iteration 0 includes the cold start, and warm-up steps count here and nowhere else, because the author "
         "printed the time since training began.",
-        f"Published workload: {published.PUBLISHED_WORKLOAD}. Source: the author's own figures, on three GPUs; "
-        "it has no row for a single process.",
+        "Published: the author's own times, on three GPUs; there is no row for a single process.",
     )
     return tabulate(columns, form.to_dict("records"), notes)
 
 
+def published_ratios(run: Analysed) -> Table | None:
+    """The time of each scenario over that of ddp, in this run and as published; None where this run has none."""
+    steps = run.good_iterations
+    if steps.frame.empty:
+        return None
+    form = published.table(steps, scenarios(run.document))
+    known = form[form["relative"].notna() | form["published_relative"].notna()]
+    columns = (
+        text("scenario", "scenario"),
+        _with_bar(f"this run: time ÷ {BASE}", "relative"),
+        figure(f"published: time ÷ {BASE}", "published_relative", ".2f"),
+    )
+    last = published.iterations(int(steps.frame["step"].max()) + 1)[-1]
+    notes = (
+        f"Time since training began, at iteration {last} here and at {published.PUBLISHED_ITERATIONS[-1]} in the post, "
+        f"cold start and warm-up included; above 1 is slower than {BASE}. Seconds do not carry from one machine to "
+        "another; such ratios do between like machines.",
+    )
+    return tabulate(columns, known.to_dict("records"), notes)
+
+
 def _with_bar(heading: str, name: str, group: str = "") -> Column:
-    """A column of the published form, each figure with its interval below it."""
+    """A column of the published form, each figure with its interval beside it."""
 
     def cell(row: Record) -> Cell:
-        known = (None if _unknown(row[column]) else row[column] for column in published.ends(name))
-        return Cell(text=number(row[name], ",.2f"), small=bar(half_width_percent(*known)))
+        known = (None if is_unknown(row[column]) else row[column] for column in published.ends(name))
+        return Cell(text=number(row[name], ",.2f"), beside=bar(half_width_percent(*known)))
 
     return figure(heading, cell, group=group)
 
 
-def details_table(run: Run) -> Table:
-    """What really ran, one row per scenario, read off the live objects of its first launch that came that far."""
-    headings = (
-        *("scenario", "wrapper", "parallel by", "precision by", "parameters", "gradients", "batch norm", "compute"),
-        *("optimizer", "optimizer's parameters", "loss scaler", "backend × ranks", "memory format", "TF32"),
-        *("cuDNN autotuning", "threads per rank", "versions"),
-    )
-    rows = []
-    for scenario in scenarios(run.document):
-        ran = _effective(run.document, scenario)
-        cells = [UNKNOWN] * (len(headings) - 1) if ran is None else _detail_cells(ran)
-        rows.append(tuple(Cell(text=text) for text in (scenario, *cells)))
-    notes = ["dtypes with the share of the elements that have them, where there are several."]
-    autotuning = headings.index("cuDNN autotuning")
-    untuned = [row[0].text for row in rows if row[autotuning].text == "off"]
-    if untuned:
-        notes.append(
-            f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
-            "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
-        )
-    absent = [row[0].text for row in rows if row[1].text == UNKNOWN]
-    if absent:
-        notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
-    return Table(columns=tuple(Column(heading=text) for text in headings), rows=tuple(rows), notes=tuple(notes))
-
-
-def _effective(document: RunDocument, scenario: str) -> Effective | None:
-    mine = [launch for launch in document.launches if launch.scenario == scenario and launch.effective]
-    mine.sort(key=lambda launch: launch.status != "ok")
-    return mine[0].effective if mine else None
-
-
-def _detail_cells(ran: Effective) -> list[str]:
-    tf32, scaler = ran.tf32, ran.scaler
-    versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
-    return [
-        ran.wrapper,
-        ran.parallel_impl or "none",
-        ran.precision_impl or "none",
-        _dtypes(ran.parameter_dtypes),
-        _dtypes(ran.gradient_dtypes),
-        _dtypes(ran.batch_norm_dtypes),
-        " + ".join(HALF.get(dtype, dtype) for dtype in ran.compute_dtypes),
-        ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
-        _dtypes(ran.optimizer_dtypes),
-        "none"
-        if scaler is None
-        else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
-        f"{scaler['scale']:,g} at the end",
-        "none" if ran.backend is None else f"{_backend(ran)} × {ran.world_size}",
-        ran.memory_format,
-        "no GPU" if tf32 is None else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
-        {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[ran.cudnn_benchmark],
-        str(ran.threads),
-        ", ".join(versions),
-    ]
-
-
-def _backend(ran: Effective) -> str:
-    return f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
-
-
-def _dtypes(counts: Mapping[str, int]) -> str:
-    """``fp32``, or ``bf16 99.8 % + fp32 0.2 %``."""
-    names = sorted(counts, key=lambda dtype: -counts[dtype])
-    if len(names) < 2:
-        return "".join(HALF.get(name, name) for name in names) or "none"
-    whole = sum(counts.values())
-    return " + ".join(f"{HALF.get(name, name)} {100 * counts[name] / whole:.1f} %" for name in names)
-
-
-def launches_table(run: Analysed) -> Table:
-    """Every launch: how it went, its processes, and what was checked about its figures."""
-    loss = losses(run.iterations).set_index("launch")
-    figures = run.figures.frame.set_index("launch").to_dict("index")
-    codes = run.findings.groupby("launch")["code"].agg(", ".join)
-
-    def status(launch: LaunchRecord) -> Cell:
-        reason, failed = launch.reason or "", launch.first_failed_rank
-        return Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}")
-
-    def conservation(launch: LaunchRecord) -> Cell:
-        sound = "" if launch.checks.conservation_ok else "too much"
-        return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
-
-    def known(launch: LaunchRecord, name: str) -> Any:
-        return figures.get(launch.launch, {}).get(name)
-
-    def skew(launch: LaunchRecord) -> Cell:
-        slowest = known(launch, "slowest_rank")
-        small = "" if _unknown(slowest) else f"rank {slowest:.0f}"
-        return Cell(text=_percent(known(launch, "skew"), ".1f"), small=small)
-
-    def finite(launch: LaunchRecord) -> Cell:
-        first_bad = loss["first_not_finite"].get(launch.launch)
-        small = "" if _unknown(first_bad) else f"not finite from step {first_bad} on"
-        return Cell(text={True: "yes", False: "no", None: UNKNOWN}[launch.checks.finite_loss], small=small)
-
-    def alike(launch: LaunchRecord) -> Cell:
-        differ = launch.checks.ranks_differ
-        small = f"different: {', '.join(differ)}" if differ else ""
-        return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
-
-    def found(launch: LaunchRecord) -> str:
-        return str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)
-
-    columns = (
-        figure("launch", lambda launch: str(launch.launch)),
-        text("scenario", lambda launch: launch.scenario),
-        figure("repeat", lambda launch: str(launch.repeat)),
-        text("status", status),
-        text("PID by rank", lambda launch: ", ".join(f"{rank.rank}: {rank.pid}" for rank in launch.ranks) or UNKNOWN),
-        figure("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
-        figure("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
-        figure("steps vs wall time (%)", conservation),
-        figure("last third vs first (%)", lambda launch: _percent(known(launch, "drift"), "+.1f")),
-        figure("skew of ranks (%)", skew),
-        figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
-        figure("cores kept busy by others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
-        text("findings", found),
-        figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
-        figure("last loss", lambda launch: number(loss["last_loss"].get(launch.launch), ".4g")),
-        text("loss finite", finite),
-        text("ranks alike", alike),
-    )
-    notes = (
-        "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
-        "0.5 % in a sound launch. skipped steps: optimizer steps that the loss scaler left out of the measured window. "
-        "last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max - min) ÷ median over "
-        "ranks; the rank that is slowest most often stands below. last loss: of the global batch.",
-    )
-    return tabulate(columns, run.document.launches, notes)
-
-
-def _percent(part: Any, form: str) -> str:
-    return UNKNOWN if _unknown(part) else format(100 * part, form)
-
-
 def number(value: Any, form: str) -> str:
     """A figure as text, or a dash where there is none."""
-    return UNKNOWN if _unknown(value) else format(value, form)
+    return UNKNOWN if is_unknown(value) else format(value, form)
 
 
-def _unknown(value: Any) -> bool:
+def is_unknown(value: Any) -> bool:
     """None, NaN and pandas' NA; infinity too, which is no figure for a table."""
     import pandas as pd
 

@@ -11,6 +11,7 @@ from bench.analyse.caveats import listed
 from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
+from bench.core.records import PARITIES
 from bench.core.text import percent, two_digits
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, tabulate, text
@@ -36,8 +37,7 @@ def findings_table(run: Analysed) -> Table | None:
     """What was found, one row for all findings that ask for the same; None where nothing was."""
     records = grouped(run.findings, scenarios(run.document)).to_dict("records")
     columns = (
-        text("finding", lambda row: Cell(text=row["code"], tone=tables.TONES[row["severity"]])),
-        text("severity", "severity"),
+        text("finding", lambda row: Cell(text=row["code"], small=row["severity"], tone=tables.TONES[row["severity"]])),
         text("what was seen", lambda row: Cell(text=row["what"], wrap=True)),
         text("scenarios (launches)", lambda row: Cell(text=row["where"], wrap=True)),
         text("what to do", lambda row: Cell(text=row["remedy"], wrap=True)),
@@ -61,7 +61,7 @@ def parity_table(run: Analysed) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         text("verdict", _parity_verdict),
-        figure("launch", "launch"),
+        figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
         *(_error(heading, of) for of, heading in (held.items() if probed else [("gradient", "gradient, first step")])),
         figure("gradient of one replica alone", lambda row: _percent(row["gradient_alone"])),
         figure("loss, nearest to its bound", _loss),
@@ -82,7 +82,7 @@ def _error(heading: str, name: str) -> Column:
         shown = ((what, _percent(row[f"{name}_{of}"])) for what, of in (("limit", "limit"), ("rounding", "bound")))
         return Cell(
             text=_percent(row[f"{name}_error"]),
-            small=", ".join(f"{what} {value}" for what, value in shown if value != UNKNOWN),
+            small=", ".join(f"{what}\u00a0{value}" for what, value in shown if value != UNKNOWN),
         )
 
     return figure(heading, show)
@@ -111,17 +111,39 @@ def _alike(launch: LaunchRecord) -> Cell:
     return Cell(text=f"{said[start]} → {said[end]}")
 
 
+def verdicts(run: Analysed) -> list[tuple[str, str]]:
+    """Each verdict on numerics, the gravest first, with its scenarios, and the reason where it is not good."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in numerics.by_scenario(run.parity).to_dict("records"):
+        verdict, reason = (row[name] if isinstance(row[name], str) else "" for name in ("verdict", "reason"))
+        said = reason if tables.TONES.get(verdict) != "good" else ""
+        found.setdefault(verdict or "not shown", {}).setdefault(said, []).append(row["scenario"])
+    order = ("not shown", *PARITIES)[::-1]
+    return [
+        (verdict, "; ".join(f"{listed(names)}{f': {why}' if why else ''}" for why, names in found[verdict].items()))
+        for verdict in sorted(found, key=order.index)
+    ]
+
+
+def no_reference(document: RunDocument) -> str | None:
+    """Why nothing can be said about the numerics of a run; None where something can."""
+    about = document.reference
+    if about is not None and about.status == "ok":
+        return None
+    why = "was not computed (--no-parity, or the run ended before it)"
+    if about is not None:
+        why = f"failed ({about.status}): {about.reason}"
+    return (
+        f"The fp32 reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
+        "that do not hold the same parameters, show without it."
+    )
+
+
 def _about_parity(document: RunDocument) -> tuple[str, ...]:
-    """How the verdicts come about, or why there are none."""
+    """How the verdicts come about."""
     about = document.reference
     if about is None or about.status != "ok":
-        why = "was not computed (--no-parity, or the run ended before it)" if about is None else "failed"
-        if about is not None:
-            why += f" ({about.status}): {about.reason}"
-        return (
-            f"The fp32 reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
-            "that do not hold the same parameters, show without it.",
-        )
+        return ()
     twin = (
         f"Bounds of losses: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
         f"{about.half}, shows how far one rounding a layer takes this model (of several, the one whose first gradient "

@@ -1,6 +1,8 @@
 """The report of small runs that were written by hand: what it says is what the rows say, and nothing breaks it."""
 
+import base64
 import csv
+import hashlib
 import json
 import math
 import os
@@ -22,18 +24,18 @@ from standin.frames import iterations, launch_figures
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 
 from bench import report
-from bench.analyse import memory_timeline
+from bench.analyse import memory_timeline, published
 from bench.analyse.advice import answer
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
-from bench.report import drawing, plots, tables
+from bench.report import drawing, launch_tables, plots, tables
 from bench.runs.check import findings
 from bench.runs.document import Tf32
 
-PLOTS = ("speed", "trade-off", "losses", "step-times", "phases", "memory-stack", "memory", "elapsed")
+PLOTS = ("speed", "trade-off", "losses", "step-times", "phases", "memory", "elapsed", "memory-stack")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
+        if self.open and self.open[-1] not in ("style", "script"):
             self.texts.append(data.strip())
 
     @property
@@ -94,10 +96,16 @@ class Page(HTMLParser):
         return "\n".join(text for text in self.texts if text)
 
 
-def test_page_loads_nothing_and_runs_nothing(mixed: Written) -> None:
+def test_page_loads_nothing_and_runs_nothing_but_its_own_script(mixed: Written) -> None:
     html = mixed.text("index.html")
     page = Page(html)
-    assert not {"script", "link", "img", "iframe", "b", "i", "image"} & set(page.tags)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
+    assert script == (Path(report.__file__).parent / "vendor" / "sortable.min.js").read_text()
+    sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{sha256}'"
+    assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in html
+    html = html.replace(script, "")
+    assert page.tags["script"] == 1 and not {"link", "img", "iframe", "b", "i", "image"} & set(page.tags)
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     loads = [value for _, name, value in page.attributes if name in ("src", "href", "xlink:href")]
     assert loads and not [value for value in loads if ":" in value or value.startswith("/")]
@@ -241,8 +249,10 @@ def test_a_loss_that_is_not_finite_is_a_dash_with_its_reason(mixed: Written) -> 
     table = losses(iterations(steps)).set_index("launch")
     assert math.isnan(table["last_loss"][0]) and table["first_not_finite"][0] == 1
     assert table["last_loss"][1] == 6.0
-    cells = [cell.text for cell in tables.launches_table(mixed.run).rows[1]]
-    assert cells[-3:] == ["3", "no", "yes"]  # the last loss is a number again, and the launch still is not finite
+    *_, last, alike = launch_tables.launches_table(mixed.run).rows[1]
+    assert (last.text, last.small, alike.text) == ("3", "not finite from step 3 on", "yes"), (
+        "the last loss is a number again"
+    )
     page = Page(mixed.text("index.html")).text
     assert "not finite from step 3 on" in page
     assert "Fastest but untested, with one launch: ddp, 200.0 img/s" in page
@@ -257,15 +267,15 @@ def read_back(*launches: Launch) -> Any:
 
 def test_dash_stands_for_a_loss_that_ended_not_finite(tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, [Launch("ddp", [[9, 9]], losses=[1.0, math.nan])])))
-    cells = tables.launches_table(run).rows[0]
-    assert cells[-3].text == "–"
-    assert cells[-2].small == "not finite from step 1 on"
+    cells = launch_tables.launches_table(run).rows[0]
+    assert (cells[-2].text, cells[-2].small) == ("–", "not finite from step 1 on")
 
 
 def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
     table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
     by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
-    assert by_name["apex_ddp"][5:8] == ["–", "–", "unavailable"]
+    assert by_name["apex_ddp"][5:7] == ["–", "–"]
+    assert "Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)." in table.notes
     assert "Memory of apex_ddp is unknown, or a part of it: it hid." in table.notes
     assert table.marked is None, "one launch each is no test"
 
@@ -276,8 +286,8 @@ def test_markdown_is_inert_and_its_tables_are_whole(mixed: Written) -> None:
     unescaped = re.compile(r"(?<!\\)\|")
     blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     headings = [block[0].split(" | ")[0] for block in blocks]
-    assert headings == ["| scenario", "| finding", "| scenario", "| scenario", "| scenario", "| scenario"]
-    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 5, 5, 3]
+    assert headings == ["| scenario", "| finding", *["| scenario"] * 5]
+    assert [len(block) - 2 for block in blocks if block[0].startswith("| scenario")] == [5, 3, 3, 5, 5, 5]
     for block in blocks:
         assert len({len(unescaped.findall(line)) for line in block}) == 1
     assert "| ddp_o2 | 533.3 | 15.0 |" in text
@@ -310,28 +320,44 @@ def test_published_form_is_the_sum_of_the_steps_beside_the_published_row(mixed: 
     assert table is not None
     rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
     # Iterations 0, 1, 2, 3, 4 of rank 0: 90, 130, 150, 180, 240 ms; of rank 1: 80, 100, 140, 170, 180 ms.
-    assert " ".join(rows["ddp"]) == "ddp 0.09 0.13 0.15 0.18 0.24 1.00 0.4 2.5 4.6 6.7 8.7 1.00"
-    assert rows["ddp_o2"][6] == "0.46"  # 110 / 240 ms
-    assert rows["dp"] == ["dp", *"––––––", "5.6", "9.2", "12.8", "16.3", "20.4", "2.34"]
-    assert rows["ddp_o1"][1:7] == [*"––––––"]  # it failed, whatever steps one of its ranks has left
-    assert [span for _, span in table.groups] == [1, 5, 1, 5, 1]
-    assert "GPUs 0, 1 and 3" in " ".join(table.notes) and "three GPUs" in " ".join(table.notes)
+    assert " ".join(rows["ddp"]) == "ddp 0.09 0.13 0.15 0.18 0.24 0.4 2.5 4.6 6.7 8.7"
+    assert rows["dp"] == ["dp", *"–––––", "5.6", "9.2", "12.8", "16.3", "20.4"]
+    assert rows["ddp_o1"][1:6] == [*"–––––"]  # it failed, whatever steps one of its ranks has left
+    assert [span for _, span in table.groups] == [1, 5, 5]
+    assert "three GPUs" in " ".join(table.notes)
+
+
+def test_published_form_is_ratios_with_the_title_of_its_post(mixed: Written) -> None:
+    table = tables.published_ratios(mixed.run)
+    assert table is not None
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    assert rows == {
+        "ddp": ["1.00", "1.00"],
+        "ddp_o2": ["0.46", "1.21"],  # 110 / 240 ms
+        "apex_ddp": ["1.21", "1.18"],
+        "dp": ["–", "2.34"],
+        "ddp_o1": ["–", "1.47"],
+    }
+    page = Page(mixed.text("index.html")).text
+    assert published.TITLE in page and "GPUs 0, 1 and 3" in page
 
 
 def test_details_show_dtypes_with_their_shares(mixed: Written) -> None:
-    table = tables.details_table(mixed.run)
-    rows = {row[0].text: [cell.text for cell in row] for row in table.rows}
-    assert rows["ddp_o2"][4:8] == ["bf16 99.8 % + fp32 0.2 %", "bf16 99.8 % + fp32 0.2 %", "fp32", "bf16"]
-    assert rows["ddp"][11] == "gloo × 2"
-    assert set(rows["dp"][1:]) == {"–"}
-    assert len(table.columns) == len(rows["ddp"])
+    alike, table = launch_tables.details(mixed.run)
+    names = [column.heading for column in table.columns]
+    rows = {row[0].text: dict(zip(names, [cell.text for cell in row], strict=True)) for row in table.rows}
+    ddp_o2 = [rows["ddp_o2"][name] for name in ("parameters", "gradients", "compute")]
+    assert ddp_o2 == ["bf16 99.8 % + fp32 0.2 %", "bf16 99.8 % + fp32 0.2 %", "bf16"]
+    assert {"backend × ranks": "gloo × 2", "batch norm": "fp32"}.items() <= dict(alike).items()
+    assert {text for name, text in rows["dp"].items() if name != "scenario"} == {"–"}
+    assert not set(dict(alike)) & set(names)
 
 
 def test_details_say_for_which_scenarios_cudnn_does_not_search_and_why(tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, [DDP, FAST, APEX])))
     tf32 = Tf32(cudnn=True, matmul=False)
     run = ran_with(run, *({"cudnn_benchmark": benchmark, "tf32": tf32} for benchmark in (True, False, None)))
-    table = tables.details_table(run)
+    _, table = launch_tables.details(run)
     column = [column.heading for column in table.columns].index("cuDNN autotuning")
     assert [row[column].text for row in table.rows] == ["on", "off", "–"]
     assert f"cuDNN autotuning is off for {FAST.scenario}: " in " ".join(table.notes)

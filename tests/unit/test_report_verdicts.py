@@ -28,8 +28,8 @@ from bench.analyse.questions import mixed_precision, questions
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
-from bench.report import plots, tables, verdict_tables
-from bench.report.page import facts
+from bench.report import launch_tables, plots, tables, verdict_tables
+from bench.report.facts import facts
 from bench.runs.document import Failure
 from bench.runs.writer import RunWriter
 
@@ -292,13 +292,13 @@ def test_page_stays_short_and_light_with_seventy_launches(tmp_path: Path) -> Non
     )
     table = verdict_tables.findings_table(run)
     assert table is not None and len(table.rows) <= 6
-    assert len(tables.launches_table(run).rows) == 70
+    assert len(launch_tables.launches_table(run).rows) == 70
     assert len(report.render([run])["index.html"]) < 1_500_000
 
 
 def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
     table = tables.summary_table(whole, table_of(whole))
-    at = [column.heading for column in table.columns].index("figures")
+    at = [column.heading for column in table.columns].index("validity")
     cells = {row[0].text: row[at : at + 2] for row in table.rows}
     assert [(cell.text, cell.tone) for cell in cells["ddp"]] == [("warning", "doubt"), ("same", "good")]
     assert [(cell.text, cell.tone) for cell in cells["ddp_o2"]] == [("invalid", "bad"), ("diverged", "bad")]
@@ -309,7 +309,7 @@ def test_summary_shows_verdicts_with_their_codes(whole: Analysed) -> None:
 def test_launches_show_drift_skew_outliers_and_load(tmp_path: Path) -> None:
     steps = [[9, 10, 10, 11, 11, 12, 12], [9, 8, 8, 8, 8, 8, 8]]
     run = analysed(str(write_run(tmp_path, [replace(Launch("ddp", steps), checks={"foreign_cores": 0.75}), GONE])))
-    table = tables.launches_table(run)
+    table = launch_tables.launches_table(run)
     at = [column.heading for column in table.columns].index("last third vs first (%)")
     assert [cell.text for cell in table.rows[0][at : at + 4]] == ["+20.0", "31.6", "0", "0.75"]
     assert table.rows[0][at + 1].small == "rank 0"
@@ -326,9 +326,9 @@ def test_parity_shows_errors_with_limits_and_bounds(whole: Analysed) -> None:
     errors = ["<0.0001 %", "0 %", "0 %", "150 %", "0"]
     assert [cell.text for cell in rows["ddp"]] == ["same", "0", *errors, "yes → yes"]
     assert [cell.small for cell in rows["ddp"]][2:7] == [
-        "limit 0.01 %, rounding 0.001 %",
-        "limit 4 %, rounding <0.0001 %",
-        "limit 1 %, rounding 30 %",
+        "limit\u00a00.01 %, rounding\u00a00.001 %",
+        "limit\u00a04 %, rounding\u00a0<0.0001 %",
+        "limit\u00a01 %, rounding\u00a030 %",
         "",
         "bound 0.1, step 1",
     ]
@@ -357,7 +357,8 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert verdicts["ddp"] == ("diverged", "the ranks hold different parameters after the last step")
     assert verdicts["ddp_o2"][0] == "not finite"
     assert verdicts["apex_ddp"][0] == "not shown" and "--no-parity" in verdicts["apex_ddp"][1]
-    assert "--no-parity" in table.notes[0]
+    assert "--no-parity" in (verdict_tables.no_reference(run.document) or "")
+    assert [verdict for verdict, _ in verdict_tables.verdicts(run)] == ["not finite", "diverged", "not shown"]
     assert table.rows[0][-1].text == "yes → no"
 
 
@@ -463,8 +464,8 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
 def test_page_and_markdown_have_every_section(files: dict[str, bytes]) -> None:
     page = Page(files["index.html"].decode())
     for heading in (
-        *("Recommendation", "What was found, and what to do about it", "Questions and answers"),
-        *("Does it still train the same model?", "Where the time goes", "How the steps scatter"),
+        *("Recommendation", "All scenarios", "Can these results be trusted?", "Questions and answers"),
+        *("Does each scenario still train the same model?", "Where does the time go?", "How much steps vary"),
         *("Which is fastest, and by how much?", "How do the replicas come to hold the same weights?"),
     ):
         assert heading in page.texts
@@ -472,8 +473,8 @@ def test_page_and_markdown_have_every_section(files: dict[str, bytes]) -> None:
     assert f"error: {HOSTILE}" in page.text
     text = files["summary.md"].decode()
     for heading in (
-        "### What was found",
-        "### Does it still train the same model?",
+        "### Can these results be trusted?",
+        "### Does each scenario still train the same model?",
         "#### Which is fastest, and by how much?",
     ):
         assert f"\n{heading}\n" in text
@@ -494,7 +495,7 @@ def test_tables_behind_the_verdicts_are_files_with_figures_in_full(whole: Analys
 @pytest.mark.parametrize(
     ("launches", "complete", "expected"),
     [
-        ([GONE, BROKEN], True, "Nothing: no launch ended well."),
+        ([GONE, BROKEN], True, "Nothing was found: no launch ended well."),
         ([DDP], False, "--diagnose"),
         ([DDP, DDP, DDP], True, "95 % intervals over launches"),
         (

@@ -1,0 +1,69 @@
+"""What a report is made of: chapters of blocks. ``page.html.j2`` and :mod:`bench.report.markdown` render every block.
+
+Text is as it is in the run; whoever renders a block escapes it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bench.report.tables import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagePlot:
+    """A plot as it stands in the page: inline SVG, and the files beside the page that hold it."""
+
+    kind: ClassVar[str] = "plot"
+    title: str
+    caption: str
+    svg: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table under its name. ``fold_notes``: how to read it is shown on demand."""
+
+    kind: ClassVar[str] = "grid"
+    name: str
+    table: Table
+    fold_notes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Pairs of a name and a text."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of the run folder, by their names in it."""
+
+    kind: ClassVar[str] = "files"
+    about: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that are shown on demand, and always in print."""
+
+    kind: ClassVar[str] = "fold"
+    title: str
+    blocks: "tuple[Block, ...]"
+
+
+Block = str | PagePlot | Grid | Facts | Files | Fold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """A part of the page with its heading. ``slug``: of its link. ``in_markdown``: ``summary.md`` has it, too."""
+
+    slug: str
+    title: str
+    blocks: tuple[Block, ...]
+    in_markdown: bool = True

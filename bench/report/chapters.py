@@ -1,0 +1,214 @@
+"""The chapters of a run's page and of ``summary.md``, in the order of a reader's questions.
+
+To add a table or a plot, put it into a chapter; to add a chapter, write a function and name it in :data:`CHAPTERS`. A
+plot is one that :data:`bench.report.plots.DRAWINGS` draws, by its name. What a run does not have is None and left out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.analyse import published
+from bench.analyse.analysed import Analysed
+from bench.analyse.caveats import failures
+from bench.analyse.questions import questions
+from bench.report import device_tables, launch_tables, tables, verdict_tables
+from bench.report.blocks import Block, Chapter, Facts, Files, Fold, Grid, PagePlot
+from bench.report.facts import facts
+from bench.report.loader import loader_table, loader_words
+from bench.report.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NO_DIAGNOSIS = (
+    "This run has no diagnostic launch: python -m bench run --diagnose shows what communication costs, how much of it "
+    "is exposed, and what a step is spent on."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What chapters are made of: a run, its overview, and its plots by name."""
+
+    run: Analysed
+    table: "pd.DataFrame"
+    plots: Mapping[str, PagePlot]
+
+
+def of_run(material: Material) -> list[Chapter]:
+    """The chapters that have something to say about a run."""
+    return [found for chapter in CHAPTERS if (found := chapter(material)) is not None and found.blocks]
+
+
+def _scenarios(of: Material) -> Chapter:
+    table = tables.summary_table(of.run, of.table)
+    nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
+    return Chapter(slug="summary", title="All scenarios", blocks=_blocks(Grid("All scenarios", table), nothing))
+
+
+def _trust(of: Material) -> Chapter:
+    scatter = verdict_tables.statistics_table(of.run)
+    why = "all checks of all launches passed" if scatter else "no launch ended well"
+    return Chapter(
+        slug="findings",
+        title="Can these results be trusted?",
+        blocks=_blocks(
+            _grid("Findings", verdict_tables.findings_table(of.run), fold_notes=True) or f"Nothing was found: {why}.",
+            _fold(
+                "How much steps vary",
+                of.plots.get("step-times"),
+                _grid("How much steps vary", scatter, fold_notes=True),
+            ),
+        ),
+    )
+
+
+def _numerics(of: Material) -> Chapter:
+    table = verdict_tables.parity_table(of.run)
+    nothing = "No launch of this run ended well, so there is nothing to compare with the reference."
+    return Chapter(
+        slug="numerics",
+        title="Does each scenario still train the same model?",
+        blocks=_blocks(
+            Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
+            verdict_tables.no_reference(of.run.document) if table else None,
+            _fold("Errors, limits and bounds", _grid("Parity with the fp32 reference", table, fold_notes=True)),
+            _fold("Losses step by step", of.plots.get("losses")),
+        ),
+    )
+
+
+def _time(of: Material) -> Chapter:
+    communication = verdict_tables.communication_table(of.run)
+    files = sorted(name for name in of.run.document.files if name.startswith("traces/"))
+    traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
+    phases = of.plots.get("phases")
+    if communication is None:
+        return Chapter(slug="time", title="Where does the time go?", blocks=_blocks(phases, NO_DIAGNOSIS))
+    spent = _grid("Profiled time by category", verdict_tables.spent_table(of.run), fold_notes=True)
+    return Chapter(
+        slug="time",
+        title="Where does the time go?",
+        blocks=_blocks(
+            of.plots.get("time-spent") or phases,
+            Grid("What synchronisation costs", communication, fold_notes=True),
+            *verdict_tables.communication_words(of.run),
+            _fold("Profiled time by category", spent),
+            _fold("DataParallel's forward pass", _grid("Parts", verdict_tables.data_parallel_table(of.run))),
+            _fold("Phases of a step", phases if "time-spent" in of.plots else None),
+            _fold(f"Traces ({len(files)})", traces),
+        ),
+    )
+
+
+def _loader(of: Material) -> Chapter | None:
+    table = loader_table(of.run)
+    if table is None:
+        return None
+    name = "The loader alone, training alone, and both together"
+    words = loader_words(of.run)[1:]
+    blocks = _blocks(of.plots.get("loader"), Grid(name, table), *words)
+    return Chapter(slug="loader", title="Is it the loader?", blocks=blocks)
+
+
+def _memory(of: Material) -> Chapter:
+    ranks = "Memory of each rank" if of.run.document.workload.device == "cpu" else "Memory beside torch"
+    known = "memory" in of.plots or "memory-stack" in of.plots
+    return Chapter(
+        slug="memory",
+        title="Where does the memory go?",
+        blocks=_blocks(
+            of.plots.get("trade-off"),
+            None if known else "No sample of this run shows the memory of a process.",
+            _fold(
+                "What the memory of a rank holds",
+                of.plots.get("memory-parts"),
+                _grid("What the memory of a rank holds", device_tables.memory_parts_table(of.run), fold_notes=True),
+            ),
+            _fold(ranks, _grid(ranks, device_tables.beside_torch_table(of.run))),
+            _fold("Memory of each process over time", of.plots.get("memory")),
+            _fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
+        ),
+    )
+
+
+def _energy(of: Material) -> Chapter:
+    return Chapter(
+        slug="energy",
+        title="Energy and heat",
+        blocks=_blocks(
+            _grid("Energy and heat", device_tables.energy_table(of.run)) or device_tables.no_energy(of.run),
+            _fold("Power of each device over the whole run", of.plots.get("power")),
+        ),
+    )
+
+
+def _questions(of: Material) -> Chapter:
+    folds = (Fold(asked, (answer,)) for asked, answer in questions(of.run))
+    return Chapter(slug="questions", title="Questions and answers", blocks=tuple(folds))
+
+
+def _published(of: Material) -> Chapter:
+    ratios, seconds = tables.published_ratios(of.run), tables.published_table(of.run)
+    nothing = "No launch of this run ended well, so there is nothing to compare with the published times."
+    return Chapter(
+        slug="published",
+        title="Beside the published comparison",
+        blocks=_blocks(
+            f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
+            f"{published.PUBLISHED_WORKLOAD}.",
+            _grid("Time relative to ddp, here and published", ratios) or nothing,
+            _fold("Elapsed seconds", of.plots.get("elapsed"), _grid("Elapsed seconds", seconds)),
+        ),
+    )
+
+
+def _how(of: Material) -> Chapter:
+    run = of.run
+    launches = launch_tables.launches_table(run)
+    return Chapter(
+        slug="how",
+        title="How was it measured?",
+        blocks=_blocks(
+            _fold("Machine, versions and workload", Facts(tuple(facts(run.document)))),
+            _fold("What ran in detail", *_what_ran(run)),
+            _fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches, fold_notes=True)),
+        ),
+        in_markdown=False,
+    )
+
+
+def _what_ran(run: Analysed) -> tuple[Block, ...]:
+    alike, table = launch_tables.details(run)
+    return _blocks(
+        Grid("What ran in detail", table), *(("The same for all scenarios:", Facts(tuple(alike))) if alike else ())
+    )
+
+
+CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
+    _scenarios,
+    _trust,
+    _numerics,
+    _time,
+    _loader,
+    _memory,
+    _energy,
+    _questions,
+    _published,
+    _how,
+)
+"""In the order of the page."""
+
+
+def _blocks(*blocks: Block | None) -> tuple[Block, ...]:
+    return tuple(block for block in blocks if block is not None)
+
+
+def _grid(name: str, table: Table | None, *, fold_notes: bool = False) -> Grid | None:
+    return Grid(name, table, fold_notes) if table else None
+
+
+def _fold(title: str, *blocks: Block | None) -> Fold | None:
+    """A fold of what is there; None for nothing."""
+    return Fold(title, _blocks(*blocks)) if any(block is not None for block in blocks) else None

@@ -1,0 +1,177 @@
+"""What ran, and how each launch went: the tables behind "How was it measured?"."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.labels import HALF
+from bench.analyse.spread import losses
+from bench.analyse.steps import scenarios
+from bench.core.codec import encode
+from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, is_unknown, number, tabulate, text
+from bench.runs.document import Effective, LaunchRecord, RunDocument
+from bench.runs.reader import Run
+
+LOG = re.compile(r"logs/launch-(?P<launch>\d+)-.*-rank(?P<rank>\d+)\.log")
+"""The log of a rank."""
+
+
+def details(run: Run) -> tuple[list[tuple[str, str]], Table]:
+    """What really ran, read off the live objects of the first launch of each scenario that came that far.
+
+    First what is the same for all scenarios, as pairs of a name and a text, then a table of what differs.
+    """
+    names = scenarios(run.document)
+    ran = {name: _effective(run.document, name) for name in names}
+    cells = {name: _detail_cells(found) for name, found in ran.items() if found is not None}
+    first, *others = cells.values() or [{}]
+    alike = [name for name in first if others and all(row[name] == first[name] for row in others)]
+
+    def column(name: str) -> Column:
+        def cell(scenario: str) -> Cell:
+            return Cell(text=cells[scenario][name] if scenario in cells else UNKNOWN, wrap=True)
+
+        return text(name, cell)
+
+    table = tabulate(
+        (text("scenario", str), *(column(name) for name in first if name not in alike)),
+        names,
+        _about_details(names, cells),
+    )
+    return [(name, first[name]) for name in alike], table
+
+
+def _about_details(names: list[str], cells: Mapping[str, Mapping[str, str]]) -> list[str]:
+    notes = ["dtypes with the share of the elements that have them, where there are several."]
+    untuned = [name for name in cells if cells[name]["cuDNN autotuning"] == "off"]
+    if untuned:
+        notes.append(
+            f"cuDNN autotuning is off for {', '.join(untuned)}: torch keeps its findings by thread, and DataParallel "
+            "starts new threads in every step, which would search anew in each; ddp_untuned is torch DDP without it."
+        )
+    absent = [name for name in names if name not in cells]
+    if absent:
+        notes.append(f"No rank of {', '.join(absent)} came so far that what ran could be read; see the launches.")
+    return notes
+
+
+def _effective(document: RunDocument, scenario: str) -> Effective | None:
+    mine = [launch for launch in document.launches if launch.scenario == scenario and launch.effective]
+    mine.sort(key=lambda launch: launch.status != "ok")
+    return mine[0].effective if mine else None
+
+
+def _detail_cells(ran: Effective) -> dict[str, str]:
+    tf32, scaler = ran.tf32, ran.scaler
+    versions = (f"{name} {version}" for name, version in ran.versions.items() if version is not None)
+    return {
+        "wrapper": ran.wrapper,
+        "parallel by": ran.parallel_impl or "none",
+        "precision by": ran.precision_impl or "none",
+        "parameters": _dtypes(ran.parameter_dtypes),
+        "gradients": _dtypes(ran.gradient_dtypes),
+        "batch norm": _dtypes(ran.batch_norm_dtypes),
+        "compute": " + ".join(HALF.get(dtype, dtype) for dtype in ran.compute_dtypes),
+        "optimizer": ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
+        "optimizer's parameters": _dtypes(ran.optimizer_dtypes),
+        "loss scaler": "none"
+        if scaler is None
+        else f"{scaler['class'].rsplit('.', 1)[-1]}, {'dynamic' if scaler['dynamic'] else 'static'}, "
+        f"{scaler['scale']:,g} at the end",
+        "backend × ranks": "none" if ran.backend is None else f"{_backend(ran)} × {ran.world_size}",
+        "memory format": ran.memory_format,
+        "TF32": "no GPU"
+        if tf32 is None
+        else ", ".join(f"{name} {'on' if on else 'off'}" for name, on in encode(tf32).items()),
+        "cuDNN autotuning": {True: "on", False: "off", None: "no GPU" if tf32 is None else UNKNOWN}[
+            ran.cudnn_benchmark
+        ],
+        "threads per rank": str(ran.threads),
+        "versions": ", ".join(versions),
+    }
+
+
+def _backend(ran: Effective) -> str:
+    return f"{ran.backend} ({ran.backend_class})" if ran.backend_class else f"{ran.backend}"
+
+
+def _dtypes(counts: Mapping[str, int]) -> str:
+    """``fp32``, or ``bf16 99.8 % + fp32 0.2 %``."""
+    names = sorted(counts, key=lambda dtype: -counts[dtype])
+    if len(names) < 2:
+        return "".join(HALF.get(name, name) for name in names) or "none"
+    whole = sum(counts.values())
+    return " + ".join(f"{HALF.get(name, name)} {100 * counts[name] / whole:.1f} %" for name in names)
+
+
+def launches_table(run: Analysed) -> Table:
+    """Every launch: how it went, its processes, and what was checked about its figures."""
+    loss = losses(run.iterations).set_index("launch")
+    figures = run.figures.frame.set_index("launch").to_dict("index")
+    codes = run.findings.groupby("launch")["code"].agg(", ".join)
+
+    def status(launch: LaunchRecord) -> Cell:
+        reason, failed = launch.reason or "", launch.first_failed_rank
+        return Cell(text=launch.status, small=reason if failed is None else f"rank {failed} first: {reason}", wrap=True)
+
+    def conservation(launch: LaunchRecord) -> Cell:
+        sound = "" if launch.checks.conservation_ok else "too much"
+        return Cell(text=_percent(launch.checks.conservation_error, ".3f"), small=sound)
+
+    def known(launch: LaunchRecord, name: str) -> Any:
+        return figures.get(launch.launch, {}).get(name)
+
+    def skew(launch: LaunchRecord) -> Cell:
+        slowest = known(launch, "slowest_rank")
+        small = "" if is_unknown(slowest) else f"rank {slowest:.0f}"
+        return Cell(text=_percent(known(launch, "skew"), ".1f"), small=small)
+
+    def alike(launch: LaunchRecord) -> Cell:
+        differ = launch.checks.ranks_differ
+        small = f"different: {', '.join(differ)}" if differ else ""
+        return Cell(text=UNKNOWN if differ is None else "no" if differ else "yes", small=small)
+
+    def found(launch: LaunchRecord) -> str:
+        return str(codes.get(launch.launch, "")) or ("none" if launch.status == "ok" else UNKNOWN)
+
+    logs: dict[int, list[tuple[str, str]]] = {}
+    for name in run.document.files:
+        if log := LOG.fullmatch(name):
+            logs.setdefault(int(log["launch"]), []).append((f"rank {log['rank']}", name))
+
+    def last_loss(launch: LaunchRecord) -> Cell:
+        bad = loss["first_not_finite"].get(launch.launch)
+        small = "not finite" if launch.checks.finite_loss is False else ""
+        small = small if is_unknown(bad) else f"not finite from step {bad} on"
+        return Cell(text=number(loss["last_loss"].get(launch.launch), ".4g"), small=small)
+
+    columns = (
+        figure("launch", lambda launch: Cell(text=str(launch.launch), launch=launch.launch, anchor=True)),
+        text("scenario", lambda launch: Cell(text=launch.scenario, small=f"repeat {launch.repeat}")),
+        text("status", status),
+        text("logs", lambda launch: Cell(text="", files=tuple(logs.get(launch.launch, ())), wrap=True)),
+        figure("wall (s)", lambda launch: number(launch.wall_s, ",.1f")),
+        figure("first forward (s)", lambda launch: number(launch.first_forward_s, ",.2f")),
+        figure("steps vs wall time (%)", conservation),
+        figure("last third vs first (%)", lambda launch: _percent(known(launch, "drift"), "+.1f")),
+        figure("skew of ranks (%)", skew),
+        figure("outliers", lambda launch: number(known(launch, "outliers"), ".0f")),
+        figure("cores busy with others", lambda launch: number(launch.checks.foreign_cores, ".2f")),
+        text("findings", lambda launch: Cell(text=found(launch), wrap=True)),
+        figure("skipped steps", lambda launch: number(launch.checks.skipped_steps, "d")),
+        figure("last loss", last_loss),
+        text("ranks alike", alike),
+    )
+    notes = (
+        "steps vs wall time: by how much a rank's measured steps differ from the host's wall time for them, at most "
+        "0.5 % in a sound launch. last third vs first: of the medians of the slowest rank's steps. skew of ranks: (max "
+        "- min) ÷ median over ranks; the rank that is slowest most often stands below. skipped steps: optimizer steps "
+        "that the loss scaler left out of the measured window. last loss: of the global batch. logs: standard output "
+        "and error of each rank, in the run folder.",
+    )
+    return tabulate(columns, run.document.launches, notes)
+
+
+def _percent(part: Any, form: str) -> str:
+    return UNKNOWN if is_unknown(part) else format(100 * part, form)
