@@ -24,7 +24,8 @@ def build(parts, bucket_mb=None, **how):
 
     def wrap(model):
         device_ids = [parts.device.index] if parts.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=bucket_mb)
+        own = {"device_ids": device_ids} | ({} if bucket_mb is None else {"bucket_cap_mb": bucket_mb})
+        wrapped = DistributedDataParallel(model, **parts.wrapper | own)
         wrapped._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
         return wrapped
 

@@ -193,6 +193,13 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
             text="this CPU has no instructions for bf16, and torch computes it in a slow loop",
             remedy="read nothing from its speed: measure O1 to O3 on a GPU, or on a CPU with AVX-512",
         )
+    for switch, instead in ran.switches.items():
+        if instead is not None:
+            yield warning(
+                code="no effect",
+                text=f"{switch} was on and had no effect: {instead}",
+                remedy="leave it out: what it is compared with did the same",
+            )
     usable, foreign = document.machine.cores_usable or 0, checks.foreign_cores
     if foreign is not None and foreign > FOREIGN_CORES[document.workload.device or "cpu"] * usable:
         yield warning(

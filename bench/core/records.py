@@ -269,10 +269,25 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOn:
+    """A switch that is on: its name, the file that defines it, and its value, which is True if it takes none."""
+
+    name: str
+    file: str
+    value: Setting = True
+
+    @property
+    def spec(self) -> str:
+        """As it is asked for, such as ``bucket_mb=50``."""
+        return self.name if self.value is True else f"{self.name}={self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one launch executes; the same for all of its ranks.
 
-    ``options``: the scenario's, for ``build`` of its strategy. ``apex_problems``: why a module of apex cannot be
+    ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
+    ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
     print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
     from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
@@ -293,6 +308,7 @@ class Job:
     workload: Training
     iters: int
     options: dict[str, Setting] = field(default_factory=dict)
+    switches: tuple[SwitchOn, ...] = ()
     apex_path: str | None = None
     apex_problems: dict[str, str | None] | None = None
     logs: str = ""
@@ -347,6 +363,7 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields = dict(document)
     fields["workload"] = Training(**fields["workload"])
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
+    fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
     fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
     return Job(**fields)
 

@@ -187,6 +187,7 @@ def _circumstances(
 ) -> RunDocument:
     asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}
+    sources |= {f"+{one.name}": one.file for found in scenarios for one in found.switches}
     if os.sep in request.site:  # which is no scenario's name
         sources[request.site] = request.site
     return RunDocument(

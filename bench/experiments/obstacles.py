@@ -46,8 +46,7 @@ def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[
     half = [found.name for found in scenarios if found.scenario.precision != "O0"]
     if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
         return None
-    known = discover.names()  # by path where the name alone would not be found
-    full = ",".join(one.name if one.name in known else one.file for one in scenarios if one.name not in half)
+    full = ",".join(one.asked() for one in scenarios if one.name not in half)
     remedy = f"leave them out with --scenario {full}, or take" if full else "take"
     smaller = discover.load_workload(request.task.name, request.task.file).workload.smaller
     slow = f"in half ({', '.join(half)}) a step takes many times as long as in fp32"

@@ -15,7 +15,7 @@ SLICE_MS = 10.0
 """Or by this much: a process preempted between a mark and the wall clock beside it loses a few scheduler slices (some
 3 ms each), more than 0.5 % of a window of some 100 ms."""
 
-EXPECTED_TO_DIFFER = {"device"}
+EXPECTED_TO_DIFFER = {"device", "compiled"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
 OF_A_HOST = {"threads", "affinity"}
 """Keys in which ranks on different hosts are."""

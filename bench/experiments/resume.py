@@ -20,8 +20,8 @@ from bench.runs.document import Apex, Resumed, RunDocument
 from bench.runs.files import sha256
 from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
-from bench.seams import discover
-from bench.seams.discover import SCENARIO, SITE, WORKLOAD, Found
+from bench.seams import discover, switching
+from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
 
 DONE = ("ok", "unsupported")
 GONE = "bring them back, or start a new run"
@@ -127,7 +127,7 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
             if not (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)):
                 _refuse(f"{entry} is neither a file nor a folder")
             _refuse_other_owner(entry, about)
-    asked = [(SCENARIO, _asked(document, name)) for name in request.scenarios] + [(SITE, request.site)]
+    asked = [pair for name in request.scenarios for pair in _asked(document, name)] + [(SITE, request.site)]
     named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
     named += [shutil.which(request.python) or request.python] if request.python else []
@@ -160,10 +160,16 @@ def _refuse(problem: str) -> NoReturn:
     raise RequestError("--resume", problem, "look at what it would execute, then add --trust")
 
 
-def _asked(document: RunDocument, scenario: str) -> str:
-    """What was asked for: the scenario's name where that is known, else its file."""
-    known = document.sources.get(scenario)
-    return known.file if known and scenario not in discover.names() else scenario
+def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
+    """What was asked for, the scenario and the switches behind it: each by its name where that is known, else its file.
+
+    The value of a switch is left out: it is in the scenario's name.
+    """
+    base, *specs = scenario.split("+")
+    found = [(SCENARIO, base, document.sources.get(scenario))]
+    for name in (spec.partition("=")[0] for spec in specs):
+        found.append((SWITCH, name, document.sources.get(f"+{name}")))
+    return [(kind, known.file if known and name not in discover.names(kind) else name) for kind, name, known in found]
 
 
 def check_site(document: RunDocument, site: str) -> None:
@@ -177,9 +183,12 @@ def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
     found = []
     for name in document.request.scenarios:
-        resolved, file = discover.resolve(_asked(document, name))
-        _refuse_changed(document, name, file)
-        found.append(discover.load(resolved, file))
+        parts = []
+        for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):
+            known, file = discover.resolve(asked, kind)
+            _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
+            parts.append(asked + part[len(part.partition("=")[0]) :])
+        found.append(switching.scenario("+".join(parts)))
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.machine import nvml
 from bench.seams.discover import Found
+from bench.seams.switching import switch_obstacle
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
@@ -148,6 +149,9 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
         needs |= found.apex_modules
     if device == "cpu" and "cuda" in needs:
         return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"
+    for one in found.switches:
+        if why := switch_obstacle(one, device):
+            return why
     wanted = sorted(need for need in needs if need.startswith("apex."))
     if wanted and device == "cpu":
         return "apex needs CUDA and this is the CPU; use --impl auto or native"

@@ -165,8 +165,23 @@ Scaler = TypedDict("Scaler", {"class": str, "dynamic": bool, "scale": float})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What ``torch.compile`` did in a launch: how long it took in all, and how many graphs it made of the model.
+
+    ``graph_breaks``: places where it gave up and went on with Python. ``cached``: graphs that it found in its cache.
+    """
+
+    seconds: Amount
+    graphs: Count
+    graph_breaks: Count
+    cached: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
+
+    ``switches``: of each that was on what was seen instead of it, None where it took effect.
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
@@ -201,6 +216,8 @@ class Effective:
     versions: Mapping[str, str | int | None]
     precision: str | None
     apex_kernels: bool | None
+    switches: Mapping[str, str | None]
+    compiled: Compiled | None
 
     @property
     def computation(self) -> Computation:

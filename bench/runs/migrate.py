@@ -67,11 +67,16 @@ def _from_3(document: Json) -> Json:
 
 def _from_4(document: Json) -> Json:
     """The class of the process group's backend came with 5."""
+    return _launches(document, _launch_from_4)
+
+
+def _launches(document: Json, change: Callable[[Json], Json]) -> Json:
+    """The document with all of its launches changed."""
     found = dict(document)
     for name in ("launches", "diagnostics", "superseded"):
-        found[name] = [_launch_from_4(record) for record in found[name]]
+        found[name] = [change(record) for record in found[name]]
     if found["batch_search"] is not None:
-        tries = [_launch_from_4(record) for record in found["batch_search"]["launches"]]
+        tries = [change(record) for record in found["batch_search"]["launches"]]
         found["batch_search"] = {**found["batch_search"], "launches": tries}
     return found
 
@@ -101,25 +106,20 @@ def _from_6(document: Json) -> Json:
     return found
 
 
+def _workload_from_6(work: Json) -> Json:
+    return _empty(f"{_LATER_TASK} workers prefetch") | work
+
+
 def _from_7(document: Json) -> Json:
-    """What the memory of a rank holds, and sweeps of the input, came with 8."""
-    found = {**_empty("input_sweep"), **document}
-    for name in ("launches", "diagnostics", "superseded"):
-        found[name] = [_launch_from_7(record) for record in found[name]]
-    if found["batch_search"] is not None:
-        tries = [_launch_from_7(record) for record in found["batch_search"]["launches"]]
-        found["batch_search"] = {**found["batch_search"], "launches": tries}
-    return found
+    """What the memory of a rank holds, sweeps of the input, switches and torch.compile came with 8."""
+    return _launches({**_empty("input_sweep"), **document}, _launch_from_7)
 
 
 def _launch_from_7(record: Json) -> Json:
     if "replica_counts" in record:  # the reference
         return record
-    return {**record, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
-
-
-def _workload_from_6(work: Json) -> Json:
-    return _empty(f"{_LATER_TASK} workers prefetch") | work
+    ran = record["effective"] and {"switches": {}, "compiled": None} | record["effective"]
+    return {**record, "effective": ran, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
 
 
 _STRATEGIES = {

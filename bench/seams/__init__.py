@@ -1,4 +1,5 @@
-"""What people add, one file each: a scenario, a strategy, a workload; a site takes its names from ``bench.seams.site``.
+"""What people add, one file each: a scenario, a strategy, a switch, a workload; a site takes its names from
+``bench.seams.site``.
 
 Standard library alone.
 """
@@ -6,6 +7,7 @@ Standard library alone.
 from bench.core.errors import RequestError
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import DDP, Implementation, Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
+from bench.seams.switch import Switch
 from bench.seams.workload import Workload
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "RequestError",
     "Scenario",
     "Strategy",
+    "Switch",
     "Workload",
     "one_rank",
     "one_rank_for_all",

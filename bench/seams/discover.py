@@ -1,4 +1,4 @@
-"""From the name of a scenario, a strategy, a workload to its file, importing nothing until one is asked for.
+"""From the name of a scenario, a strategy, a switch, a workload to its file, importing nothing until one is asked for.
 
 Names come from the files of a folder (``scenarios/``, ...) and from the entry points of installed packages
 (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
@@ -17,9 +17,10 @@ from types import FunctionType, ModuleType, NoneType
 from typing import Any, TypeVar
 
 from bench.core.errors import RequestError, closest, described
-from bench.core.records import Setting, Task
+from bench.core.records import Setting, SwitchOn, Task
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import Rank, Strategy
+from bench.seams.switch import MAY_DEFINE as SWITCH_FUNCTIONS
 from bench.seams.workload import FUNCTIONS, MAY_DEFINE, Workload
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Kind:
     @property
     def plural(self) -> str:
         """The name of the folder in a checkout, and the end of the entry point group."""
-        return "strategies" if self.word == "strategy" else f"{self.word}s"
+        return {"strategy": "strategies", "switch": "switches"}.get(self.word, f"{self.word}s")
 
     @property
     def folder(self) -> str:
@@ -87,12 +88,17 @@ WORKLOAD = Kind(
     may_define=MAY_DEFINE,
     first=(DEFAULT_WORKLOAD,),
 )
+SWITCH = Kind(word="switch", option="--with", may_define=SWITCH_FUNCTIONS)
 SITE = Kind(word="site", option="--site", functions=("connect(options)",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A scenario that was loaded. ``strategy_file``: the file that defines the strategy's ``build``."""
+    """A scenario that was loaded. ``strategy_file``: the file that defines the strategy's ``build``.
+
+    ``switches``: all that are on, the scenario's own too. ``half``: what half means, None for the device's own choice.
+    ``base``: the scenario's own name; ``name`` has besides what was turned on: ``ddp+bucket_mb=50+channels_last``.
+    """
 
     name: str
     file: str
@@ -101,6 +107,29 @@ class Found:
     strategy: Strategy
     strategy_name: str
     strategy_file: str
+    switches: tuple[SwitchOn, ...] = ()
+    half: str | None = None
+
+    @property
+    def base(self) -> str:
+        return self.name[: -len(self.turned_on) or None]
+
+    @property
+    def turned_on(self) -> str:
+        """What ``name`` has after the scenario's own name: the switches that its file does not turn on."""
+        return "".join(f"+{one.spec}" for one in self._added)
+
+    @property
+    def _added(self) -> list[SwitchOn]:
+        own = {os.path.basename(spec.partition("=")[0]).removesuffix(".py") for spec in self.scenario.switches}
+        return [one for one in self.switches if one.name not in own]
+
+    def asked(self, place: Callable[[str], str] = str) -> str:
+        """What names it again, switches too: by the ``place`` of a file where its name would not be found."""
+        parts = [self.base if self.base in names() else place(self.file)]
+        known = names(SWITCH) if self._added else {}
+        parts += [one.spec if one.name in known else replace(one, name=place(one.file)).spec for one in self._added]
+        return "+".join(parts)
 
     @property
     def apex_modules(self) -> set[str]:
@@ -203,7 +232,7 @@ def _resolve_path(request: str, kind: Kind, known: dict[str, str]) -> tuple[str,
 
 def load(name: str, file: str) -> Found:
     """Execute a scenario's file, and its strategy's, and take what they declare. Raises as :func:`load_file`."""
-    found = _declared(_load, Found, name, file, SCENARIO)
+    found = declared(_load, Found, name, file, SCENARIO)
     if os.path.dirname(file) == SCENARIO.folder:
         return found
     if isinstance(found.scenario.strategy, str) and os.path.dirname(found.strategy_file) == STRATEGY.folder:
@@ -237,7 +266,7 @@ def _load(name: str, file: str) -> Found:
     if "apex.amp" in scenario.needs and "apex" not in strategy.amp:
         why = f"{what} by apex.amp does not go with strategy {strategy_name!r}"
         raise RequestError("--scenario", why, "take 'apex.amp' out of needs: the native one goes with it")
-    return Found(
+    found = Found(
         name=name,
         file=file,
         scenario=scenario,
@@ -245,7 +274,13 @@ def _load(name: str, file: str) -> Found:
         strategy=strategy,
         strategy_name=strategy_name,
         strategy_file=strategy_file,
+        half=scenario.half,
     )
+    if not scenario.switches:
+        return found
+    from bench.seams.switching import with_switches  # here, since it builds on this module
+
+    return with_switches(found, scenario.switches, "--scenario", named=False)
 
 
 def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
@@ -259,7 +294,7 @@ def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
 
 def load_workload(name: str, file: str) -> FoundWorkload:
     """Execute a workload's file and take its declaration. Raises as :func:`load_file`."""
-    return _declared(_load_workload, FoundWorkload, name, file, WORKLOAD)
+    return declared(_load_workload, FoundWorkload, name, file, WORKLOAD)
 
 
 def _load_workload(name: str, file: str) -> FoundWorkload:
@@ -271,14 +306,14 @@ def _load_workload(name: str, file: str) -> FoundWorkload:
 
 def try_site(name: str, file: str) -> None:
     """See whether a site's file can be executed, and declares what it should. Raises as :func:`load_file`."""
-    _declared(_try_site, NoneType, name, file, SITE)
+    declared(_try_site, NoneType, name, file, SITE)
 
 
 def _try_site(name: str, file: str) -> None:
     load_file(name, file, SITE)
 
 
-def _declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
+def declared(look: Callable[[str, str], T], answer: type[T], name: str, file: str, kind: Kind) -> T:
     """``look(name, file)``, an ``answer``. A file that is not bench's own is executed in another process, which answers
     with plain values: whatever it does when it is imported (leaves, hangs, replaces parts of Python), it is not done to
     this one.
@@ -332,7 +367,7 @@ def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
             raise refusal(returned)
         return returned
 
-    found = _declared(look, tuple[Rank, ...], name, file, STRATEGY)
+    found = declared(look, tuple[Rank, ...], name, file, STRATEGY)
     given = set(range(devices))
     if not found or any(not one.devices or not given.issuperset(one.devices) or one.replicas < 1 for one in found):
         raise refusal(found)

@@ -6,6 +6,7 @@ A scenario is one small file, ``scenarios/NAME.py``: a docstring that a person c
 
     SCENARIO = Scenario(summary="...", strategy="ddp", precision="O2")
     SCENARIO = Scenario(summary="...", strategy="averaging", options={"period": 8})
+    SCENARIO = Scenario(summary="...", strategy="ddp", switches=("channels_last", "bucket_mb=50"))
 
 A scenario with a strategy of its own declares it in place of a name, ``strategy=Strategy(...)``, and defines
 ``build(parts)``; ``CONTRIBUTING.md`` has an example.
@@ -22,11 +23,12 @@ NEEDS = ("cuda", *APEX_MODULES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A named way to train: a strategy with its options, and a precision level.
+    """A named way to train: a strategy with its options, a precision level, and switches.
 
     ``summary``: one line for ``bench list``. ``strategy``: the name of one, or its own. ``options``: keywords of its
     ``build``, which a table shows with its label. ``needs``: what must be there
     beyond torch and torchvision. ``half``: overrides the device's own choice (fp16 on a GPU, bf16 on the CPU).
+    ``switches``: those that are on, as ``NAME`` or ``NAME=VALUE``.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -37,6 +39,7 @@ class Scenario:
     precision: str = "O0"
     needs: tuple[str, ...] = ()
     half: str | None = None
+    switches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, str | Strategy):
@@ -48,5 +51,7 @@ class Scenario:
             one_of("needs", need, NEEDS)
         if self.half is not None:
             one_of("half", self.half, ("fp16", "bf16"))
+        if not isinstance(self.switches, tuple) or not all(isinstance(one, str) for one in self.switches):
+            raise ValueError(f"switches={self.switches!r} is not a tuple of names")
         if not self.summary.strip():
             raise ValueError("summary is empty: say in one line what this scenario is")

@@ -5,12 +5,14 @@ from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
+from bench.core.records import SwitchOn
 from bench.core.text import printable
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.verbs.options import Parser, check_apex, print_json
 
 DESCRIPTION = """\
-Every scenario, what it is, and whether it can run on this machine and if not why; then workloads, strategies and sites.
+Every scenario, what it is, and whether it can run on this machine and if not why; then switches, workloads, strategies
+and sites.
 """
 EPILOG = """\
 Scenarios are small files: scenarios/*.py here, those of installed packages (entry point group bench.scenarios), and any
@@ -52,15 +54,22 @@ def main(arguments: list[str]) -> int:
             }
         )
     workloads = [_workload(name, file, device) for name, file in discover.names(discover.WORKLOAD).items()]
+    switches = [_switch(name, file, device) for name, file in discover.names(discover.SWITCH).items()]
     others = {kind.plural: list(discover.names(kind)) for kind in (discover.STRATEGY, discover.SITE)}
     if options.json:
         about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
-        print_json({**about, "scenarios": scenarios, "workloads": workloads, **others})
+        print_json({**about, "scenarios": scenarios, "switches": switches, "workloads": workloads, **others})
         return 0
     width = max(len(str(row["name"])) for row in scenarios)
     indexes = ", ".join(str(gpu.index) for gpu in gpus)
     lines = [f"On GPU {indexes}:" if device == "cuda" else f"On the CPU ({machine.cores()} cores):", ""]
     for row in scenarios:
+        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
+        if row["reason"]:
+            lines.append(f"  {'':<{width}}       {row['reason']}")
+    lines += ["", "Switches, which --with and NAME+SWITCH turn on:", ""]
+    width = max(len(str(row["name"])) for row in switches)
+    for row in switches:
         lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
         if row["reason"]:
             lines.append(f"  {'':<{width}}       {row['reason']}")
@@ -78,6 +87,24 @@ def main(arguments: list[str]) -> int:
     else:
         print(printable("\n".join(lines)))
     return 0
+
+
+def _switch(name: str, file: str, device: str) -> dict[str, Any]:
+    """A switch; if its file is broken, the reason."""
+    row: dict[str, Any] = {"name": name, "summary": "", "runs_here": False, "reason": None, "file": file}
+    try:
+        declared = switching.load_switch(name, file)
+        reason = switching.switch_obstacle(SwitchOn(name=name, file=file), device)
+    except RequestError as error:
+        return row | dict.fromkeys(("value", "choices", "excludes")) | {"reason": error.problem}
+    return row | {
+        "summary": declared.summary,
+        "runs_here": reason is None,
+        "reason": reason,
+        "value": declared.value,
+        "choices": list(declared.choices),
+        "excludes": list(declared.excludes),
+    }
 
 
 def _workload(name: str, file: str, device: str) -> dict[str, Any]:

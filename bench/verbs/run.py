@@ -23,6 +23,7 @@ from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
+from bench.seams.switching import scenario
 from bench.seams.workload import setting_from
 from bench.verbs.options import (
     DEFAULT_OUT,
@@ -95,7 +96,8 @@ def main(arguments: list[str]) -> int:
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     _check_experiment(options)
-    scenarios = _scenarios(["ddp"] if options.input_sweep and not options.scenario else options.scenario, options.set)
+    asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
+    scenarios = _scenarios(asked, options.set, options.switches)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     request = _request(options, scenarios)
@@ -187,10 +189,12 @@ def _show(
 def _parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
     what = parser.add_argument_group("what is measured")
-    default = "scenarios or files (default: the ten of 'bench list')"
+    default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
     what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
     sets = "scenarios by what they have in common: published (the default), strategies, all, or a set of your own"
     what.add_argument("--set", metavar="NAME", help=sets)
+    switches = "switches for all of these scenarios, such as channels_last,bucket_mb=50 ('bench list' shows all)"
+    what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
@@ -273,7 +277,9 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def _scenarios(options: list[str] | None, set_: str | None = None) -> tuple[Found, ...]:
+def _scenarios(
+    options: list[str] | None, set_: str | None = None, switches: list[str] | None = None
+) -> tuple[Found, ...]:
     if set_ is not None and options is not None:
         raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
     names = ",".join(options or _set(set_ or "published"))
@@ -281,10 +287,12 @@ def _scenarios(options: list[str] | None, set_: str | None = None) -> tuple[Foun
     if not asked:
         raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
     found: list[Found] = []
-    for name, file in map(discover.resolve, asked):
-        if any(other.name == name for other in found):
-            raise RequestError("--scenario", f"{name} is named twice", "use --launches R to repeat it")
-        found.append(discover.load(name, file))
+    more = [part.strip() for part in ",".join(switches or ()).split(",")] if switches is not None else []
+    for request in asked:
+        one = scenario(request, more)
+        if any(other.name == one.name for other in found):
+            raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
+        found.append(one)
     return tuple(found)
 
 
@@ -506,9 +514,7 @@ def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
     """The options that ask for the same work in the same place again, without defaults."""
     options = []
     if tuple(found.name for found in scenarios) != discover.DEFAULT:
-        known = discover.names()  # by path where the name alone would not be found
-        names = [found.name if found.name in known else place(found.file) for found in scenarios]
-        options += ["--scenario", ",".join(names)]
+        options += ["--scenario", ",".join(found.asked(place) for found in scenarios)]
     on_gpus = request.device == "cuda"
     of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
     trained = discover.load_workload(request.task.name, request.task.file)

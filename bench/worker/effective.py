@@ -1,6 +1,7 @@
 """What really ran, read off the live objects after the steps, never off the request."""
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -8,7 +9,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.core.records import SwitchOn
 from bench.seams.strategy import Strategy
+from bench.seams.switching import load_switch
 from bench.worker import cpu, workload
 from bench.worker.live import (
     ConvolutionWatch,
@@ -55,9 +58,14 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "affinity": len(os.sched_getaffinity(0)),
         "versions": versions(),
     }
-    found["label"] = _label(strategy, found) + _in_brackets(session.parts.job.options)
+    found["compiled"] = _compiled()
     found["precision"] = observed_level(found)
     found["apex_kernels"] = _apex_kernels(found)
+    looks = session.parts.functions("effect")
+    on = session.parts.job.switches
+    found["switches"] = {one.spec: looks[one.name](session, found) if one.name in looks else None for one in on}
+    took = [_switch_label(one) for one in on if found["switches"][one.spec] is None]
+    found["label"] = " + ".join((_label(strategy, found) + _in_brackets(session.parts.job.options), *took))
     return found
 
 
@@ -117,6 +125,26 @@ def _label(strategy: Strategy, found: dict[str, Any]) -> str:
 def _in_brackets(options: dict[str, Any]) -> str:
     """``[period 4]``; empty without options."""
     return f" [{', '.join(f'{name} {value}' for name, value in options.items())}]" if options else ""
+
+
+def _compiled() -> dict[str, Any] | None:
+    """What ``torch.compile`` did in this process (:class:`bench.runs.document.Compiled`); None if it did nothing."""
+    if "torch._dynamo.utils" not in sys.modules:  # importing it takes a second
+        return None
+    from torch._dynamo import utils
+
+    if not utils.counters["stats"]["unique_graphs"]:
+        return None
+    return {
+        "seconds": float(utils.calculate_time_spent().get("total_wall_time", 0.0)),
+        "graphs": int(utils.counters["stats"]["unique_graphs"]),
+        "graph_breaks": sum(utils.counters["graph_break"].values()),
+        "cached": int(utils.counters["inductor"]["fxgraph_cache_hit"]),
+    }
+
+
+def _switch_label(one: SwitchOn) -> str:
+    return load_switch(one.name, one.file).label.format(value=one.value)
 
 
 def _weights(model: nn.Module) -> str:

@@ -181,7 +181,8 @@ class Plain:
         with torch.no_grad():
             for copy, begin, gradient in zip(self.copies, self.begin, gradients, strict=True):
                 copy.copy_(begin)
-                copy.grad = None if gradient is None else gradient.to(copy.dtype)
+                # in the weight's own strides: torch's fused step takes others for these
+                copy.grad = None if gradient is None else torch.empty_like(copy).copy_(gradient)
         self.optimizer.step()
         found = []
         for copy, begin, ours, used in zip(self.copies, self.begin, updated, computing, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bench.core.errors import BenchError
-from bench.core.records import Job, Training
+from bench.core.records import Job, Setting, Training
 from bench.seams import discover
+from bench.seams.switching import switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
 from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of
 
@@ -53,7 +55,33 @@ class Parts:
         return build_model(self.workload).to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        return build_optimizer(self.workload, parameters)
+        """The workload's optimizer, with what switches set in all of its groups of parameters."""
+        optimizer = build_optimizer(self.workload, parameters)
+        for keywords in self.from_switches("optimizer"):
+            for group in (optimizer.defaults, *optimizer.param_groups):
+                group.update(keywords)
+            if "fused" in keywords:
+                optimizer._step_supports_amp_scaling = keywords["fused"]
+        return optimizer
+
+    @property
+    def switches(self) -> dict[str, Setting]:
+        """The values of the switches that are on, by name; True for one that takes none."""
+        return {one.name: one.value for one in self.job.switches}
+
+    @property
+    def wrapper(self) -> dict[str, Any]:
+        """Keywords for the wrapper of the strategy, from the switches that are on."""
+        return {name: value for keywords in self.from_switches("wrapper") for name, value in keywords.items()}
+
+    def functions(self, name: str) -> dict[str, Callable[..., Any]]:
+        """The functions of this name that switches define, by switch (:mod:`bench.seams.switch`)."""
+        modules = {one.name: switch_module(one.name, one.file) for one in self.job.switches}
+        return {switch: getattr(module, name) for switch, module in modules.items() if hasattr(module, name)}
+
+    def from_switches(self, name: str) -> list[Any]:
+        """What the functions of this name return, given these parts."""
+        return [function(self) for function in self.functions(name).values()]
 
     def build(self, strategy: str, **options: Any) -> "Session":
         """The session that another strategy builds, by its name: for one that changes something of it."""
@@ -93,12 +121,19 @@ class Session:
     ) -> None:
         self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
+        parts.from_switches("begin")
+        self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         self.amp = _amp(parts, optimizer or parts.build_optimizer)
-        self.model = self.amp.cast(parts.build_model())
+        model = parts.build_model()
+        for change in parts.functions("model").values():
+            model = change(parts, model)
+        self.model = self.amp.cast(model)
         self.module = wrap(self.model)
         self.optimizer = self.amp.prepare(self.model)
         self.scaler = self.amp.scaler
+        for change in parts.functions("module").values():
+            self.module = change(parts, self.module)
         self._call = self.amp.around(self.module)
 
     def forward(self, batch: Any) -> Tensor:
@@ -106,6 +141,8 @@ class Session:
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
+        for change in self._batch:
+            batch = change(batch)
         if self.micro_batches > 1:
             return self._accumulated(batch)
         with self.amp.context():

@@ -1,0 +1,88 @@
+"""What a switch declares: one thing that is turned on in training and goes with many strategies and precision levels.
+
+A switch is one file, ``switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
+functions, which import torch inside. A file defines those that it needs. They are called in this order:
+
+    from bench.seams import Switch
+
+    SWITCH = Switch(summary="...", label="channels_last")
+
+    def obstacle(device): ...             # why it cannot be had here, or None; standard library alone
+    def begin(parts): ...                 # settings of the process
+    def model(parts, model): ...          # the model that is cast to its precision, then wrapped
+    def wrapper(parts): ...               # keywords for the wrapper of the strategy, as a dict
+    def optimizer(parts): ...             # what the optimizer's groups of parameters get, as a dict
+    def module(parts, module): ...        # the wrapped model
+    def batch(parts, batch): ...          # in each step: what the forward pass gets
+    def effect(session, ran): ...         # None if it took effect, else what was seen instead
+
+``parts`` is a :class:`bench.worker.session.Parts`; ``parts.switches`` has the values of all that are on, by name.
+``ran`` is what was read off the live objects after the last step (:mod:`bench.worker.effective`), as a dict.
+"""
+
+from dataclasses import dataclass
+
+from bench.core.records import Setting
+from bench.seams.strategy import PRECISIONS, one_of
+
+DEVICES = ("cpu", "cuda")
+MAY_DEFINE = (
+    *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
+    *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)"),
+)
+MOST = 10**6
+"""Of a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """One thing that is turned on in training.
+
+    ``summary``: one line for ``bench list``. ``label``: what tables and plots show, with ``{value}`` where it has one.
+    ``value``: the default of ``NAME=VALUE``, a whole number or a word; None if it takes none. ``choices``: the words.
+    ``excludes``: switches that it cannot be combined with. ``wrapper``: the class that it gives keywords to, so that it
+    goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
+    it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
+
+    Raises ``ValueError`` naming the field when a value is not allowed.
+    """
+
+    summary: str
+    label: str
+    value: int | str | None = None
+    choices: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    wrapper: str | None = None
+    precisions: tuple[str, ...] = PRECISIONS
+    device: str | None = None
+    half: str | None = None
+    tried_on: str = "ddp"
+
+    def __post_init__(self) -> None:
+        for name in ("summary", "label"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(f"{name}={text!r} is not a text; give one")
+        for name in ("choices", "excludes"):
+            names = getattr(self, name)
+            if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
+                raise ValueError(f"{name}={names!r} is not a tuple of names")
+        for level in self.precisions:
+            one_of("precisions", level, PRECISIONS)
+        if self.device is not None:
+            one_of("device", self.device, DEVICES)
+        if self.half is not None:
+            one_of("half", self.half, ("fp16", "bf16"))
+        if self.value is not None:
+            self.value_of(str(self.value))
+
+    def value_of(self, text: str) -> Setting:
+        """The value that ``text`` is. Raises ``ValueError`` that says what is allowed."""
+        if self.value is None:
+            raise ValueError("it takes no value")
+        if isinstance(self.value, str):
+            one_of("value", text, self.choices)
+            return text
+        if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= MOST:
+            raise ValueError(f"{text[:20]!r} is not a whole number from 1 to {MOST:,}")
+        return int(text)

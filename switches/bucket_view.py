@@ -1,0 +1,17 @@
+"""Gradients are views into DDP's buckets, which saves a copy of all of them, and their memory."""
+
+from bench.seams import DDP, Switch
+
+SWITCH = Switch(summary="gradients are views into DDP's buckets", label="bucket_view", wrapper=DDP)
+
+
+def wrapper(parts):
+    return {"gradient_as_bucket_view": True}
+
+
+def effect(session, ran):
+    return (
+        None
+        if getattr(session.module, "gradient_as_bucket_view", False)
+        else "the wrapper has gradient_as_bucket_view=False"
+    )

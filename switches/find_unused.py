@@ -1,0 +1,17 @@
+"""Look for parameters that took no part in the loss, in every step: what a model with unused parameters needs."""
+
+from bench.seams import DDP, Switch
+
+SWITCH = Switch(summary="DDP looks for parameters without a gradient in every step", label="find_unused", wrapper=DDP)
+
+
+def wrapper(parts):
+    return {"find_unused_parameters": True}
+
+
+def effect(session, ran):
+    return (
+        None
+        if getattr(session.module, "find_unused_parameters", False)
+        else "the wrapper has find_unused_parameters=False"
+    )

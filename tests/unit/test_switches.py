@@ -1,0 +1,243 @@
+"""Switches: how they are asked for, what is refused, and what each of them does to a live session."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import one_host, request_for
+from torch import nn
+
+from bench import machine
+from bench.core.errors import RequestError
+from bench.core.records import SwitchOn, job_from_json, job_to_json
+from bench.experiments import resume
+from bench.plan import launches
+from bench.runs.document import Source
+from bench.seams import discover, switching
+from bench.seams.switching import scenario
+from bench.worker import data, effective, live, loop
+from bench.worker.session import Parts, Session
+
+torch.set_num_threads(1)
+
+MINE = """
+from bench.seams import Switch
+
+SWITCH = Switch(summary="mine", label="scaled by {value}", value=2)
+
+
+def module(parts, module):
+    module.register_forward_hook(lambda module, args, output: parts.switches["mine"] * output)
+    return module
+
+
+def effect(session, ran):
+    return None if session.module._forward_hooks else "there is no hook"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return str(tmp_path / "mine.py")
+
+
+# How they are asked for
+
+
+def test_one_set_of_switches_has_one_name() -> None:
+    there, back = scenario("ddp+channels_last+bucket_mb=50"), scenario("ddp+bucket_mb=50", ["channels_last"])
+    assert there == back and there.name == "ddp+bucket_mb=50+channels_last"
+    assert (there.base, there.asked()) == ("ddp", there.name)
+    assert {one.name: one.value for one in there.switches} == {"bucket_mb": 50, "channels_last": True}
+
+
+def test_a_value_that_is_left_out_is_the_default() -> None:
+    assert scenario("ddp+bucket_mb").name == "ddp+bucket_mb=100"
+
+
+def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
+    source = (
+        'from bench.seams import Scenario\nSCENARIO = Scenario(summary="x", strategy="ddp", switches=("find_unused",))'
+    )
+    (tmp_path / "own.py").write_text(source)
+    found = scenario(f"{tmp_path}/own.py+bucket_view")
+    assert (found.name, found.base, found.turned_on) == ("own+bucket_view", "own", "+bucket_view")
+    assert [one.name for one in found.switches] == ["bucket_view", "find_unused"]
+    assert found.asked() == f"{tmp_path}/own.py+bucket_view"
+
+
+def test_a_switch_of_ones_own(mine: str) -> None:
+    found = scenario(f"ddp+{mine}=3")
+    assert (found.name, found.asked()) == ("ddp+mine=3", f"ddp+{mine}=3")
+    assert found.switches == (SwitchOn(name="mine", file=mine, value=3),)
+
+
+def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
+    found = scenario(f"ddp+channels_last+{mine}=3")
+    sources = {found.name: found.file} | {f"+{one.name}": one.file for one in found.switches}
+    recorded = {name: Source(file=file, sha256=discover.sha256(file)) for name, file in sources.items()}
+
+    class Document:
+        request, sources = request_for((found,)), recorded
+
+    assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
+    Path(mine).write_text(MINE + "\n")
+    with pytest.raises(RequestError, match=r"mine\.py is not what it was"):
+        resume.scenarios_of(Document)  # type: ignore[arg-type]
+
+
+def test_a_job_has_its_switches_in_every_process() -> None:
+    (planned,) = launches(request_for((found := scenario("ddp+bucket_mb=50"),)), (found,), one_host(2))
+    assert job_from_json(job_to_json(planned.job)) == planned.job
+    assert planned.job.switches == found.switches
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "says"),
+    [
+        ("ddp+chanels_last", [], "--scenario: there is no switch 'chanels_last'; did you mean channels_last?"),
+        ("ddp", ["frobnicate"], "--with: there is no switch 'frobnicate'"),
+        ("ddp+", [], "--scenario: there is no switch ''"),
+        ("ddp+channels_last=1", [], "--scenario: channels_last: it takes no value; write its name alone"),
+        ("ddp", ["bucket_mb=0"], "--with: bucket_mb: '0' is not a whole number from 1"),
+        ("ddp", ["bucket_mb=x"], "--with: bucket_mb: 'x' is not a whole number from 1"),
+        ("ddp", ["bucket_mb=9999999999"], "--with: bucket_mb: '9999999999' is not a whole number from 1"),
+        ("ddp+bucket_mb", ["bucket_mb=50"], "--with: bucket_mb is on twice"),
+        ("ddp+find_unused+static_graph", [], "--scenario: static_graph and find_unused exclude each other"),
+        (
+            "single",
+            ["bucket_view"],
+            "--with: bucket_view does not go with single: it sets what DistributedDataParallel",
+        ),
+        ("dpp+channels_last", [], "--scenario: there is no scenario 'dpp'"),
+        ("./absent.py+channels_last", [], "--scenario: there is no file ./absent.py"),
+        ("ddp", ["./absent.py"], "--with: there is no file ./absent.py"),
+    ],
+)
+def test_what_cannot_be_turned_on_is_refused_in_a_line(asked: str, more: list[str], says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        scenario(asked, more)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("SWITCH = 3", "declares no SWITCH"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='', label='x')", "summary"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x', device='tpu')", "device='tpu'"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x', value='a')", "value='a'"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\ndef begn(parts): ...", "begin"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\ndef model(parts): ...", "model"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(tmp_path: Path, source: str, says: str) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(source)
+    with pytest.raises(RequestError, match=r"broken\.py") as caught:
+        scenario(f"ddp+{file}")
+    assert says in str(caught.value)
+
+
+# What they do
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def session_for(request: str, **changes: Any) -> tuple[Session, Any]:
+    """The session of a scenario on one rank, on the small model of the tests."""
+    found = scenario(request)
+    asked = request_for((found,), replicas=1, global_batch=2, **changes)
+    (planned,) = launches(asked, (found,), one_host(1))
+    parts = Parts(
+        job=replace(planned.job, ranks=planned.job.ranks[:1]),
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        device=torch.device("cpu"),
+        implementation="torch",
+        amp="native",
+    )
+    _, module = discover.load_strategy(found.strategy_name, found.strategy_file)
+    return module.build(parts, **found.scenario.options), found
+
+
+def trained(request: str, steps: int = 2, **changes: Any) -> tuple[Session, dict[str, Any]]:
+    session, found = session_for(request, **changes)
+    parts = session.parts
+    load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
+    watch = live.ConvolutionWatch(session.model)
+    loop.run_window(session, load, steps, device=parts.device)
+    return session, effective.read(session, found.strategy, watch)
+
+
+def runs_here(name: str) -> bool:
+    file = discover.names(discover.SWITCH)[name]
+    return switching.switch_obstacle(SwitchOn(name=name, file=file), "cpu") is None
+
+
+SLOW = {"compile"}
+"""Switches that take a C++ compiler half a minute."""
+EACH = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in discover.names(discover.SWITCH)
+    if runs_here(name)
+]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("name", EACH)
+def test_each_switch_takes_effect_or_says_why_not(name: str) -> None:
+    declared = switching.load_switch(name, discover.names(discover.SWITCH)[name])
+    _, ran = trained(f"{declared.tried_on}+{name}")
+    ((spec, instead),) = ran["switches"].items()
+    assert spec.partition("=")[0] == name
+    shown = declared.label.format(value=spec.partition("=")[2])
+    assert (instead is None) == ran["label"].endswith(f" + {shown}")
+    assert instead is None or instead in IDLE_HERE[name]
+
+
+IDLE_HERE: dict[str, tuple[str, ...]] = {}
+"""What a switch says that does nothing on the CPU, for the model of this test."""
+
+
+@pytest.mark.usefixtures("group")
+def test_keywords_reach_the_wrapper() -> None:
+    session, ran = trained("ddp+bucket_mb=3+bucket_view+find_unused", steps=1)
+    module = session.module
+    assert (module.bucket_bytes_cap, module.gradient_as_bucket_view) == (3 << 20, True)
+    assert module.find_unused_parameters
+    assert ran["label"] == "torch DDP + buckets of 3 MiB + bucket_view + find_unused"
+
+
+def test_a_switch_of_ones_own_is_called(mine: str) -> None:
+    session, ran = trained(f"single+{mine}=3", steps=1)
+    assert ran["switches"] == {"mine=3": None} and ran["label"] == "no wrapper + scaled by 3"
+    plain = session_for("single")[0].module
+    images = torch.ones(2, 3, 32, 32)
+    session.module.load_state_dict(plain.state_dict())
+    assert torch.allclose(session.module.eval()(images), 3 * plain.eval()(images))
+
+
+def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear model has no images to lay out."""
+    monkeypatch.setattr(Parts, "build_model", lambda parts: nn.Sequential(nn.Flatten(), nn.Linear(3072, 1000)))
+    _, ran = trained("single+channels_last", steps=1)
+    assert ran["label"] == "no wrapper"
+    assert ran["switches"] == {"channels_last": "the first layer computes contiguous"}
+
+
+def test_what_cannot_run_here_says_so() -> None:
+    found = replace(scenario("single"), switches=(SwitchOn(name="channels_last", file="/absent.py"),))
+    with pytest.raises(RequestError):
+        machine.obstacle(found, device="cpu", impl="auto", apex_path=None)
