@@ -16,9 +16,12 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "reference", "input")
-"""What a launch is for: figures; where its time goes; the numbers that every scenario is held against; how fast the
-loader alone is."""
+PURPOSES = ("measure", "diagnose", "checkpoint", "reference", "input")
+"""What a launch is for: figures; where its time goes; what a checkpoint costs; the numbers that every scenario is held
+against; how fast the loader alone is."""
+CHECKPOINTS = ("torch", "dcp", "dcp_async")
+MOST_CHECKPOINT_STEPS = 50
+"""Of a cycle of steps with one save, however seldom there is to be one."""
 
 LAUNCH_COLUMNS = {"launch": "int32", "scenario": "string"}
 """What every table begins with."""
@@ -283,6 +286,20 @@ class SwitchOn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint after every so many steps. ``how``: one of :data:`CHECKPOINTS`. ``folder``: for its files."""
+
+    every: int
+    how: str = "torch"
+    folder: str = ""
+
+    @property
+    def steps(self) -> int:
+        """Of a cycle that is measured."""
+        return min(self.every, MOST_CHECKPOINT_STEPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one launch executes; the same for all of its ranks.
 
@@ -292,7 +309,7 @@ class Job:
     print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
     from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
     empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
-    they are.
+    they are. ``checkpoint``: what a launch with that purpose saves.
     """
 
     launch: int
@@ -319,6 +336,7 @@ class Job:
     probe_seed: int | None = None
     trace: str = ""
     memory_probe: bool = True
+    checkpoint: Checkpoint | None = None
 
     @property
     def steps(self) -> int:
@@ -364,6 +382,8 @@ def job_from_json(document: dict[str, Any]) -> Job:
     fields["workload"] = Training(**fields["workload"])
     fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
     fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
+    if fields["checkpoint"] is not None:
+        fields["checkpoint"] = Checkpoint(**fields["checkpoint"])
     fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
     return Job(**fields)
 

@@ -65,8 +65,8 @@ class Finished:
         document = self.document
         if document.batch_search:
             return sum(found.failed for found in document.batch_search.scenarios.values())
-        everything: list[Record | None] = [*document.launches, *document.diagnostics, document.reference]
-        everything += document.input_sweep.launches if document.input_sweep else ()
+        everything: list[Record | None] = [*document.launches, *document.diagnostics, *document.checkpoints]
+        everything += [document.reference, *(document.input_sweep.launches if document.input_sweep else ())]
         return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
 
 

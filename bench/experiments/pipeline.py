@@ -1,4 +1,4 @@
-"""``bench run`` as a method section: measure in rounds, profile, and train the reference.
+"""``bench run`` as a method section: measure in rounds, profile, save checkpoints, and train the reference.
 
 Everything that can be wrong with the request is found before the first launch and before anything is written. Then
 each launch is one isolated set of processes, and its rows are on disk before the next one starts.
@@ -6,7 +6,7 @@ each launch is one isolated set of processes, and its rows are on disk before th
 
 from bench import machine
 from bench.console import Console, count, duration
-from bench.experiments import diagnose, input_sweep, measure, reference, resume
+from bench.experiments import checkpoint, diagnose, input_sweep, measure, reference, resume
 from bench.experiments.lab import Finished, Lab, opened
 from bench.plan import REFERENCE, Request
 from bench.seams.discover import Found
@@ -34,6 +34,8 @@ def run(
                 measure.in_rounds(ready)
                 if request.diagnose:
                     diagnose.each_scenario(ready)
+                if request.checkpoint:
+                    checkpoint.in_rounds(ready)
                 if request.parity:
                     reference.train(ready)
     return Finished(path=lab.writer.path, document=lab.writer.document)
@@ -47,6 +49,8 @@ def _announce(lab: Lab, console: Console) -> None:
     missing = done.missing(request, runnable)
     lab.progress.expect(missing)
     lab.progress.expect([name for name in runnable if name not in done.diagnosed] * request.diagnose)
+    left = [name for repeat in range(request.launches) for name in runnable if (name, repeat) not in done.checkpoints]
+    lab.progress.expect(left if request.checkpoint else [])
     lab.progress.expect([REFERENCE] * (request.parity and not done.reference))
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     console.line(
@@ -64,6 +68,8 @@ def _announce(lab: Lab, console: Console) -> None:
         )
     if request.diagnose:
         extra.append("one profiled launch of each scenario")
+    if request.checkpoint:
+        extra.append(f"{count(len(left), 'launch', 'launches')} with checkpoints")
     if request.parity:
         extra.append("one fp32 reference run")
     if extra:

@@ -31,10 +31,12 @@ SAME_GPU = ("name", "driver", "power_limit_w")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a run already has: launches by scenario and repeat, diagnosed scenarios, whether there is a reference."""
+    """What a run already has: launches by scenario and repeat, diagnosed scenarios,
+    launches with checkpoints, whether there is a reference."""
 
     launches: frozenset[tuple[str, int]]
     diagnosed: frozenset[str]
+    checkpoints: frozenset[tuple[str, int]]
     reference: bool
 
     def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
@@ -51,6 +53,7 @@ def done(document: RunDocument) -> Done:
     return Done(
         launches=frozenset((launch.scenario, launch.repeat) for launch in good),
         diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
+        checkpoints=frozenset((one.scenario, one.repeat) for one in document.checkpoints if one.status in DONE),
         reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
     )
 
@@ -61,6 +64,7 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
     return bool(
         have.missing(request, request.scenarios)
         or (request.diagnose and measured - have.diagnosed)
+        or (request.checkpoint and set(product(measured, range(request.launches))) - have.checkpoints)
         or (request.parity and measured and not have.reference)
     )
 
@@ -69,7 +73,7 @@ def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
     swept = document.input_sweep.launches if document.input_sweep else ()
-    for record in [*document.launches, *document.diagnostics, *swept]:
+    for record in [*document.launches, *document.diagnostics, *document.checkpoints, *swept]:
         if record.status not in DONE:
             writer.supersede(record)
     if document.reference and not done(document).reference:

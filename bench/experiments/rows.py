@@ -13,6 +13,8 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
     """The rows for each table, by what the launch is for. Arguments as in :class:`bench.seams.site.Outcome`."""
     if job.purpose == "diagnose":
         return {"diagnostics": diagnostic_rows(job, results)}
+    if job.purpose == "checkpoint":
+        return {}
     if job.purpose == "reference":
         return {"numerics": reference_rows(job, results)}
     if job.purpose == "input":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from bench.core.codec import Between, OneOf
 from bench.core.errors import RequestError
-from bench.core.records import Computation, Host, Job, Placement, Task, Training
+from bench.core.records import Checkpoint, Computation, Host, Job, Placement, Task, Training
 from bench.runs.document import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.workload import Workload
@@ -89,6 +89,7 @@ class Request:
     site: str = "local"
     workers: Count | None = None
     input_sweep: bool = False
+    checkpoint: Checkpoint | None = None
 
     @property
     def workload(self) -> Training:
@@ -229,6 +230,13 @@ def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host
     """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
     job = replace(_job(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
     return Planned(launch=launch, repeat=0, found=found, job=job)
+
+
+def checkpointed(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host], folder: str) -> Job:
+    """The launch ``repeat`` of a scenario that saves checkpoints into ``folder``."""
+    assert request.checkpoint is not None
+    job = _job(request, found, launch, repeat, hosts)
+    return replace(job, purpose="checkpoint", checkpoint=replace(request.checkpoint, folder=folder))
 
 
 def loading(

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import published
+from bench.analyse import checkpoints, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import failures
 from bench.analyse.questions import questions
 from bench.report import device_tables, launch_tables, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Facts, Files, Fold, Grid, PagePlot
+from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
 from bench.report.loader import loader_table, loader_words
 from bench.report.tables import Table
@@ -144,6 +145,17 @@ def _energy(of: Material) -> Chapter:
     )
 
 
+def _checkpoints(of: Material) -> Chapter:
+    return Chapter(
+        slug="checkpoints",
+        title="What does a checkpoint cost?",
+        blocks=_blocks(
+            *checkpoints.in_words(of.run.document),
+            _grid("What a checkpoint costs", checkpoint_table(of.run), fold_notes=True),
+        ),
+    )
+
+
 def _questions(of: Material) -> Chapter:
     folds = (Fold(asked, (answer,)) for asked, answer in questions(of.run))
     return Chapter(slug="questions", title="Questions and answers", blocks=tuple(folds))
@@ -194,6 +206,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _loader,
     _memory,
     _energy,
+    _checkpoints,
     _questions,
     _published,
     _how,

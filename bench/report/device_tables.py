@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
+from bench.analyse.checkpoints import checkpoints
 from bench.analyse.launches import ok_rows
 from bench.analyse.steps import scenarios
 from bench.report import tables
@@ -36,6 +37,7 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
         "energy": ok_rows(run.document, run.devices),
         "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
         "memory-parts": memory_parts.parts(run.document),
+        "checkpoints": checkpoints(run.document),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 

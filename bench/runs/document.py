@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Self, TypedDict
 
 from bench.core.codec import Between, Moment, OneOf
-from bench.core.records import PARITIES, SCHEMA_VERSION, STATUSES, Computation, Setting
+from bench.core.records import CHECKPOINTS, PARITIES, SCHEMA_VERSION, STATUSES, Computation, Setting
 from bench.machine.nvml import Gpu
 
 Names = tuple[str, ...]
@@ -403,6 +403,34 @@ class DiagnosticRecord(LaunchRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLook:
+    """What a rank saw of checkpoints: cycles of steps that begin with a save, and as many without (ms).
+
+    ``save_ms``: until training goes on. ``next_step_ms``: the first step after a checkpoint was loaded.
+    """
+
+    saving_ms: tuple[Amount, ...]
+    plain_ms: tuple[Amount, ...]
+    save_ms: tuple[Amount, ...]
+    load_ms: Amount
+    next_step_ms: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord(LaunchRecord):
+    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.records.CHECKPOINTS``.
+
+    ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
+    """
+
+    every: Several
+    steps: Several
+    how: Annotated[str, OneOf(CHECKPOINTS)]
+    size_mib: Amount | None
+    saves: tuple[CheckpointLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TryRecord(LaunchRecord):
     """``why_not``: None if the batch trains."""
 
@@ -628,13 +656,14 @@ class RunDocument:
     start: State
     launches: tuple[LaunchRecord, ...] = ()
     diagnostics: tuple[DiagnosticRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
     probe_seed: int | None = None
     reference: ReferenceRecord | None = None
     interval_target: IntervalTargetRecord | None = None
     validity: tuple[Finding, ...] = ()
     parity: tuple[ParityRecord, ...] = ()
     recommendation: Recommendation | None = None
-    superseded: tuple[LaunchRecord | DiagnosticRecord | ReferenceRecord | InputRecord, ...] = ()
+    superseded: tuple[LaunchRecord | DiagnosticRecord | CheckpointRecord | ReferenceRecord | InputRecord, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     batch_search: BatchSearch | None = None
     input_sweep: InputSweep | None = None
@@ -660,7 +689,8 @@ class RunDocument:
     def records(self) -> list[Record]:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
         reference = (self.reference,) if self.reference else ()
-        everything: list[Record] = [*self.launches, *self.diagnostics, *self.superseded, *self.aside, *reference]
+        everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.superseded]
+        everything += [*self.aside, *reference]
         return sorted(everything, key=lambda record: record.launch)
 
     @property

@@ -111,8 +111,8 @@ def _workload_from_6(work: Json) -> Json:
 
 
 def _from_7(document: Json) -> Json:
-    """What the memory of a rank holds, sweeps of the input, switches and torch.compile came with 8."""
-    return _launches({**_empty("input_sweep"), **document}, _launch_from_7)
+    """What the memory of a rank holds, checkpoints, sweeps of the input, switches and torch.compile came with 8."""
+    return _launches({**_empty("input_sweep"), **_lists("checkpoints"), **document}, _launch_from_7)
 
 
 def _launch_from_7(record: Json) -> Json:

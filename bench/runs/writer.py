@@ -102,6 +102,10 @@ class RunWriter:
         self._change(diagnostics=(*self._document.diagnostics, record))
         self.put(**tables)
 
+    def add_checkpoint(self, record: parts.CheckpointRecord) -> None:
+        self._change(checkpoints=(*self._document.checkpoints, record))
+        self.put()
+
     def add_reference(self, record: parts.ReferenceRecord, **tables: Rows) -> None:
         self._change(reference=record)
         self.put(**tables)
@@ -163,6 +167,7 @@ class RunWriter:
             reference=None if record is document.reference else document.reference,
             launches=tuple(other for other in document.launches if other is not record),
             diagnostics=tuple(other for other in document.diagnostics if other is not record),
+            checkpoints=tuple(other for other in document.checkpoints if other is not record),
             input_sweep=sweep
             and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
         )

@@ -81,6 +81,7 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.advice import recommendations
+    from bench.analyse.checkpoints import checkpoints
     from bench.analyse.memory_parts import parts
     from bench.analyse.questions import questions
     from bench.analyse.verdicts import records
@@ -100,5 +101,6 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["input"] += [row for rates in loader.for_csv(run).values() for row in records(rates)]
         said["memory"] += records(device_tables.memory_of(run))
         said["memory_parts"] += records(of_run(run, parts(run.document)))
+        said["checkpoints"] += records(of_run(run, checkpoints(run.document)))
         said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]
     return said

@@ -31,6 +31,7 @@ from bench.verbs.options import (
     called,
     check_apex,
     check_python,
+    checkpoint,
     device_count,
     percentage,
     place,
@@ -72,17 +73,29 @@ Exit codes: 0 all launches were done; 1 a launch failed, and the others are in t
 nothing was run; 130 interrupted, and what was done is in the run.
 """
 
-SAME = ("profile", "impl", "python", "seed", "fresh", "label", "until_precision", "trace", "parity", "force")
+SAME = (
+    "profile",
+    "impl",
+    "python",
+    "seed",
+    "fresh",
+    "label",
+    "until_precision",
+    "trace",
+    "parity",
+    "force",
+    "checkpoint",
+)
 """Options that stand in a request under the same name and as they are given."""
 
 EXPERIMENTS = {
     "find_batch": (
         "has short launches of its own, which it decides on",
-        ("launches", "until_precision", "iters", "warmup", "profile", "diagnose", "trace", "input_sweep"),
+        ("launches", "until_precision", "iters", "warmup", "profile", "diagnose", "trace", "input_sweep", "checkpoint"),
     ),
     "input_sweep": (
         "measures the loader, training, and both together, and chooses the workers",
-        ("workers", "until_precision", "diagnose", "trace", "set"),
+        ("workers", "until_precision", "diagnose", "trace", "set", "checkpoint"),
     ),
 }
 """By option of an experiment what it does in place of what other options ask for, and those options."""
@@ -255,6 +268,9 @@ def _parser() -> Parser:
     why.add_argument("--trace", action="store_true", help=trace)
     default = "compare losses and gradients with an fp32 reference (default: yes)"
     why.add_argument("--parity", action=yes_or_no, default=True, help=default)
+    saved = "launches that save a checkpoint every N steps: its cost per step, its size, the time to resume; "
+    how = "how=torch (default), dcp or dcp_async (torch.distributed.checkpoint)"
+    why.add_argument("--checkpoint", type=checkpoint, metavar="every=N[,how=H]", help=saved + how)
     result = parser.add_argument_group("result")
     default = f"where the run folder goes (default: {DEFAULT_OUT})"
     result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)

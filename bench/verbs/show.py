@@ -48,11 +48,15 @@ def main(arguments: list[str]) -> int:
 
 
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
-    """A run as one JSON document: run.json, the summary, and what a sweep of its input found, if there was one."""
+    """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints cost, and what a sweep of
+    its input found, if there was one."""
+    from bench.analyse.checkpoints import checkpoints
     from bench.analyse.loader import found_by, rates, sentence, together
+    from bench.analyse.memory_parts import parts
     from bench.analyse.verdicts import records
 
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
+    found |= {"memory_parts": records(parts(run.document)), "checkpoint_costs": records(checkpoints(run.document))}
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -65,6 +69,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
     from bench.analyse.advice import advice, answer, findings, main_finding
     from bench.analyse.caveats import about_implementations
+    from bench.analyse.checkpoints import in_words
 
     said = () if verbose else ("Fastest", "Tied")  # by the answer above
     return [
@@ -75,6 +80,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *([] if verbose else about_implementations(run.document)),
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
+        *in_words(run.document),
         *(findings if verbose else main_finding)(run),
     ]
 

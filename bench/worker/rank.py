@@ -26,6 +26,7 @@ from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (
     apex,
+    checkpoint,
     data,
     diagnose,
     effective,
@@ -127,7 +128,13 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    purposes = {"measure": _measure, "diagnose": _diagnose, "reference": _reference, "input": _load_alone}
+    purposes = {
+        "measure": _measure,
+        "diagnose": _diagnose,
+        "checkpoint": _checkpoint,
+        "reference": _reference,
+        "input": _load_alone,
+    }
     result = purposes[job.purpose](plan, report, born_ns)
     _barrier()
     if dist.is_initialized():
@@ -268,6 +275,19 @@ def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     found = diagnose.run(session, plan.strategy.probe, plan.module, load, report)
     report("record")
     return {"effective": ran, **found}
+
+
+def _checkpoint(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+    """Find out what saving and loading costs; see ``bench.worker.checkpoint``."""
+    wanted = plan.parts.job.checkpoint
+    assert wanted is not None
+    load, session, device = plan.load(), plan.build(), plan.parts.device
+    watch = live.ConvolutionWatch(session.model)
+    loop.run_window(session, load, max(1, plan.parts.workload.warmup), device=device, on_step=report("warmup"))
+    watch.stop()
+    ran = plan.what_ran(session, watch)
+    tick = report("checkpoint", of=checkpoint.steps_of(wanted))
+    return {"effective": ran, "checkpoint": checkpoint.run(session, load, wanted, tick)}
 
 
 def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:

@@ -1,0 +1,249 @@
+"""What a checkpoint costs: cycles of steps that begin with a save, between cycles of as many steps without one.
+
+The order is ABBA, so that drift hits both alike. Weights, optimizer state, master weights and the loss scale are saved,
+by ``torch.save`` of rank 0 or by ``torch.distributed.checkpoint``; loaded again, they must be what was saved.
+"""
+
+import gc
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bench.core.errors import BenchError
+from bench.core.records import Checkpoint
+from bench.worker import fingerprint
+from bench.worker.data import Batch
+from bench.worker.session import Session
+from bench.worker.workload import map_tensors
+
+FEWEST_PAIRS, FEWEST_STEPS = 2, 6
+"""Of cycles with and without a save; and of steps of either kind."""
+NO_ROOM = ("no space left", "disk quota", "file too large")
+LEFT_MIB = 4.0
+"""A disk with less than this is full: what failed there failed for want of room."""
+
+Load = Callable[[], Batch]
+
+
+def pairs_of(wanted: Checkpoint) -> int:
+    return max(FEWEST_PAIRS, -(-FEWEST_STEPS // wanted.every))
+
+
+def steps_of(wanted: Checkpoint) -> int:
+    """How many steps there are in :func:`run`."""
+    return 2 * pairs_of(wanted) * wanted.steps + 2
+
+
+def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, Any]:
+    """For :class:`bench.runs.document.CheckpointLook` (ms), and ``size_mib`` of the files. Every rank calls it."""
+    keeper = (Torch if wanted.how == "torch" else Distributed)(session, wanted)
+    times: dict[str, list[float]] = {"saving_ms": [], "plain_ms": [], "save_ms": []}
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        session.backward(session.forward(load()))
+        session.optimize()
+        done += 1
+        tick(done)
+
+    with _room(wanted.folder):
+        keeper.save()  # for what the first one alone does, such as imports
+        keeper.finish()
+        with _uncollected():
+            for cycle in range(2 * pairs_of(wanted)):
+                saves = cycle % 4 in (0, 3)
+                begin = _now(session)
+                if saves:
+                    keeper.save()
+                    times["save_ms"].append(_now(session) - begin)
+                for _ in range(wanted.steps):
+                    step()
+                if saves:
+                    keeper.finish()
+                times["saving_ms" if saves else "plain_ms"].append(_now(session) - begin)
+        saved = fingerprint.checksum(session.weights())
+        keeper.save()
+        keeper.finish()
+    step()
+    begin = _now(session)
+    keeper.load()
+    loaded = _now(session)
+    same = fingerprint.checksum(session.weights()) == saved
+    if session.parts.rank == 0 and not same:
+        raise BenchError("the weights that were loaded from the checkpoint are not those that were saved")
+    next_step = _now(session)
+    step()
+    resumed = {"load_ms": loaded - begin, "next_step_ms": _now(session) - next_step}
+    return {**times, **resumed, "size_mib": size_mib(wanted.folder)}
+
+
+class Keeper:
+    """What is saved of a session, and how."""
+
+    def __init__(self, session: Session, wanted: Checkpoint) -> None:
+        self.session, self.folder, self.rank = session, wanted.folder, session.parts.rank
+        self.wait = wanted.how == "dcp"
+        ours = {id(parameter) for parameter in session.model.parameters()}
+        updated = [parameter for group in session.optimizer.param_groups for parameter in group["params"]]
+        self.masters = [parameter for parameter in updated if id(parameter) not in ours]
+        self.dealt_out = hasattr(session.optimizer, "consolidate_state_dict")  # ZeRO-1: each rank has a part of it
+        os.makedirs(self.folder, exist_ok=True)
+
+    def state(self, optimizer: Any) -> dict[str, Any]:
+        masters = {str(number): master for number, master in enumerate(self.masters)}
+        scaler = {} if self.session.scaler is None else self.session.scaler.state_dict()
+        return {
+            "model": self.session.model.state_dict(),
+            "optimizer": optimizer,
+            "masters": masters,
+            "scaler": scaler,
+        }
+
+    def put_back(self, state: dict[str, Any], optimizer: Any) -> None:
+        self.session.model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        with torch.no_grad():
+            for number, master in enumerate(self.masters):
+                master.copy_(state["masters"][str(number)])
+        if self.session.scaler is not None:
+            self.session.scaler.load_state_dict(state["scaler"])
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Wait for what goes on in the background."""
+
+    def load(self) -> None:
+        raise NotImplementedError
+
+
+class Torch(Keeper):
+    """``torch.save`` of everything, whole, on rank 0, and a barrier; all ranks load the file with ``map_location``."""
+
+    @property
+    def file(self) -> str:
+        return os.path.join(self.folder, "checkpoint.pt")
+
+    def save(self) -> None:
+        optimizer = self.session.optimizer
+        if self.dealt_out:
+            optimizer.consolidate_state_dict(to=0)
+        mine = {} if self.dealt_out and self.rank else optimizer.state_dict()
+        state = map_tensors(_whole, self.state(mine))
+        if self.rank == 0:
+            torch.save(state, self.file)
+        _barrier()
+
+    def load(self) -> None:
+        state = torch.load(self.file, map_location=self.session.parts.device, weights_only=True)
+        now = {"model": self.session.model.state_dict(), "optimizer": {}}
+        if not self.dealt_out:
+            now["optimizer"] = self.session.optimizer.state_dict()
+        self.put_back({**state, **_dealt_out(now, {name: state[name] for name in now})}, self.session.optimizer)
+        _barrier()
+
+
+class Distributed(Keeper):
+    """``torch.distributed.checkpoint``: each rank writes its part; with ``dcp_async`` while training goes on."""
+
+    def __init__(self, session: Session, wanted: Checkpoint) -> None:
+        super().__init__(session, wanted)
+        grouped = not self.wait and dist.is_initialized()
+        self.group = dist.new_group(backend="gloo") if grouped else None  # its own: training goes on in the other
+        self.pending: Any = None
+        self.optimizer = session.optimizer.optim if self.dealt_out else session.optimizer
+
+    def parts(self) -> dict[str, Any]:
+        state = self.state(self.optimizer.state_dict())
+        if self.dealt_out:
+            state[f"optimizer of rank {self.rank}"] = state.pop("optimizer")
+        return {name: part for name, part in state.items() if part}
+
+    def save(self) -> None:
+        from torch.distributed import checkpoint
+
+        if self.wait:
+            checkpoint.save(self.parts(), checkpoint_id=self.folder)
+        else:
+            self.finish()
+            self.pending = checkpoint.async_save(self.parts(), checkpoint_id=self.folder, process_group=self.group)
+
+    def finish(self) -> None:
+        if self.pending is not None:
+            self.pending.result()
+            self.pending = None
+
+    def load(self) -> None:
+        from torch.distributed import checkpoint
+
+        state = self.parts()
+        checkpoint.load(state, checkpoint_id=self.folder)
+        if self.dealt_out:
+            state["optimizer"] = state.pop(f"optimizer of rank {self.rank}")
+        self.put_back(state, self.optimizer)
+        _barrier()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of it, where this rank has a shard."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _dealt_out(now: Any, whole: Any) -> Any:
+    """The tree ``whole`` with shards where the tree ``now`` has some; a key is in both, or ``whole`` is taken."""
+    if isinstance(now, Tensor) and hasattr(now, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(whole, now.device_mesh, now.placements)
+    if isinstance(whole, dict):
+        return {key: _dealt_out(now.get(key), one) if isinstance(now, dict) else one for key, one in whole.items()}
+    return whole
+
+
+def _now(session: Session) -> float:
+    """The time (ms) when the device has done all that it was given, on all ranks."""
+    if session.parts.device.type == "cuda":
+        torch.cuda.synchronize(session.parts.device)
+    _barrier()
+    return time.perf_counter_ns() / 1e6
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def size_mib(folder: str) -> float:
+    return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)) / 2**20
+
+
+@contextmanager
+def _room(folder: str) -> Iterator[None]:
+    """Say it in one line where a checkpoint does not fit on the disk."""
+    try:
+        yield
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        full = shutil.disk_usage(folder).free / 2**20 < LEFT_MIB
+        if full or any(sign in str(error).lower() for sign in NO_ROOM):
+            remedy = "free space there, or give another disk with --out"
+            raise BenchError(f"the disk of {folder} is full: a checkpoint does not fit; {remedy}") from error
+        raise
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

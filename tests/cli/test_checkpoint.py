@@ -1,0 +1,144 @@
+"""``--checkpoint``: what is saved comes back, its cost is known, and a disk without room costs nothing else."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import CommandLine, in_this_process
+from standin.documents import document
+from test_workload import MLP
+
+from bench.analyse.checkpoints import checkpoints, in_words
+from bench.core.errors import BenchError
+from bench.experiments import checkpoint as experiment
+from bench.runs.document import CheckpointLook, CheckpointRecord
+from bench.sites.local import WorkerHost
+from bench.worker import checkpoint
+
+WEIGHTS_MIB = 4 * (32 * 32 + 32 + 32 * 10 + 10) / 2**20
+
+
+def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[str, Any]:
+    (here / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    small = ("--workload", str(here / "mlp.py"), "--device", "cpu", "--warmup", "1", "--iters", "1", "--no-parity")
+    with pytest.MonkeyPatch.context() as patch:
+        given = ("run", *small, "--setting", "width=32", "--out", str(here / "out"), *options)
+        assert in_this_process(host, patch, given) == status
+    (path,) = (here / "out").iterdir()
+    assert not (path / ".scratch").exists()
+    found: dict[str, Any] = json.loads((path / "run.json").read_text())
+    assert found["complete"]
+    return found
+
+
+@pytest.mark.parametrize("how", ["torch", "dcp_async"])
+def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) -> None:
+    """A launch whose weights are others after loading is an error."""
+    names = ["fsdp2", "zero1", "ddp_o2"] if how == "torch" else ["fsdp2", "zero1"]
+    found = run(host, tmp_path, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
+    saved = {one["scenario"]: one for one in found["checkpoints"]}
+    assert {name: one["reason"] for name, one in saved.items()} == dict.fromkeys(names)
+    for one in saved.values():
+        assert (one["every"], one["steps"], one["how"]) == (3, 3, how)
+        assert [len(rank[kind]) for rank in one["saves"] for kind in ("saving_ms", "plain_ms", "save_ms")] == [2] * 6
+        assert 2 * WEIGHTS_MIB < one["size_mib"] < 2 * WEIGHTS_MIB + 0.1
+
+
+def test_a_disk_without_room(host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment.shutil, "disk_usage", lambda path: SimpleNamespace(free=50 * 2**20))
+    found = run(host, tmp_path, "--scenario", "ddp", "--checkpoint", "every=5", status=1)
+    assert [one["status"] for one in found["launches"]] == ["ok"]
+    (one,) = found["checkpoints"]
+    assert one["status"] == "error" and "50 MiB are free on the disk of the run; free space there, or" in one["reason"]
+
+
+class Session:
+    """A model of one weight, with what saving it takes."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.model = torch.nn.Linear(1, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.scaler = None
+        self.parts = SimpleNamespace(rank=0, device=torch.device("cpu"))
+
+    def forward(self, batch: Any) -> Any:
+        return self.model(batch).sum()
+
+    def backward(self, loss: Any) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+
+    def optimize(self) -> None:
+        self.optimizer.step()
+
+    def weights(self) -> list[Any]:
+        return [self.model.weight.detach()]
+
+
+def saved(folder: Path, ticks: list[int]) -> dict[str, Any]:
+    import torch
+
+    wanted = checkpoint.Checkpoint(every=3, folder=str(folder))
+    session: Any = Session()
+    return checkpoint.run(session, lambda: torch.ones(1, 1), wanted, ticks.append)
+
+
+def test_steps_are_counted(tmp_path: Path) -> None:
+    ticks: list[int] = []
+    found = saved(tmp_path / "new", ticks)
+    assert ticks == list(range(1, 15)) and ticks[-1] == checkpoint.steps_of(checkpoint.Checkpoint(every=3))
+    assert found["size_mib"] == (tmp_path / "new" / "checkpoint.pt").stat().st_size / 2**20
+
+
+def test_other_weights_than_were_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint.Torch, "load", lambda keeper: None)
+    with pytest.raises(BenchError, match="loaded from the checkpoint are not those that were saved"):
+        saved(tmp_path, [])
+
+
+def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch says no more than "iostream error", so the disk is asked."""
+    monkeypatch.setattr(checkpoint.Torch, "file", "/dev/full")
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(BenchError, match="is full: a checkpoint does not fit; free space there, or give another disk"):
+        saved(tmp_path, [])
+
+
+def test_another_error_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint.Torch, "save", lambda keeper: shutil.move("nowhere", "here"))
+    with pytest.raises(FileNotFoundError):
+        saved(tmp_path, [])
+
+
+def test_the_cost_of_a_step() -> None:
+    look = CheckpointLook(saving_ms=(26.0, 28.0), plain_ms=(20.0, 20.0), save_ms=(5.0, 7.0), load_ms=40, next_step_ms=4)
+    slower = replace(look, saving_ms=(30.0, 28.0), load_ms=60.0)
+    (launch,) = document(launches=[{"scenario": "ddp"}]).launches
+    how = {"every": 2, "steps": 2, "how": "torch", "size_mib": 3.0}
+    one = CheckpointRecord.of(launch, saves=(look, slower), **how)
+    two = replace(one, saves=(replace(look, saving_ms=(28.0, 28.0)),))
+    failed = replace(one, scenario="single", status="error", reason="no room")
+    found = replace(document(), checkpoints=(one, two, failed))
+    (row,) = checkpoints(found).to_dict("records")
+    assert row["cost_ms"] == pytest.approx(((30 + 28 - 40) / 4 + (28 + 28 - 40) / 4) / 2)
+    assert row["cost_low_ms"] < row["cost_ms"] < row["cost_high_ms"]
+    assert (row["launches"], row["save_ms"], row["load_s"], row["resume_s"]) == (2, 6.0, 0.05, 0.054)
+    assert row["cost_percent"] == pytest.approx(42.5)
+    said, why = in_words(found)
+    assert said.startswith("A checkpoint of ddp every 2 steps (torch) costs 4.25 ms")
+    assert why == "single has no checkpoint: no room."
+
+
+@pytest.mark.parametrize(
+    "given", ["every=0", "every", "how=dcp", "every=1,every=2", "every=5,how=tar", "every=1e3", ""]
+)
+def test_bad_words(run_here: CommandLine, tmp_path: Path, given: str) -> None:
+    said = run_here("run", "--checkpoint", given, "--out", str(tmp_path / "out"))
+    assert said.returncode == 2 and said.stderr.count("\n") == 1 and "give every=N, such as every=100" in said.stderr
+    assert not (tmp_path / "out").exists()
