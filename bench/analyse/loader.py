@@ -21,6 +21,9 @@ INPUT_BOUND = 0.10
 LESS = 0.10
 """By how much both together stay below the bound before that is worth a sentence."""
 
+NEAR = 0.25
+"""How far two rates may be apart whose intervals overlap before that is noise and no doubt about which is larger."""
+
 MUCH_MIB = 1.0
 """Read from a disk, from which on the first reading is one of a disk: logs and libraries are less."""
 
@@ -77,6 +80,17 @@ def found_by(document: RunDocument) -> Swept | None:
     )
 
 
+def why_open(document: RunDocument) -> str | None:
+    """Why a sweep gave no answer; None where it did, and for a run without one."""
+    if document.input_sweep is None or found_by(document) is not None:
+        return None
+    for one in document.input_sweep.launches:
+        if one.status != "ok":
+            what = "training alone" if one.workers is None else f"the loader alone with {_workers(one.workers)}"
+            return f"The sweep of the input has no answer: {what} failed ({one.status}: {one.reason})."
+    return "The sweep of the input has no answer: the run ended before it was through."
+
+
 def together(document: RunDocument, figures: LaunchFigures) -> Estimate:
     """The rate of loading and training at once, over the launches of ``figures``; of nothing where there are none."""
     return estimate(1000 * (document.workload.units or 0) / mean for mean in figures.frame["mean_ms"])
@@ -112,10 +126,10 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
     if both.value is not None and both.value < (1.0 - LESS) * bound:
         less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the smaller of the two alone"
         said.append(f"{less}: the ranks and their workers share {cores} cores.")
-    near = [workers for workers, rate in swept.loader.items() if workers and _overlap(rate, swept.training)]
+    near = [workers for workers, rate in swept.loader.items() if workers and _near(rate, swept.training)]
     if near:
-        named = ", ".join(map(str, near))
-        said.append(f"With {named} workers the loader is as fast as training, as far as these launches tell.")
+        few = " or ".join(map(str, near))
+        said.append(f"With {few} workers the loader may be as fast as training: more --launches would tell.")
     if swept.first is not None:
         where = "from memory or a network, since no disk was read"
         if swept.first_mib is None:
@@ -165,7 +179,10 @@ def _rate(launches: Iterable[InputRecord]) -> Estimate:
     return estimate(launch.throughput_per_s for launch in launches)
 
 
-def _overlap(one: Estimate, other: Estimate) -> bool:
+def _near(one: Estimate, other: Estimate) -> bool:
+    """Whether two rates are alike and their intervals overlap."""
+    if not 1 - NEAR < _value(one) / _value(other) < 1 + NEAR:
+        return False
     ends = (one.low, one.high, other.low, other.high)
     low, high, other_low, other_high = (value if value is not None else float("nan") for value in ends)
     return low <= other_high and other_low <= high

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.intervals import Estimate, half_width_percent
-from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together
+from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Plot, axes_at, handle, legend_row, light
 from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, of_run, tabulate, text
@@ -17,9 +17,11 @@ NAMES = {"loader": "the loader alone", "training": "training alone", "both": "bo
 
 
 def loader_words(run: Analysed) -> list[str]:
-    """The answer in a sentence, and what to know about it; nothing of a run without a sweep."""
+    """The answer in a sentence, or why there is none, and what to know about it; nothing of a run without a sweep."""
     swept, both = _found(run)
-    return [] if swept is None else [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
+    if swept is None:
+        return [text for text in (why_open(run.document),) if text]
+    return [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
 
 
 def loader_rates(run: Analysed) -> "pd.DataFrame | None":

@@ -120,6 +120,8 @@ def main(arguments: list[str]) -> int:
     from bench.experiments import pipeline
 
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
+    if request.input_sweep:
+        request = resume.request_of(finished.document)  # which has the workers that were chosen
     return _show(finished, request, scenarios, options)
 
 

@@ -89,8 +89,6 @@ def _loader(run: "Analysed", width: int | None) -> list[str]:
     """What a sweep of the input found; nothing of another run."""
     from bench.report.loader import loader_table, loader_words
 
-    table = loader_table(run)
-    if table is None:
-        return []
-    first, *more = loader_words(run)
-    return [first, "", align(table.texts(), left=("",), width=width), *table.notes, *more, ""]
+    table, words = loader_table(run), loader_words(run)
+    rates = [] if table is None else ["", align(table.texts(), left=("",), width=width), *table.notes]
+    return [*words[:1], *rates, *words[1:], *([""] if words else [])]

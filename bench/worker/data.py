@@ -50,7 +50,7 @@ def _steps(workload: Training) -> int:
 
 def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[Batch]:
     """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other."""
-    examples = _Examples(workload)
+    examples = Examples(workload)
     shards = [shard(workload, replicas, replica) for replica in mine]
     pool = []
     for step in range(workload.pool_batches):
@@ -92,7 +92,7 @@ def feeds(workload: Training, replicas: int, groups: Sequence[range], device: to
 def stream_of(workload: Training, replicas: int, groups: Sequence[range], pin: bool) -> Iterator[Batch]:
     """Batches in host memory without end, epoch after epoch. What loads them starts with the first."""
     assert workload.workers is not None
-    examples, order = _Examples(workload), _Order(workload, replicas, groups)
+    examples, order = Examples(workload), _Order(workload, replicas, groups)
     _whole(examples[0])  # here, so that a setting that only examples use is known to be used
     loading: DataLoader[Any] = DataLoader(
         examples,
@@ -128,13 +128,14 @@ class _Order:
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
+class Broken:
     """In place of an example or a batch: why there is none. It crosses from a loader's process without a traceback."""
 
-    reason: str
+    problem: str
+    remedy: str = ""
 
 
-class _Examples:
+class Examples:
     """The data set, as ``DataLoader`` wants it."""
 
     def __init__(self, workload: Training) -> None:
@@ -147,20 +148,20 @@ class _Examples:
             raise
         except Exception as error:  # noqa: BLE001  # whatever the user's function raises is the finding
             at = discover.line_in(self.file, error)
-            return _Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
+            return Broken(f"{self.file}:{at} fails on example {index}: {type(error).__name__}: {error}")
 
     def collate(self, examples: list[Any]) -> Batch:
-        broken = next((one for one in examples if isinstance(one, _Broken)), None)
+        broken = next((one for one in examples if isinstance(one, Broken)), None)
         if broken is not None:
             return broken
         try:
             return self._collate(examples)
         except (RuntimeError, TypeError) as error:
             remedy = "make examples of equal shape, or define collate(examples)"
-            return _Broken(f"{self.file}: no batch can be made of the examples: {error}; {remedy}")
+            return Broken(f"{self.file}: no batch can be made of the examples: {error}", remedy)
 
 
 def _whole(made: Any) -> Any:
-    if isinstance(made, _Broken):
-        raise BenchError(made.reason)
+    if isinstance(made, Broken):
+        raise BenchError("; ".join(filter(None, (made.problem, made.remedy))))
     return made

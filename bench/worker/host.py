@@ -40,6 +40,8 @@ GRACE_AFTER_FAILURE_S = 1.0
 EXIT_PATIENCE_S = 5.0
 ANSWER_LIMIT_S = 120.0
 """For apex to be tried, and for a workload's first example to be made, with what it takes to be imported."""
+TRIAL_LIMIT_S = 20.0
+"""For a workload's model and loss to be tried."""
 LOOK_EVERY_S = 1.0
 SIGN_OF_LIFE_S = 5.0
 PHASE_ORDER = ("start", "rendezvous", "build", "warmup", "measure", "record", "probe", "seal")
@@ -211,10 +213,22 @@ def _prepare(workload: Training) -> dict[str, Any]:
     except RequestError as error:
         return {"refused": [error.option, error.problem, error.remedy]}
     try:
-        return {**ask(lambda: examine(workload), ANSWER_LIMIT_S), "imports": versions()}
+        examined = ask(lambda: examine(workload), ANSWER_LIMIT_S)
+        refused = examined["refused"] or _refused_by_trial(workload)
+        return {**examined, "refused": refused, "imports": versions()}
     except Unanswered as error:
         what = f"{workload.file}: the process that made its first example {error}"
         return {"refused": ["--workload", what, "fix the file"]}
+
+
+def _refused_by_trial(workload: Training) -> Any:
+    """Why its model and its loss do not fit together. A trial without an end says nothing: a launch will tell."""
+    from bench.worker.trial import refusal
+
+    try:
+        return ask(lambda: refusal(workload), TRIAL_LIMIT_S)
+    except Unanswered:
+        return None
 
 
 def _describe(apex_path: str | None) -> dict[str, Any]:

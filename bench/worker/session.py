@@ -15,7 +15,7 @@ from bench.core.records import Job, Setting, Training
 from bench.seams import discover
 from bench.seams.switching import switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
-from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of
+from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -147,10 +147,10 @@ class Session:
             return self._accumulated(batch)
         with self.amp.context():
             loss = self._loss(self._call, batch)
-        if getattr(loss, "ndim", None) != 0:
-            given = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            what = f"{self.parts.workload.file}: loss(model, batch) returned {given}"
-            raise BenchError(f"{what}; return a scalar tensor, such as its mean")
+        refused = wrong_loss(self.parts.workload, loss)
+        if refused is not None:
+            _, problem, remedy = refused
+            raise BenchError(f"{problem}; {remedy}")
         return loss if self._weight is None else loss * self._shares([batch])[0]
 
     def _shares(self, batches: list[Any]) -> Tensor | list[float]:

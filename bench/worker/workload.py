@@ -22,6 +22,9 @@ Loss = Callable[[Forward, Any], Tensor]
 NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "bad_alloc")
 """What torch says without room for a tensor on the CPU."""
 
+Refused = tuple[str, str, str]
+"""The option, the problem and the remedy of a request that is refused."""
+
 HYPERPARAMETERS = {"learning_rate": "lr"}
 """What the optimizers of torch call a setting; the others have the same name."""
 
@@ -143,6 +146,18 @@ def cut(tree: Any, examples: int, pieces: int) -> list[Any]:
             return [tree[start : start + size] for start in range(0, examples, size)]
         return [type(tree)(part) for part in zip(*(cut(value, examples, pieces) for value in tree), strict=True)]
     return [tree] * pieces
+
+
+def wrong_loss(workload: Training, loss: Any) -> Refused | None:
+    """Why what ``loss`` returned cannot be trained; None where it can."""
+    if getattr(loss, "ndim", None) != 0:
+        given = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        what = f"{workload.file}: loss(model, batch) returned {given}"
+        return "--workload", what, "return a scalar tensor, such as its mean"
+    if not loss.requires_grad:
+        what = f"{workload.file}: loss(model, batch) returned a tensor without a gradient"
+        return "--workload", what, "compute it from what the model returns"
+    return None
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

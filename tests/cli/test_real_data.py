@@ -282,22 +282,6 @@ def test_a_loss_that_is_no_mean_over_samples_is_weighted(run_here: CommandLine, 
     assert all(row.gradient_error is not None and row.gradient_error < 1e-5 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        (".mean()", ".mean(1)", "vector.py: loss(model, batch) returned a tensor of shape [4]; return a scalar"),
-        ("nn.Linear(4, 4)", "nn.Linear(5, 4)", "vector.py:30: RuntimeError: "),
-    ],
-    ids=["no scalar", "shapes that do not fit"],
-)
-def test_a_wrong_loss_is_named(old: str, new: str, says: str, run_here: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "vector.py").write_text(SLOW.replace(old, new))
-    asked = ("run", "--workload", str(tmp_path / "vector.py"), "--scenario", "single", "--no-parity", *FEW)
-    assert run_here(*asked, "--out", str(tmp_path / "out")).returncode == 1
-    (launch,) = ran(tmp_path / "out").launches
-    assert says in str(launch.reason)
-
-
 def test_a_run_is_resumed_on_the_files_that_it_began_with(fashion: Path) -> None:
     found = discover.load_workload(*discover.resolve("fashion_mlp", discover.WORKLOAD))
     task = found.task("cpu", found.workload.settings_on("cpu"), str(fashion))

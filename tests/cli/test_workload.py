@@ -170,6 +170,31 @@ TRIED: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
     "an example that fails": (replaced("torch.randn(32, g", "torch.radn(32, g"), ("mine.py:20", "radn")),
     "an example without a tensor": (replaced('return {"x"', 'return "x"\n    {"x"'), ("has no tensor", "return")),
     "an example without end": (replaced("torch.randn(32", "torch.randn(10**13"), ("more than half of the memory",)),
+    "a model that is none": (
+        replaced("return nn.Sequential(", "return {} and nn.Sequential("),
+        ("mine.py: model(work) returned dict; return a torch.nn.Module",),
+    ),
+    "a loss of each sample": (
+        replaced('batch["y"])', 'batch["y"], reduction="none")'),
+        ("mine.py: loss(model, batch) returned a tensor of shape [32]; return a scalar tensor, such as its mean",),
+    ),
+    "a loss without a gradient": (
+        replaced('batch["y"])', 'batch["y"]).detach()'),
+        ("mine.py: loss(model, batch) returned a tensor without a gradient; compute it from what the model returns",),
+    ),
+    "shapes that do not fit": (
+        replaced("nn.Linear(32,", "nn.Linear(33,"),
+        (
+            "mine.py:",
+            "fails on a batch of 32: RuntimeError: ",
+            "mat1 and mat2 shapes cannot be multiplied",
+            "fix the file",
+        ),
+    ),
+    "examples of several shapes": (
+        replaced("torch.randn(32, g", "torch.randn(32 + index, g"),
+        ("no batch can be made of the examples", "make examples of equal shape, or define collate(examples)"),
+    ),
     "settings that it refuses": (
         lambda source: (
             source
@@ -202,9 +227,9 @@ def test_untrainable(
     [
         (replaced('"width": 256', '"width": 256, "depth": 3'), "uses the setting depth"),
         (replaced('"width": 256', '"width": 256, "lr": 0.5'), "the setting lr is 0.5, but the optimizer has 0.01"),
-        (replaced("torch.randn(32, generator=random)", "torch.randn(index % 3 + 1)"), "define collate(examples)"),
+        (replaced('batch["y"])', 'batch["y"]).item()'), "returned float; return a scalar tensor"),
     ],
-    ids=["unused", "contradicted", "ragged"],
+    ids=["unused", "contradicted", "a number as loss"],
 )
 def test_a_disobeyed_setting(change: Callable[[str], str], says: str, run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(change(MLP))

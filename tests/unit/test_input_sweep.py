@@ -10,7 +10,7 @@ from standin.runs import DDP, write_run
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, estimate
-from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together
+from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.analyse.validity import findings
 from bench.core.codec import decode, encode
 from bench.experiments.input_sweep import _rounds
@@ -99,7 +99,7 @@ def test_remarks() -> None:
     found = replace(found, loader={**found.loader, 2: near}, training=sure)
     cores, alike, first = remarks(found, estimate([60.0]), 2)
     assert cores.startswith("Both together reach 25 % less than the smaller") and "share 2 cores" in cores
-    assert alike.startswith("With 2 workers the loader is as fast as training")
+    assert alike == "With 2 workers the loader may be as fast as training: more --launches would tell."
     assert "gave 12.0 img/s with 2 workers for each rank (346 MiB of it from a disk); later ones 80.0" in first
     assert "no disk was read" in remarks(replace(found, first_mib=0.0), estimate([79.0]), 2)[-1]
     assert remarks(swept({0: 10.0, 1: 100.0}, 50.0), estimate([49.0]), 2) == []
@@ -163,7 +163,10 @@ def test_a_run_without_a_sweep_shows_none(tmp_path: Path) -> None:
 def test_a_rate_that_failed_leaves_the_answer_open() -> None:
     launches = (record(0, 0, 10.0), record(1, 1, None), record(2, None, 50.0))
     sweep = InputSweep(counts=(0, 1), launches=launches)
-    assert found_by(replace(document(), input_sweep=sweep)) is None
+    run = replace(document(), input_sweep=sweep)
+    assert found_by(run) is None
+    assert str(why_open(run)).endswith("the loader alone with 1 worker for each rank failed (error: None).")
+    assert why_open(document()) is None
 
 
 def test_input_bound_has_the_number_of_the_sweep(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Whether a workload's model and loss fit together, tried before anything is launched.
+
+First on torch's meta device, which knows shapes and no numbers, so that a model of any size takes a moment. What fails
+there may be right elsewhere, such as a loss that makes tensors on the CPU. So it counts only if it fails on the CPU
+too, with the examples that one replica trains at once.
+"""
+
+import torch
+from torch import nn
+
+from bench.core.records import Training
+from bench.seams import discover
+from bench.worker.data import Broken, Examples
+from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_tensors, wrong_loss
+
+
+def refusal(workload: Training) -> Refused | None:
+    """Why this cannot be trained, as far as that can be said without a launch; else None."""
+    found = _tried(workload, torch.device("meta"), min(2, _share(workload)))
+    return None if found is None else _tried(workload, torch.device("cpu"), _share(workload))
+
+
+def _share(workload: Training) -> int:
+    """How many examples one replica trains at once."""
+    return max(1, workload.global_batch // workload.replicas)
+
+
+def _tried(workload: Training, device: torch.device, count: int) -> Refused | None:
+    data = Examples(workload)
+    examples = [data[index] for index in range(count)]
+    if any(isinstance(one, Broken) for one in examples):
+        return None  # a launch that comes to it fails by its name
+    batch = data.collate(examples)
+    if isinstance(batch, Broken):
+        return "--workload", batch.problem, batch.remedy
+    try:
+        with device:
+            model = build_model(workload)
+        if not isinstance(model, nn.Module):
+            what = f"{workload.file}: model(work) returned {type(model).__name__}"
+            return "--workload", what, "return a torch.nn.Module"
+        return wrong_loss(workload, loss_of(workload)(model, map_tensors(lambda tensor: tensor.to(device), batch)))
+    except Exception as error:  # noqa: BLE001  # whatever the user's functions raise is the finding
+        at = discover.line_in(workload.file, error)
+        if at is None or workload.device != "cpu" or _says_nothing(error):
+            return None
+        what = f"{workload.file}:{at} fails on a batch of {count}: {type(error).__name__}: {error}"
+        return "--workload", " ".join(what.split()), "fix the file"
+
+
+def _says_nothing(error: Exception) -> bool:
+    """Whether it may be that the computation is right, and only the trial is not."""
+    text = str(error).lower()
+    unfit = isinstance(error, MemoryError | NotImplementedError) or "meta" in text
+    return unfit or any(sign in text for sign in NO_MEMORY)
