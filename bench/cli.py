@@ -18,6 +18,7 @@ verbs:
   doctor    what this machine can measure, and what would spoil it
   run       measure scenarios; without options: all ten, quickly
   runs      what runs there are, each with its answer
+  tune      search for the fastest way to train this that still trains it
   show      the answer and the table of a run again
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
@@ -48,7 +49,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach",
+    "attach", "tune",
 )
 # fmt: on
 

@@ -126,9 +126,10 @@ class RunProgress:
             self._bar.stop()
 
     def begin(self, name: str, doing: str = "measuring") -> None:
-        """An expected launch starts. ``doing``: what its ranks do after their warm-up."""
+        """A launch starts, expected or not. ``doing``: what its ranks do after their warm-up."""
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
-        self._coming.remove(name)
+        if name in self._coming:
+            self._coming.remove(name)
         self._recent = []
         self._began = self._last_line = time.monotonic()
         self._show()

@@ -75,8 +75,12 @@ def _why_again(launch: LaunchRecord, cores: int | None, again: int) -> str:
 
 
 def _kept(lab: Lab, done: Performed) -> str:
-    """Put a launch on disk; returns how fast it was, or why it failed."""
     lab.writer.add(done.record, **done.tables)
+    return how_fast(lab, done)
+
+
+def how_fast(lab: Lab, done: Performed) -> str:
+    """A line for people: how fast a launch was, or why it failed."""
     median_ms = median_step_ms(done)
     if median_ms is None:
         return where_to_look(done.record)

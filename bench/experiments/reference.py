@@ -1,21 +1,26 @@
 """The training and the probes that the numerics of every scenario are held against."""
 
+from collections.abc import Sequence
+
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.rows import computations_of
 from bench.plan import reference
-from bench.runs.document import ReferenceRecord
+from bench.runs.document import LaunchRecord, ReferenceRecord
 
 
-def train(lab: Lab) -> None:
-    """Train and probe it in the ways in which launches really computed, unless the run has it already."""
+def train(lab: Lab, launches: Sequence[LaunchRecord] | None = None) -> None:
+    """Train and probe it in the ways in which launches (default: the run's own) really computed, unless the run has it
+    already."""
     document = lab.writer.document
-    if resume.done(document).reference:
+    good = document.good if launches is None else [one for one in launches if one.status == "ok"]
+    computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
+    known = document.reference.computations if document.reference and resume.done(document).reference else ()
+    if set(computations) <= set(known):
         return
-    computations = tuple(dict.fromkeys(one.effective.computation for one in document.good if one.effective))
-    if not computations:
-        return
+    if document.reference:
+        lab.writer.supersede(document.reference)
     job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
 
     def keep(done: Performed) -> str:

@@ -76,6 +76,9 @@ def supersede_failures(writer: RunWriter) -> None:
     for record in [*document.launches, *document.diagnostics, *document.checkpoints, *swept]:
         if record.status not in DONE:
             writer.supersede(record)
+    for launch in document.tuning.launches[-1:] if document.tuning else ():
+        if (launch.reason or "").startswith("interrupted"):
+            writer.supersede(launch)
     if document.reference and not done(document).reference:
         writer.supersede(document.reference)
 
@@ -131,7 +134,7 @@ def refuse_what_is_foreign(path: str, document: RunDocument) -> None:
             if not (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)):
                 _refuse(f"{entry} is neither a file nor a folder")
             _refuse_other_owner(entry, about)
-    asked = [pair for name in request.scenarios for pair in _asked(document, name)] + [(SITE, request.site)]
+    asked = [pair for name in _all_of(document) for pair in _asked(document, name)] + [(SITE, request.site)]
     named = [name for kind, name in asked if name not in discover.names(kind) and (os.sep in name or ".py" in name)]
     named += [request.task.file] if request.task.file not in discover.names(WORKLOAD).values() else []
     named += [shutil.which(request.python) or request.python] if request.python else []
@@ -183,10 +186,15 @@ def check_site(document: RunDocument, site: str) -> None:
     discover.try_site(name, file)
 
 
+def _all_of(document: RunDocument) -> tuple[str, ...]:
+    """The scenarios that a run was asked for; of a search the candidates that it began with."""
+    return document.tuning.asked if document.tuning else document.request.scenarios
+
+
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
     found = []
-    for name in document.request.scenarios:
+    for name in _all_of(document):
         parts = []
         for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):
             known, file = discover.resolve(asked, kind)

@@ -181,8 +181,7 @@ class Compiled:
 class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
-    ``norm_parts``: into how many parts a batch is cut for batch norm. ``switches``: of each that was on what was seen
-    instead of it, None where it took effect.
+    ``switches``: of each that was on what was seen instead of it, None where it took effect.
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
@@ -194,7 +193,6 @@ class Effective:
     parallel_impl: str | None
     precision_impl: str | None
     replicas: Several
-    norm_parts: Several
     weights: str | None
     parameter_dtypes: Mapping[str, Elements]
     gradient_dtypes: Mapping[str, Elements]
@@ -225,7 +223,7 @@ class Effective:
     def computation(self) -> Computation:
         """What its numerics are held against. Only the CPU's sums depend on the number of threads."""
         return Computation(
-            replicas=self.norm_parts,
+            replicas=self.replicas,
             threads=self.threads if self.tf32 is None else 0,
             precision=self.precision or "",
             dtype=", ".join(self.compute_dtypes),
@@ -529,6 +527,44 @@ class InputSweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """How a way to train fared in the race of ``bench tune``. ``step_ms``: its level, with the drift taken out.
+
+    ``why_not``: why it cannot be used, or ``beaten``: by what; both None for one that was still in. ``round``: the last
+    that it took part in.
+    """
+
+    launches: Count
+    round: Count
+    step_ms: Amount | None
+    throughput_per_s: Amount | None
+    peak_mib: Amount | None
+    why_not: str | None
+    beaten: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What ``bench tune`` did: the launches of its race, which chose the ``finalists``, the winner first.
+
+    ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
+    ``stopped_by``: ``race`` or ``budget``; None while it runs.
+    """
+
+    asked: Names
+    budget_s: Amount
+    memory_limit_mib: Amount | None
+    floor: str
+    allow: Names
+    baseline: str | None
+    launches: tuple[LaunchRecord, ...] = ()
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
+    finalists: Names = ()
+    leanest: str | None = None
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What is wrong with the values of a launch, or of a scenario (``launch`` is None), and what to do about it.
 
@@ -669,6 +705,7 @@ class RunDocument:
     resumed: tuple[Resumed, ...] = ()
     batch_search: BatchSearch | None = None
     input_sweep: InputSweep | None = None
+    tuning: Tuning | None = None
     end: State | None = None
     complete: bool = False
     files: Mapping[str, Sealed] = field(default_factory=dict)
@@ -697,10 +734,9 @@ class RunDocument:
 
     @property
     def aside(self) -> list[LaunchRecord]:
-        """Launches with steps that are none of the measured ones: tries of a batch, and those of an input sweep."""
-        tries = self.batch_search.launches if self.batch_search else ()
-        swept = self.input_sweep.launches if self.input_sweep else ()
-        return [*tries, *swept]
+        """Launches with steps that are none of the measured ones: of a search, or of an input sweep."""
+        experiments = (self.batch_search, self.input_sweep, self.tuning)
+        return [launch for experiment in experiments if experiment for launch in experiment.launches]
 
     @property
     def next_launch(self) -> int:

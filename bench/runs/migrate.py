@@ -111,16 +111,14 @@ def _workload_from_6(work: Json) -> Json:
 
 
 def _from_7(document: Json) -> Json:
-    """What the memory of a rank holds, checkpoints, sweeps of the input, switches and torch.compile came with 8."""
-    return _launches({**_empty("input_sweep"), **_lists("checkpoints"), **document}, _launch_from_7)
+    """What the memory of a rank holds, checkpoints, sweeps, switches, torch.compile and searches came with 8."""
+    return _launches({**_empty("input_sweep tuning"), **_lists("checkpoints"), **document}, _launch_from_7)
 
 
 def _launch_from_7(record: Json) -> Json:
     if "replica_counts" in record:  # the reference
         return record
-    ran = record["effective"]
-    if ran is not None:
-        ran = {"norm_parts": ran["replicas"], "switches": {}, "compiled": None} | ran
+    ran = record["effective"] and {"switches": {}, "compiled": None} | record["effective"]
     return {**record, "effective": ran, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
 
 

@@ -130,9 +130,20 @@ class RunWriter:
         self.put(**tables)
 
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
-        """What is trained from now on, once a sweep has chosen how it is loaded."""
+        """What is measured from now on, once a search has chosen it."""
         self._change(request=request, workload=workload)
         self.seal(complete=False)
+
+    def note_tuning(self, **fields: Any) -> None:
+        """Begin the record of a search, or change these fields of it."""
+        known = self._document.tuning
+        self._change(tuning=parts.Tuning(**fields) if known is None else replace(known, **fields))
+
+    def add_racing(self, record: parts.LaunchRecord, **tables: Rows) -> None:
+        """A launch that chooses: its values are in no table of the run."""
+        assert self._document.tuning is not None, "note_tuning() comes first"
+        self.note_tuning(launches=(*self._document.tuning.launches, record))
+        self.put(**tables)
 
     def note_attached(self, launch: parts.AttachedLaunch) -> None:
         attached = self._document.attached
@@ -161,7 +172,7 @@ class RunWriter:
 
     def supersede(self, record: parts.LaunchRecord | parts.ReferenceRecord, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
-        document, sweep = self._document, self._document.input_sweep
+        document, sweep, tuning = self._document, self._document.input_sweep, self._document.tuning
         self._change(
             superseded=(*document.superseded, record if reason is None else replace(record, reason=reason)),
             reference=None if record is document.reference else document.reference,
@@ -170,6 +181,7 @@ class RunWriter:
             checkpoints=tuple(other for other in document.checkpoints if other is not record),
             input_sweep=sweep
             and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
+            tuning=tuning and replace(tuning, launches=tuple(one for one in tuning.launches if one is not record)),
         )
 
     def frames(self) -> Run:

@@ -140,6 +140,17 @@ def percentage(text: str) -> float:
     return value
 
 
+def gibibytes(text: str) -> float:
+    """Raises ``argparse.ArgumentTypeError`` for anything but a positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of GiB, such as 40")
+    return value
+
+
 def span(text: str) -> float:
     """A length of time with its units, such as ``90s``, ``20m`` or ``1h30m``, in seconds."""
     parts = re.fullmatch("".join(rf"(?:(\d*\.?\d+){unit})?" for unit in "hms"), text)

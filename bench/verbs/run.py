@@ -102,7 +102,7 @@ EXPERIMENTS = {
 
 
 def main(arguments: list[str]) -> int:
-    parser = _parser()
+    parser = run_parser()
     options = parser.parse_args(arguments)
     if options.resume is not None:
         return _resume(options, parser)
@@ -110,10 +110,10 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     _check_experiment(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
-    scenarios = _scenarios(asked, options.set, options.switches)
+    scenarios = scenarios_of(asked, options.set, options.switches)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
-    request = _request(options, scenarios)
+    request = request_of(options, scenarios)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
@@ -147,11 +147,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
     """Continue a run under its own request."""
-    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
-    for action in parser._actions:
-        if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
-            option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
-            raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
+    refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches"))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
     if not options.trust:
@@ -170,6 +166,14 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     scenarios = resume.scenarios_of(document)
     finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
     return _show(finished, request, scenarios, options)
+
+
+def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: tuple[str, ...]) -> None:
+    """Refuse what a run that is resumed takes from its own request."""
+    for action in parser._actions:
+        if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
+            option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
+            raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
 
 
 def _show(
@@ -201,8 +205,8 @@ def _show(
     return FAILED if finished.failed else OK
 
 
-def _parser() -> Parser:
-    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
+def add_work(parser: Parser) -> None:
+    """The options that say what is measured, and where."""
     what = parser.add_argument_group("what is measured")
     default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
     what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
@@ -239,6 +243,13 @@ def _parser() -> Parser:
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
     where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
     where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
+    limit = "end a launch that makes no step for S seconds"
+    where.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
+
+
+def run_parser() -> Parser:
+    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
+    add_work(parser)
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
     default = "launches, warm-up and steps, see below (default: quick)"
@@ -254,8 +265,6 @@ def _parser() -> Parser:
     sweep = "first how fast the loader alone is with 0, 1, 2, 4, ... workers of each rank, and training alone; then "
     both = "both together with as many as are enough (default: ddp, and at least 3 launches of each)"
     much.add_argument("--input-sweep", action="store_true", help=sweep + both)
-    limit = "end a launch that makes no step for S seconds"
-    much.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
     default = "between samples of memory (default: 0.25; longer if slow)"
     much.add_argument("--sample-interval", type=seconds, metavar="S", help=default)
     until = "add launches until every step time is known within this (half-width of its 95%% interval)"
@@ -273,17 +282,19 @@ def _parser() -> Parser:
     saved = "launches that save a checkpoint every N steps: its cost per step, its size, the time to resume; "
     how = "how=torch (default), dcp or dcp_async (torch.distributed.checkpoint)"
     why.add_argument("--checkpoint", type=checkpoint, metavar="every=N[,how=H]", help=saved + how)
+    add_result(parser)
+    return parser
+
+
+def add_result(parser: Parser) -> None:
     result = parser.add_argument_group("result")
     default = f"where the run folder goes (default: {DEFAULT_OUT})"
     result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
-    result.add_argument(
-        "--resume", metavar="RUN", help="do what is missing or failed in a run, or what --launches adds"
-    )
+    result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run")
     trust = "with --resume: also a run of another user, or one that names code in a run folder"
     result.add_argument("--trust", action="store_true", help=trust)
     result.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
     result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
-    return parser
 
 
 def _profiles() -> str:
@@ -295,7 +306,7 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def _scenarios(
+def scenarios_of(
     options: list[str] | None, set_: str | None = None, switches: list[str] | None = None
 ) -> tuple[Found, ...]:
     if set_ is not None and options is not None:
@@ -353,7 +364,7 @@ def _site(asked: str) -> str:
     return asked if asked == name else file
 
 
-def _request(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
+def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
     """Every default filled in, and every option checked that needs no torch."""
     device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:

@@ -18,6 +18,7 @@ from bench.sites.local import WorkerHost
 ROOT = Path(__file__).resolve().parents[2]
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
 SMALL = f"--model squeezenet1_1 --image-size 32 {FEW}"
+SEARCH = "--workload ./mlp.py --scenario single --allow none --warmup 1 --iters 2"
 README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
@@ -34,6 +35,8 @@ def commands(*documents: Path) -> list[str]:
 
 def shrink(arguments: list[str]) -> list[str]:
     """The same command with a small workload, since options given last win, and one scenario where it is all ten."""
+    if arguments[0] == "tune":
+        return [*arguments, *SEARCH.split()]
     if arguments[0] != "run" or "--resume" in arguments:
         return arguments
     if "--global-batch" in arguments:

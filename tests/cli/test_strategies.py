@@ -14,7 +14,7 @@ from bench.analyse.parity import DIVERGED, SAME
 from bench.core.errors import RequestError
 from bench.seams import discover
 from bench.sites.local import WorkerHost
-from bench.verbs.run import _scenarios
+from bench.verbs.run import scenarios_of
 
 EACH_STEP = """
 from bench.seams import Scenario
@@ -64,7 +64,7 @@ def document(run: Path) -> dict[str, Any]:
 def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: discover.load(name, file).strategy_name for name, file in discover.names().items()}
-    elsewhere = {"single", "dp", "apex_ddp"}
+    elsewhere = {"single", "dp", "apex_ddp", "ddp_untuned"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 
@@ -135,7 +135,7 @@ def test_an_unknown_option(run_here: CommandLine, tmp_path: Path) -> None:
 
 def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def names(asked: str) -> list[str]:
-        return [found.name for found in _scenarios(None, asked)]
+        return [found.name for found in scenarios_of(None, asked)]
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.bench.sets]\nmine = ["ddp", "zero1"]\nwrong = "ddp"\n')
@@ -150,6 +150,6 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names("strategy")
 
 
-def test_a_set_beside_scenarios(run_here: CommandLine) -> None:
+def test_a_set_besidescenarios_of(run_here: CommandLine) -> None:
     said = run_here("run", "--set", "all", "--scenario", "ddp")
     assert said.returncode == 2 and "--set: --scenario names scenarios, too; leave one of them out" in said.stderr

@@ -247,15 +247,15 @@ def test_the_next_run_is_the_same(asked: str, driver: bool, tmp_path: Path, monk
     """``driver``: whether there is one, which is broken."""
     monkeypatch.setattr(nvml, "driver_present", lambda: driver)
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([], "it is broken; mend it"))
-    parser = verb._parser()
+    parser = verb.run_parser()
     options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
-    scenarios = verb._scenarios(options.scenario)
-    request = verb._request(options, scenarios)
+    scenarios = verb.scenarios_of(options.scenario)
+    request = verb.request_of(options, scenarios)
     text = verb._next_steps(request, scenarios, str(tmp_path / "a folder" / "20260101T000000Z-00000000"), 0)
     words = shlex.split(text.splitlines()[-1].split("python -m bench run ")[1])
     again = parser.parse_args(words)
     assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
-    found = verb._request(again, verb._scenarios(again.scenario))
+    found = verb.request_of(again, verb.scenarios_of(again.scenario))
     same = ("launches", "warmup", "iters", "profile", "diagnose", "label", "per_rank")
     assert replace(found, **{name: getattr(request, name) for name in same}) == request
 
@@ -269,7 +269,7 @@ def test_the_report_that_is_named_finds_the_run(folder: str, tmp_path: Path, mon
     path.mkdir(parents=True)
     (path / "run.json").write_text("{}")
     scenarios = (discover.load(*discover.resolve("ddp")),)
-    request = verb._request(verb._parser().parse_args(["--device", "cpu", "--launches", "3"]), scenarios)
+    request = verb.request_of(verb.run_parser().parse_args(["--device", "cpu", "--launches", "3"]), scenarios)
     line = verb._next_steps(request, scenarios, str(path), 0).splitlines()[-1]
     (name,) = shlex.split(line.removeprefix("Next: python -m bench report "))
     assert os.path.samefile(find(name, "results"), path)

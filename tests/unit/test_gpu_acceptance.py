@@ -723,11 +723,11 @@ def test_commands_are_accepted(
     assert sorted(asked_for) == sorted(files)
 
     for name in ("scenarios", "apex", "trace", "more_1", "standard_ddp_ddp_o2", "batch"):
-        parsed = run._parser().parse_args(commands[name][3:])
+        parsed = run.run_parser().parse_args(commands[name][3:])
         assert (parsed.device, parsed.gpus, parsed.global_batch, parsed.image_size) == ("cuda", "GPU-0", 128, 224)
         assert parsed.model == "resnet101" and parsed.json and parsed.out.endswith(name)
-    assert run._parser().parse_args(commands["apex"][3:]).impl == "apex"
-    searched = run._parser().parse_args(commands["batch"][3:])
+    assert run.run_parser().parse_args(commands["apex"][3:]).impl == "apex"
+    searched = run.run_parser().parse_args(commands["batch"][3:])
     assert searched.find_batch and searched.scenario == ["ddp,ddp_o2"] and 0 < searched.budget <= 200
     assert commands["doctor"][:3] == ["-m", "bench", "doctor"]
 

@@ -294,6 +294,8 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "world_size": world,
         "device": live.device_facts(device),
         "memory_format": "unknown",
+        "switches": {},
+        "compiled": None,
         "tf32": live.tf32(device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None,

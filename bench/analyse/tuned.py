@@ -1,0 +1,78 @@
+"""The answer of ``bench tune`` in three lines: fastest, leanest, and what that gains."""
+
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.bars import plus_minus
+from bench.analyse.comparison import ALIKE, FASTER, compared
+from bench.analyse.intervals import Ratio
+from bench.analyse.rounds import Rounds
+from bench.core.text import percent
+from bench.runs.document import Tuning
+
+
+def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
+    """``table``: an overview of the run. The winner was chosen by the race; its values are of fresh launches."""
+    tuning = run.document.tuning
+    assert tuning is not None
+    if not tuning.finalists:
+        return [nothing_usable(tuning)]
+    rows: dict[str, dict[Any, Any]] = {row["scenario"]: row for row in table.to_dict("records")}
+    winner, rounds = tuning.finalists[0], Rounds.of(run.good_figures)
+    if winner not in rounds.values:
+        return [f"No valid result: no fresh launch of {winner}, which won the race, ended well."]
+    lines = [f"Fastest: {_speed(rows[winner])}{_rivals(tuning, rounds)}{_effort(tuning)}"]
+    lines.append(f"Leanest within 5 %: {_lean(rows, tuning.leanest or winner, winner)}")
+    if tuning.baseline and tuning.baseline in rounds.values and tuning.baseline != winner:
+        lines.append(f"Gain over {tuning.baseline}: {_gain(rounds.ratio(winner, tuning.baseline))}")
+    elif tuning.baseline == winner:
+        lines.append(f"Gain over {winner}: none, nothing that was tried is faster")
+    return lines
+
+
+def nothing_usable(tuning: Tuning) -> str:
+    reasons = [f"{name}: {one.why_not}" for name, one in tuning.candidates.items() if one.why_not]
+    return f"None of the {len(tuning.candidates)} candidates can be used; {'; '.join(reasons[:3])}"
+
+
+def _lean(rows: dict[str, dict[Any, Any]], lean: str, winner: str) -> str:
+    if lean not in rows:
+        return f"{lean}, of which no fresh launch ended well"
+    peak = rows[lean]["peak_total_mib"]
+    memory = "" if pd.isna(peak) else f", {peak:,.0f} MiB in all {plus_minus(rows[lean], 'peak_total_mib')}".rstrip()
+    return f"{lean} itself{memory}" if lean == winner else f"{_speed(rows[lean])}{memory}"
+
+
+def _speed(row: dict[Any, Any]) -> str:
+    speed = f"{row['throughput_per_s']:,.1f} {row['unit']}/s {plus_minus(row, 'throughput_per_s')}".rstrip()
+    return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
+
+
+def _rivals(tuning: Tuning, rounds: Rounds) -> str:
+    """What the fresh launches say of the other finalists, as far as that casts a doubt."""
+    winner, *others = tuning.finalists
+    alike, ahead = [], []
+    for name in others:
+        if name in rounds.values:
+            ratio = rounds.ratio(winner, name)
+            verdict = compared(ratio, len(rounds.values[winner]), len(rounds.values[name])).verdict
+            alike += [name] * (verdict == ALIKE)
+            if verdict == FASTER and ratio.value is not None:
+                ahead.append(f"{name} was {percent(1 / ratio.value - 1)} faster in the fresh launches")
+    tied = f"not distinguishable from {' and '.join(alike)}" if alike else ""
+    return "".join(f"; {text}" for text in (*ahead, tied) if text)
+
+
+def _gain(ratio: Ratio) -> str:
+    """``ratio``: the time of the baseline over that of the winner."""
+    assert ratio.value is not None
+    between = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f} times as fast{between}"
+
+
+def _effort(tuning: Tuning) -> str:
+    tried, of = sum(one.round > 0 for one in tuning.candidates.values()), len(tuning.candidates)
+    ended = "; the budget ended the search" if tuning.stopped_by == "budget" else ""
+    return f" [{tried} of {of} candidates tried in {len(tuning.launches)} launches{ended}]"

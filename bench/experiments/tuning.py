@@ -1,0 +1,282 @@
+"""``bench tune``: the fastest way to train something that still trains it, within limits of time and memory.
+
+All candidates race (:mod:`bench.plan.race`), then the best of them with switches; what trains something else is left
+out; the finalists are measured by fresh launches, and those alone are the run's. The race is on record beside them.
+"""
+
+import math
+import shutil
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from bench.console import Console, count, duration
+from bench.core.errors import RequestError
+from bench.core.records import PARITIES
+from bench.experiments import measure, obstacles, reference, resume
+from bench.experiments.batch_search import steady_mib
+from bench.experiments.lab import Finished, Lab, opened, recorded
+from bench.experiments.launch import Performed, perform
+from bench.plan import Request, one_round
+from bench.plan.race import Race
+from bench.plan.tuning import FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.runs.document import Candidate, LaunchRecord
+from bench.runs.frames import RankSteps
+from bench.seams import switching
+from bench.seams.discover import Found
+
+GOOD_ENOUGH = {"same": PARITIES[:1], "half": PARITIES[:2]}
+"""By floor the verdicts on numerics that a winner may have."""
+
+MOST_FINALISTS = 4
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+def tune(
+    request: Request,
+    candidates: tuple[Found, ...],
+    search: Search,
+    *,
+    out: str,
+    console: Console,
+    wait: bool = False,
+    resumed: str | None = None,
+) -> Finished:
+    """Write a run folder under ``out``, or go on with ``resumed``. Raises :class:`RequestError` after the first launch
+    where the budget turns out to be shorter than a round, and leaves no folder.
+    """
+    with opened(request, candidates, out=out, console=console, wait=wait, resumed=resumed) as lab, lab.progress:
+        hunt = _Hunt(lab, search)
+        hunt.run()
+        names = hunt.choose()
+        if names:
+            measure.in_rounds(_of_finalists(lab, hunt.found, names))
+    return Finished(path=lab.writer.path, document=lab.writer.document)
+
+
+def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) -> Lab:
+    """The lab of a run of these scenarios and no others."""
+    request = replace(lab.request, scenarios=tuple(names), launches=FINAL_LAUNCHES)
+    lab.writer.note_request(*recorded(request))
+    done = resume.done(lab.writer.document)
+    lab.progress.expect(done.missing(request, names))
+    return replace(
+        lab,
+        request=request,
+        scenarios=tuple(found[name] for name in names),
+        obstacles=dict.fromkeys(names),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raced:
+    """What a launch says of its candidate. ``median_ms``: None if it failed; ``peak_mib``: of a device, if known."""
+
+    record: LaunchRecord
+    median_ms: float | None
+    peak_mib: float | None
+
+
+@dataclass(slots=True)
+class _Hunt:
+    """The race with what it needs: its launches, their memory, and the time that is left.
+
+    ``recorded``: by candidate the launches of a race that was interrupted, which are not done again.
+    """
+
+    lab: Lab
+    search: Search
+    race: Race = field(default_factory=lambda: Race([]))
+    found: dict[str, Found] = field(default_factory=dict)
+    peaks_mib: dict[str, float] = field(default_factory=dict)
+    took_s: dict[str, list[float]] = field(default_factory=dict)
+    last_round: dict[str, int] = field(default_factory=dict)
+    tried: dict[tuple[str, tuple[str, ...]], str | None] = field(default_factory=dict)
+    recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
+    began_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        search = self.search
+        for raced in _recorded(self.lab):
+            self.recorded[raced.record.scenario].append(raced)
+        self.lab.writer.note_tuning(
+            asked=tuple(found.name for found in self.lab.scenarios),
+            budget_s=search.budget_s,
+            memory_limit_mib=search.memory_limit_mib,
+            floor=search.floor,
+            allow=search.allow,
+            baseline=search.baseline,
+        )
+        self._enter(self.lab.scenarios)
+        self._note(None)
+
+    @property
+    def launches(self) -> tuple[LaunchRecord, ...]:
+        tuning = self.lab.writer.document.tuning
+        return tuning.launches if tuning else ()
+
+    def run(self) -> None:
+        """Rounds until no more launches would tell, or the time for the finalists begins."""
+        try:
+            while not self.race.over or self._enter_switches():
+                self._round()
+            self._note("race")
+        except _OutOfTime:
+            self._leave_out_untrue()
+            self._note("budget")
+
+    def _round(self) -> None:
+        race = self.race
+        number = race.rounds + 1
+        for name in race.round():
+            self._take(name, number, self.recorded[name].popleft() if self.recorded[name] else self._launched(name))
+        self._leave_out_untrue()
+        race.end_round()
+        self._note(None)
+        best, left = race.best(), len(race.still_in)
+        ahead = f"{best} is ahead, " if best else ""
+        self.lab.progress.console.line(
+            f"round {number}: {ahead}{count(left, 'candidate')} of {len(race.entered)} still in"
+        )
+
+    def _enter(self, scenarios: Sequence[Found]) -> None:
+        """Those that can run here and whose numerics can be compared."""
+        reasons = obstacles.of_each(tuple(scenarios), self.lab.request, self.lab.site.description)
+        for one in scenarios:
+            self.found[one.name] = one
+            self.race.enter([one.name])
+            self.race.add(one.name, None, reasons[one.name] or one.strategy.not_comparable)
+
+    def _enter_switches(self) -> bool:
+        """Whether there is something new to try."""
+        new = next_switches(self.race, self.tried, self.search.allow)
+        for parent, switches in new:
+            found = self._with(parent, switches)
+            self.tried[parent, switches] = None if found.name == parent else found.name
+            self._enter([] if found.name in self.found else [found])
+        return bool(new)
+
+    def _with(self, parent: str, switches: Sequence[str]) -> Found:
+        """A candidate with these switches, without those that do not go with it or with one before."""
+        found = self.found[parent]
+        for switch in switches:
+            with suppress(RequestError):
+                found = switching.with_switches(found, [switch], "--allow")
+        return found
+
+    def _launched(self, name: str) -> _Raced:
+        """A launch, which is put on disk at once."""
+        self._check_time(name)
+        request, lab = self.lab.request, self.lab
+        (planned,) = one_round(request, [self.found[name]], self.race.launches(name), lab.next_launch(), lab.site.hosts)
+        done = perform(replace(planned.job, probe_seed=lab.writer.document.probe_seed), lab, "racing", self._kept)
+        return _Raced(
+            record=done.record,
+            median_ms=measure.median_step_ms(done),
+            peak_mib=steady_mib(done.tables["memory"], done.record.ranks),
+        )
+
+    def _kept(self, done: Performed) -> str:
+        self.lab.writer.add_racing(done.record, **done.tables)
+        return measure.how_fast(self.lab, done)
+
+    def _take(self, name: str, number: int, raced: _Raced) -> None:
+        record, peak_mib, limit = raced.record, raced.peak_mib, self.search.memory_limit_mib
+        self.last_round[name] = number
+        self.took_s.setdefault(name, []).append(record.wall_s or 0.0)
+        if peak_mib is not None:
+            self.peaks_mib[name] = max(peak_mib, self.peaks_mib.get(name, 0.0))
+        why_not = None if record.status == "ok" else record.reason or record.status
+        if why_not is None and limit is not None and (peak_mib is None or peak_mib > limit):
+            needs = "an unknown amount of memory" if peak_mib is None else f"{peak_mib / 1024:,.2f} GiB"
+            why_not = f"needs {needs}, over the limit of {limit / 1024:,.2f} GiB"
+        self.race.add(name, raced.median_ms, why_not)
+
+    def _check_time(self, name: str) -> None:
+        """Raises :class:`_OutOfTime` where a launch would end in the time of the finalists."""
+        everything = [seconds for took in self.took_s.values() for seconds in took]
+        if not everything:
+            return
+        usual_s, best = fmean(everything), self.race.best()
+        final = FINAL_LAUNCHES * min(MOST_FINALISTS, len(self.race.still_in))
+        reserved_s = final * (fmean(self.took_s[best]) if best else usual_s)
+        if len(everything) == 1:
+            self._refuse_short_budget(usual_s * len(self.race.still_in) + reserved_s)
+        expected_s = fmean(self.took_s.get(name, [usual_s]))
+        if time.monotonic() - self.began_s + expected_s + reserved_s > self.search.budget_s:
+            raise _OutOfTime
+
+    def _refuse_short_budget(self, needed_s: float) -> None:
+        if needed_s <= self.search.budget_s:
+            return
+        shutil.rmtree(self.lab.writer.path)
+        what = f"a round of {len(self.race.still_in)} candidates and the finalists take about {duration(needed_s)} here"
+        remedy = f"give at least {math.ceil(needed_s / 60)}m, or name fewer with --scenario"
+        raise RequestError("--budget", what, remedy)
+
+    def _leave_out_untrue(self) -> None:
+        """Take out what trains something else, or less precisely than is good enough, before it beats others."""
+        from bench.analyse.analysed import Analysed
+        from bench.analyse.parity import by_scenario
+
+        reference.train(self.lab, self.launches)
+        run = self.lab.writer.frames()
+        raced = replace(run, document=replace(run.document, launches=self.launches))
+        for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
+            verdict, name = row["verdict"], row["scenario"]
+            if verdict not in GOOD_ENOUGH[self.search.floor] and name not in self.race.out:
+                self.race.add(name, None, f"numerics: {verdict or 'not comparable'}")
+
+    def choose(self) -> tuple[str, ...]:
+        """The finalists, the winner first; none where no candidate can be used."""
+        names = finalists(self.race, self.peaks_mib, self.search.baseline)
+        if names:
+            usable = {name: mib for name, mib in self.peaks_mib.items() if name not in self.race.out}
+            lean = leanest(names[0], self.race.levels(), usable)
+            self.lab.writer.note_tuning(finalists=names, leanest=lean)
+        return names
+
+    def _note(self, stopped_by: str | None) -> None:
+        """Put on record how the race stands."""
+        race, units, levels = self.race, self.lab.request.workload.units, self.race.levels()
+        self.lab.writer.note_tuning(
+            stopped_by=stopped_by,
+            candidates={
+                name: Candidate(
+                    launches=race.launches(name),
+                    round=self.last_round.get(name, 0),
+                    step_ms=math.exp(levels[name]) if name in levels else None,
+                    throughput_per_s=1000 * units / math.exp(levels[name]) if name in levels else None,
+                    peak_mib=self.peaks_mib.get(name),
+                    why_not=race.out.get(name),
+                    beaten=race.beaten.get(name),
+                )
+                for name in race.entered
+            },
+        )
+
+
+def _recorded(lab: Lab) -> Iterator[_Raced]:
+    """The launches that the race of this run has already."""
+    tuning = lab.writer.document.tuning
+    if tuning is None:
+        return
+    from bench.analyse.steps import per_iteration, per_launch
+
+    run = lab.writer.frames()
+    assert isinstance(run.timed, RankSteps)
+    medians: Any = per_launch(per_iteration(run.timed)).frame.set_index("launch")["median_ms"]
+    for record in tuning.launches:
+        memory: Any = run.memory[(run.memory["launch"] == record.launch) & run.memory["used_mib"].notna()]
+        yield _Raced(
+            record=record,
+            median_ms=float(medians[record.launch]) if record.status == "ok" else None,
+            peak_mib=steady_mib(memory.to_dict("records"), record.ranks),
+        )

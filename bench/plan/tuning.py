@@ -1,0 +1,65 @@
+"""What `bench tune` asks for, which candidates there are, and who is measured by fresh launches at the end."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.plan.race import Race
+
+FINAL_LAUNCHES = 5
+"""Of each finalist: what a 95 % interval needs to be of use."""
+
+PARENTS = 2
+"""How many of the best are tried with each switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
+    numerics that are good enough. ``allow``: the switches to try. ``baseline``: what the gain is counted from."""
+
+    budget_s: float
+    memory_limit_mib: float | None
+    floor: str
+    allow: tuple[str, ...]
+    baseline: str | None
+
+
+Tried = Mapping[tuple[str, tuple[str, ...]], str | None]
+"""Which switches were tried on which candidate, and the name of what that made; None if they do not go with it."""
+
+
+def next_switches(race: Race, tried: Tried, allow: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """What to try when a race is over: the best with each switch by itself, then the best of those with all that gained
+    something, the greatest gain first; in the end nothing."""
+    parents = list(dict.fromkeys(parent for parent, _ in tried)) or race.ranking()[:PARENTS]
+    singles: list[tuple[str, tuple[str, ...]]] = [(parent, (switch,)) for parent in parents for switch in allow]
+    new = [one for one in singles if one not in tried]
+    if new or not singles:
+        return new
+    levels = race.levels()
+    level_of = {one: levels.get(tried[one] or "", math.inf) for one in singles if tried[one] not in race.out}
+    parent = min(parents, key=lambda name: min([levels[name], *(ms for one, ms in level_of.items() if one[0] == name)]))
+    gained = {switch: ms for (of, (switch,)), ms in level_of.items() if of == parent and ms < levels[parent]}
+    together = (parent, tuple(sorted(gained, key=gained.__getitem__)))
+    return [together] if len(gained) > 1 and together not in tried else []
+
+
+def finalists(race: Race, peaks_mib: Mapping[str, float], baseline: str | None) -> tuple[str, ...]:
+    """The winner first, then the runner-up, the leanest that is nearly as fast, and the baseline; each once."""
+    levels, ranking = race.levels(), race.ranking()
+    if not ranking:
+        return ()
+    lean = leanest(ranking[0], levels, {name: mib for name, mib in peaks_mib.items() if name not in race.out})
+    known = [*ranking[:2], lean, baseline if baseline in levels and baseline not in race.out else lean]
+    return tuple(dict.fromkeys(known))
+
+
+def leanest(winner: str, levels: Mapping[str, float], peaks_mib: Mapping[str, float]) -> str:
+    """Of the candidates that are nearly as fast as the winner the one with the lowest peak, or the winner."""
+    from bench.analyse.memory import LEAST_MEMORY
+    from bench.analyse.overview import LEAN_ENOUGH
+
+    near = [name for name in peaks_mib if levels.get(name, math.inf) <= levels[winner] - math.log(LEAN_ENOUGH)]
+    least = min(near, key=peaks_mib.__getitem__, default=winner)
+    return least if winner in peaks_mib and peaks_mib[least] < (1 - LEAST_MEMORY) * peaks_mib[winner] else winner

@@ -1,0 +1,163 @@
+"""``python -m bench tune``: search for the fastest way to train something that still trains it."""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from bench import machine
+from bench.console import Console, columns, tell
+from bench.core.codec import encode
+from bench.core.errors import FAILED, OK, RequestError
+from bench.experiments import resume
+from bench.plan import PROFILES, Request, check_memory
+from bench.plan.tuning import FINAL_LAUNCHES, Search
+from bench.runs.names import find
+from bench.runs.reader import read, verified
+from bench.seams import discover, switching
+from bench.seams.discover import SWITCH, Found
+from bench.verbs.options import Parser, called, gibibytes, place, print_json, span, whole_number
+from bench.verbs.run import add_result, add_work, refuse_other_options, request_of, run_parser, scenarios_of
+from bench.verbs.show import answered
+
+DEFAULT_BUDGET_S = 1200.0
+BASELINE = "ddp"
+
+DESCRIPTION = """\
+Search for the fastest way to train this that still trains it. All candidates race: each round is one launch of those
+that are still in, and those that are beaten drop out. The best are tried with switches. What trains another model, runs
+out of memory or exceeds the limit is out, with its reason. The finalists are measured by fresh launches at the end.
+"""
+EPILOG = """\
+examples:
+  python -m bench tune                                   every scenario, in 20 minutes
+  python -m bench tune --workload ./mine.py --budget 10m your own model
+  python -m bench tune --memory-limit 40                 what fits into 40 GiB of each GPU
+  python -m bench tune --precision-floor same            fp32 only
+  python -m bench tune --resume latest                   go on after an interruption
+
+Exit codes: 0 done; 1 a finalist failed; 2 the request is wrong, or nothing can be used; 130 interrupted, and what was
+done is in the run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.resume is not None:
+        return _resume(options, parser)
+    asked = scenarios_of(options.scenario, options.set or (None if options.scenario else "all"), options.switches)
+    candidates = _with_baseline(asked)
+    usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
+    request = replace(request_of(usual, candidates), launches=FINAL_LAUNCHES)
+    check_memory(request, candidates, machine.available_memory_bytes())
+    search = Search(
+        budget_s=options.search_budget,
+        memory_limit_mib=options.memory_limit and 1024 * options.memory_limit,
+        floor=options.precision_floor,
+        allow=_allowed(options.allow),
+        baseline=BASELINE,
+    )
+    return _search(request, candidates, search, options)
+
+
+def _search(
+    request: Request,
+    candidates: tuple[Found, ...],
+    search: Search,
+    options: argparse.Namespace,
+    path: str | None = None,
+) -> int:
+    from bench.experiments.tuning import tune
+
+    how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path}
+    finished = tune(request, candidates, search, **how)
+    return _show(finished.path, options, failed=finished.failed)
+
+
+def _resume(options: argparse.Namespace, parser: Parser) -> int:
+    refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose"))
+    path = find(options.resume, options.out, "--resume")
+    document = verified(path, allow_incomplete=True, option="--resume")
+    known = document.tuning
+    if known is None:
+        raise RequestError("--resume", "that run is no search", f"go on with bench run --resume {called(path)}")
+    if document.complete:
+        return _show(path, options, failed=0)
+    if not options.trust:
+        resume.refuse_what_is_foreign(path, document)
+    request = resume.request_of(document)
+    request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
+    request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)
+    resume.check_site(document, request.site)
+    search = Search(
+        budget_s=known.budget_s,
+        memory_limit_mib=known.memory_limit_mib,
+        floor=known.floor,
+        allow=known.allow,
+        baseline=known.baseline,
+    )
+    return _search(request, resume.scenarios_of(document), search, options, path)
+
+
+def _allowed(asked: str | None) -> tuple[str, ...]:
+    """The switches to try. Raises :class:`RequestError` for one that there is not."""
+    if asked is None:
+        known = discover.names(SWITCH).items()
+        return tuple(name for name, file in known if switching.load_switch(name, file).value is None)
+    names = [] if asked.strip() == "none" else [part.strip() for part in asked.split(",") if part.strip()]
+    for name in names:
+        discover.resolve(name.partition("=")[0], replace(SWITCH, option="--allow"))
+    return tuple(names)
+
+
+def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
+    """The baseline first: a budget that is too short is known after one launch of it."""
+    known = {found.name: found for found in asked}
+    baseline = known.pop(BASELINE, None) or switching.scenario(BASELINE)
+    return (baseline, *known.values())
+
+
+def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+    from bench.analyse.analysed import Analysed
+    from bench.analyse.overview import overview
+    from bench.analyse.tuned import nothing_usable
+    from bench.analyse.verdicts import records
+
+    run = Analysed.of(read(path))
+    tuning = run.document.tuning
+    assert tuning is not None
+    if not tuning.finalists:
+        least = min((one.peak_mib for one in tuning.candidates.values() if one.peak_mib is not None), default=None)
+        if tuning.memory_limit_mib is not None and least is not None and least > tuning.memory_limit_mib:
+            what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
+            raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
+        raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
+    table = overview(run)
+    people = sys.stderr if options.json else sys.stdout
+    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
+    tell("", *answered(run, table, width=columns(people), verbose=options.verbose), "", after, file=people)
+    if options.json:
+        print_json({"path": path, **encode(run.document), "summary": records(table)})
+    return FAILED if failed else OK
+
+
+def _parser() -> Parser:
+    parser = Parser("tune", DESCRIPTION, EPILOG)
+    add_work(parser)
+    what = parser.add_argument_group("what is searched")
+    limit = "for all of it, the finalists included (default: 20m)"
+    what.add_argument("--budget", dest="search_budget", type=span, metavar="20m", default=DEFAULT_BUDGET_S, help=limit)
+    limit = "of each device, for all processes on it (default: what it has)"
+    what.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help=limit)
+    floor = "the numerics that are good enough: as in fp32, or within half precision (default: half)"
+    what.add_argument("--precision-floor", choices=("same", "half"), default="half", help=floor)
+    which = "switches to try on the best candidates, or 'none' (default: all of 'bench list' that take no value)"
+    what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
+    much = parser.add_argument_group("each launch")
+    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
+    default = "warm-up and measured steps, see 'bench run --help' (default: quick)"
+    much.add_argument("--profile", choices=profiles, default="quick", help=default)
+    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
+    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    add_result(parser)
+    return parser

@@ -1,0 +1,110 @@
+"""``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CommandLine
+from test_workload import MLP
+
+from bench.experiments import tuning
+from bench.experiments.launch import perform
+from bench.sites.local import WorkerHost
+
+PLANTED = """
+from bench.seams import Scenario
+
+SCENARIO = Scenario(summary="planted", strategy={strategy})
+
+
+def build(parts):
+    import time
+
+    session = parts.build("ddp")
+    backward = session.backward
+
+    def planted(loss):
+        time.sleep({seconds})
+        backward({factor} * loss)
+
+    session.backward = planted
+    return session
+"""
+CANDIDATES = {"quick": (0.02, 1.0), "slow": (0.06, 1.0), "wrong": (0.01, 1.5)}
+"""Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else."""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "mlp.py").write_text(MLP)
+    for name, (seconds, factor) in CANDIDATES.items():
+        text = PLANTED.format(strategy='Strategy(label="planted")', seconds=seconds, factor=factor)
+        (tmp_path / f"{name}.py").write_text(text.replace("import Scenario", "import Scenario, Strategy"))
+    names = ",".join(str(tmp_path / f"{name}.py") for name in CANDIDATES)
+    small = ("--warmup", "1", "--iters", "4", "--setting", "width=32", "--allow", "none")
+    where = ("--device", "cpu", "--out", str(tmp_path / "out"))
+    return ("--workload", str(tmp_path / "mlp.py"), "--scenario", names, *small, *where)
+
+
+def document_of(folder: Path) -> dict[str, Any]:
+    (path,) = (folder / "out").iterdir()
+    loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return loaded
+
+
+def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_trains_the_same(
+    run_here: CommandLine, host: WorkerHost, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+
+    def interrupted(job: Any, *rest: Any) -> Any:
+        if len(launched) == 3:
+            raise KeyboardInterrupt
+        launched.append(job.scenario)
+        return perform(job, *rest)
+
+    monkeypatch.setattr(tuning, "perform", interrupted)
+    assert run_here("tune", *asked).returncode == 130
+    first = document_of(tmp_path)
+    assert first["complete"] is False and [one["scenario"] for one in first["tuning"]["launches"]] == launched
+    launched.clear()
+    launched += ["not interrupted again"] * 4
+
+    done = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    document = document_of(tmp_path)
+    search = document["tuning"]
+    assert search["launches"][:3] == first["tuning"]["launches"], "nothing is done twice"
+    assert document["complete"] and search["stopped_by"] == "race"
+    assert search["candidates"]["wrong"]["why_not"] == "numerics: diverged"
+    assert search["candidates"]["slow"]["beaten"].endswith("% slower than ddp")
+    assert search["finalists"][0] == "ddp" and "wrong" not in search["finalists"]
+    assert document["request"]["scenarios"] == search["finalists"]
+    fresh = {(one["scenario"], one["repeat"]) for one in document["launches"]}
+    assert fresh == {(name, repeat) for name in search["finalists"] for repeat in range(5)}
+    numbers = {one["launch"] for one in search["launches"]}
+    assert not numbers & {one["launch"] for one in document["launches"]}, "what chose is not what is reported"
+    assert done.stdout.splitlines()[1].startswith("Fastest: ddp, ")
+    assert "Leanest within 5 %: " in done.stdout and "Gain over ddp: none" in done.stdout
+    assert run_here("check", "latest", "--results", str(tmp_path / "out")).returncode == 0
+    shown = run_here("show", "latest", "--results", str(tmp_path / "out"))
+    assert shown.stdout.splitlines()[0].startswith("Fastest: ddp, ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--memory-limit", "0.01"), ("error: --memory-limit: nothing fits into 0.01 GiB", "the least that trains is")),
+        (
+            ("--budget", "1s"),
+            ("error: --budget: a round of 4 candidates and the finalists take about", "give at least"),
+        ),
+    ],
+)
+def test_a_search_that_cannot_find_anything(
+    run_here: CommandLine, asked: tuple[str, ...], given: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    done = run_here("tune", *asked, *given)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and all(text in last for text in said), last
