@@ -6,19 +6,8 @@
 it is the same as ``ddp``.
 """
 
-from bench.seams import DDP, Implementation, Scenario, Strategy
+from bench.seams import Scenario
 
-STRATEGY = Strategy(
-    label="torch DDP, no autotuning",
-    implementations=(Implementation(name="torch", label="torch DDP, no autotuning", wrapper=DDP),),
-    hue="cyan",
-    dash="solid",
+SCENARIO = Scenario(
+    summary="torch DDP without cuDNN autotuning, as dp runs on several GPUs", strategy="ddp", switches=("untuned",)
 )
-SCENARIO = Scenario(summary="torch DDP without cuDNN autotuning, as dp runs on several GPUs", strategy=STRATEGY)
-
-
-def build(parts):
-    import torch
-
-    torch.backends.cudnn.benchmark = False
-    return parts.build("ddp")

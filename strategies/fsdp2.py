@@ -21,6 +21,8 @@ STRATEGY = Strategy(
 def build(parts, reshard=True):
     from torch.distributed.fsdp import fully_shard
 
+    from bench.worker.blocks import blocks
+
     def wrap(model):
         for block in blocks(model):
             fully_shard(block, reshard_after_forward=reshard)
@@ -39,13 +41,3 @@ def build(parts, reshard=True):
         whole=lambda tensor: tensor.full_tensor(),
         quiet="FSDP2 gathers weights in every step: one without any communication would compute nothing",
     )
-
-
-def blocks(module):
-    from torch.nn import ModuleList, Sequential
-
-    for child in module.children():
-        if isinstance(child, ModuleList | Sequential):
-            yield from (block for block in child if any(True for _ in block.parameters()))
-        else:
-            yield from blocks(child)

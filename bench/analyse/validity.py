@@ -212,6 +212,8 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
     """The hosts of a launch, each with the cores that its ranks there could use; older runs record one host."""
+    if "numa" in ran.switches:  # which binds its ranks to some of the cores
+        return set()
     of_ranks = {(rank.host or "", rank.cores) for rank in launch.ranks if rank.cores is not None}
     return of_ranks or {("", ran.affinity)}
 
@@ -325,7 +327,7 @@ def _coarse(verdict: dict[Any, Any]) -> Finding:
         return warning(
             code="coarse numerics",
             text="it is declared fp32 and computes in TF32",
-            remedy="if fp32 is meant, set torch.backends.cudnn.allow_tf32 = False in its build()",
+            remedy="if fp32 is meant, add --with tf32=off",
             size=_beyond(verdict),
         )
     return warning(

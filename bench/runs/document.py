@@ -181,7 +181,8 @@ class Compiled:
 class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
-    ``switches``: of each that was on what was seen instead of it, None where it took effect.
+    ``norm_parts``: into how many parts a batch is cut for batch norm. ``switches``: of each that was on what was seen
+    instead of it, None where it took effect.
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
@@ -193,6 +194,7 @@ class Effective:
     parallel_impl: str | None
     precision_impl: str | None
     replicas: Several
+    norm_parts: Several
     weights: str | None
     parameter_dtypes: Mapping[str, Elements]
     gradient_dtypes: Mapping[str, Elements]
@@ -223,7 +225,7 @@ class Effective:
     def computation(self) -> Computation:
         """What its numerics are held against. Only the CPU's sums depend on the number of threads."""
         return Computation(
-            replicas=self.replicas,
+            replicas=self.norm_parts,
             threads=self.threads if self.tf32 is None else 0,
             precision=self.precision or "",
             dtype=", ".join(self.compute_dtypes),

@@ -118,7 +118,9 @@ def _from_7(document: Json) -> Json:
 def _launch_from_7(record: Json) -> Json:
     if "replica_counts" in record:  # the reference
         return record
-    ran = record["effective"] and {"switches": {}, "compiled": None} | record["effective"]
+    ran = record["effective"]
+    if ran is not None:
+        ran = {"norm_parts": ran["replicas"], "switches": {}, "compiled": None} | ran
     return {**record, "effective": ran, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
 
 

@@ -37,6 +37,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "precision_impl": _precision_impl(session),
         "replicas": session.replicas(),
         "weights": _weights(model),
+        "norm_parts": 1 if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms) else session.replicas(),
         "parameter_dtypes": dtypes(model.parameters()),
         "gradient_dtypes": dtypes(p.grad for p in model.parameters() if p.grad is not None),
         "batch_norm_dtypes": dtypes(p for norm in norms for p in norm.parameters(recurse=False)),

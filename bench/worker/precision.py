@@ -218,6 +218,14 @@ def begin_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
+def use_tf32(convolutions: bool, products: bool) -> None:
+    """Have fp32 convolutions and matrix products compute in TF32 or not."""
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+    if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
+        for operations, tf32 in ((torch.backends.cudnn.conv, convolutions), (torch.backends.cuda.matmul, products)):
+            operations.fp32_precision = "tf32" if tf32 else "ieee"
+
+
 def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:
     """Cast all floating-point parameters and buffers of ``model`` to ``half`` in place, except those of batch norm."""
     for module in model.modules():

@@ -215,7 +215,8 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     watch = live.ConvolutionWatch(session.model)
     window = _beats(plan.parts)
     warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
-    watch.stop()
+    if not session.compiled:
+        watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
     warm = _allocator(device)
@@ -269,7 +270,8 @@ def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     load, session, device = plan.load(), plan.build(), plan.parts.device
     watch = live.ConvolutionWatch(session.model)
     loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
-    watch.stop()
+    if not session.compiled:
+        watch.stop()
     ran = plan.what_ran(session, watch)
     _barrier()
     found = diagnose.run(session, plan.strategy.probe, plan.module, load, report)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bench.core.records import Computation
 from bench.worker import data, probe
-from bench.worker.precision import Amp, precision_of, updated
+from bench.worker.precision import Amp, precision_of, updated, use_tf32
 from bench.worker.session import Parts
 from bench.worker.workload import Forward, Loss, loss_of, tensors_in, weight_of
 
@@ -99,11 +99,7 @@ def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dic
 def _compute_as(computation: Computation) -> None:
     if computation.threads:
         torch.set_num_threads(computation.threads)
-    convolutions, products = computation.tf32
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
-    if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
-        for operations, tf32 in ((torch.backends.cudnn.conv, convolutions), (torch.backends.cuda.matmul, products)):
-            operations.fp32_precision = "tf32" if tf32 else "ieee"
+    use_tf32(*computation.tf32)
 
 
 def strays(job: Parts, replicas: int, tick: Callable[[], None]) -> list[float]:

@@ -59,7 +59,7 @@ class Parts:
         optimizer = build_optimizer(self.workload, parameters)
         for keywords in self.from_switches("optimizer"):
             for group in (optimizer.defaults, *optimizer.param_groups):
-                group.update(keywords)
+                group.update((name, value) for name, value in keywords.items() if name in group)
             if "fused" in keywords:
                 optimizer._step_supports_amp_scaling = keywords["fused"]
         return optimizer
@@ -222,6 +222,11 @@ class Session:
                 one.state.clear()
         if isinstance(self.scaler, torch.amp.GradScaler):
             begin_momentum_at_zero(self.optimizer)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether ``torch.compile`` makes graphs of the module, which begin anew when a hook comes or goes."""
+        return self.module._compiled_call_impl is not None
 
     def replicas(self) -> int:
         if self._replicas is not None:

@@ -141,14 +141,6 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 
-def test_ddp_untuned_is_ddp_without_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    found = discover.load(*discover.resolve("ddp_untuned"))
-    _, module = discover.load_strategy(found.strategy_name, found.strategy_file)
-    assert module.build(SimpleNamespace(build=lambda strategy: strategy)) == "ddp"
-    assert torch.backends.cudnn.benchmark is False
-
-
 def test_peaks_of_the_launch_and_of_measured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch counts them on two GPUs: 900 MiB at most in warm-up, and less after it, once that is forgotten."""
     mib, forgotten = {"allocated": 900, "reserved": 1000}, []

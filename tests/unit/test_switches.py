@@ -20,6 +20,7 @@ from bench.runs.document import Source
 from bench.seams import discover, switching
 from bench.seams.switching import scenario
 from bench.worker import data, effective, live, loop
+from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
 
 torch.set_num_threads(1)
@@ -100,7 +101,7 @@ def test_a_job_has_its_switches_in_every_process() -> None:
 @pytest.mark.parametrize(
     ("asked", "more", "says"),
     [
-        ("ddp+chanels_last", [], "--scenario: there is no switch 'chanels_last'; did you mean channels_last?"),
+        ("ddp+chanels_last", [], "--scenario: there is no switch 'chanels_last'; did you mean channels_last"),
         ("ddp", ["frobnicate"], "--with: there is no switch 'frobnicate'"),
         ("ddp+", [], "--scenario: there is no switch ''"),
         ("ddp+channels_last=1", [], "--scenario: channels_last: it takes no value; write its name alone"),
@@ -142,6 +143,15 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, source: str, says: str) -
     with pytest.raises(RequestError, match=r"broken\.py") as caught:
         scenario(f"ddp+{file}")
     assert says in str(caught.value)
+
+
+def test_the_table_in_the_docs_has_each_as_it_is(repository: Path) -> None:
+    rows = [line.replace("\\|", "/") for line in (repository / "docs" / "measure.md").read_text().splitlines()]
+    cells = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
+    shown = {cell[0].partition("=")[0]: cell for cell in cells if len(cell) == 3}
+    for name, file in discover.names(discover.SWITCH).items():
+        declared = switching.load_switch(name, file)
+        assert shown[name][1:] == [declared.summary, "GPU" if declared.device else "CPU, GPU"]
 
 
 # What they do
@@ -207,8 +217,59 @@ def test_each_switch_takes_effect_or_says_why_not(name: str) -> None:
     assert instead is None or instead in IDLE_HERE[name]
 
 
-IDLE_HERE: dict[str, tuple[str, ...]] = {}
+IDLE_HERE = {
+    "bf16": ("half is bf16 on the CPU anyway",),
+    "fused": ("the workload's optimizer has fused=True anyway",),
+    "untuned": ("cuDNN takes no part on the CPU",),
+}
 """What a switch says that does nothing on the CPU, for the model of this test."""
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("name", ["checkpointing", "foreach", "bucket_view", "static_graph"])
+def test_it_trains_the_same_model(name: str) -> None:
+    """Weights and statistics of batch norm, after a few steps."""
+    ours, theirs = (trained(request, steps=3)[0].model.state_dict() for request in (f"ddp+{name}", "ddp"))
+    for key, tensor in theirs.items():
+        assert torch.allclose(ours[key].double(), tensor.double(), rtol=1e-3, atol=1e-5), key
+
+
+@pytest.mark.parametrize(("name", "fused", "foreach"), [("fused", True, False), ("foreach", False, True)])
+def test_how_the_optimizer_steps(name: str, fused: bool, foreach: bool) -> None:
+    optimizer = session_for(f"single+{name}")[0].optimizer
+    for group in (optimizer.defaults, *optimizer.param_groups):
+        assert (group["fused"], group["foreach"]) == (fused, foreach)
+    assert optimizer._step_supports_amp_scaling == fused
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="needs torch 2.9: fp32_precision")
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_on_or_off_in_all_there_is(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul
+    before = conv.fp32_precision, matmul.fp32_precision
+    try:
+        use_tf32(convolutions=on, products=on)
+        assert {conv.fp32_precision, matmul.fp32_precision} == {"tf32" if on else "ieee"}
+    finally:
+        conv.fp32_precision, matmul.fp32_precision = before
+
+
+def test_half_is_bf16_where_it_is_turned_on() -> None:
+    found = scenario("ddp_o2+bf16")
+    (planned,) = launches(request_for((found,), device="cuda", devices=("a", "b")), (found,), one_host(2, "a", "b"))
+    assert planned.job.half == "bf16"
+
+
+def test_synchronised_batch_norm_is_that_of_one_process() -> None:
+    file = discover.names(discover.SWITCH)["sync_bn"]
+    model = switching.switch_module("sync_bn", file).model(None, nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)))
+    assert isinstance(model[1], nn.SyncBatchNorm)
+    assert machine.obstacle(scenario("ddp+sync_bn"), device="cpu", impl="auto", apex_path=None)
+
+
+def test_the_cores_of_a_node() -> None:
+    module = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
+    assert module.cores_in("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
 
 
 @pytest.mark.usefixtures("group")

@@ -1,0 +1,18 @@
+"""Half means bf16, also on a GPU, where it is fp16 by default. It has the exponent of fp32: no loss scale."""
+
+from bench.seams import Switch
+
+SWITCH = Switch(
+    summary="half means bf16 on a GPU too: no loss scale",
+    label="bf16",
+    half="bf16",
+    precisions=("O1", "O2", "O3"),
+    tried_on="ddp_o1",
+)
+
+
+def effect(session, ran):
+    if session.parts.device.type == "cpu":
+        return "half is bf16 on the CPU anyway"
+    computed = ran["compute_dtypes"]
+    return None if computed == ["bfloat16"] else f"it computes in {' and '.join(computed)}"

@@ -1,0 +1,45 @@
+"""Each rank on the cores of one NUMA node: that of its GPU, or on the CPU the ranks in turn."""
+
+import os
+from glob import glob
+
+from bench.seams import Switch
+
+SWITCH = Switch(summary="each rank on the cores of the NUMA node of its GPU", label="NUMA binding")
+
+NODES = "/sys/devices/system/node/node[0-9]*/cpulist"
+
+
+def obstacle(device):
+    return "this machine has one NUMA node: there is nothing to choose" if len(glob(NODES)) < 2 else None
+
+
+def begin(parts):
+    os.sched_setaffinity(0, cores(parts) & os.sched_getaffinity(0))
+
+
+def effect(session, ran):
+    return None if ran["affinity"] <= len(cores(session.parts)) else f"the rank may use {ran['affinity']} cores"
+
+
+def cores(parts):
+    """Those of this rank's node."""
+    nodes = sorted(glob(NODES))
+    number = parts.local_rank % len(nodes) if parts.device.type == "cpu" else node_of(parts.device)
+    with open(NODES.replace("[0-9]*", str(number)), encoding="ascii") as file:
+        return cores_in(file.read())
+
+
+def node_of(device):
+    import torch
+
+    about = torch.cuda.get_device_properties(device)
+    address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
+    with open(f"/sys/bus/pci/devices/{address}/numa_node", encoding="ascii") as file:
+        return max(0, int(file.read()))
+
+
+def cores_in(text):
+    """``0-3,8`` as a set."""
+    spans = [part.partition("-") for part in text.strip().split(",")]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
