@@ -2,9 +2,8 @@
 
     python -m bench run --workload imagefolder --data imagenet/train --workers 4
 
-Each image is decoded, cropped at random, resized and maybe flipped, as torchvision's ``RandomResizedCrop`` and
-``RandomHorizontalFlip`` do it, drawn from the seed and the index, so that every way to train sees the same pixels.
-Without ``--data`` images are noise.
+Each image is decoded, cropped at random, resized and maybe flipped by torchvision, drawn from the seed and the index,
+so that every way to train sees the same pixels. Without ``--data`` images are noise.
 """
 
 import os
@@ -73,37 +72,29 @@ def size(work):
 def example(work, index):
     import torch
 
+    seed = work.seed * 1_000_003 + index
     if work.data is None:
-        made = torch.Generator().manual_seed(work.seed * 1_000_003 + index)
+        made = torch.Generator().manual_seed(seed)
         image = torch.randn(3, work.image_size, work.image_size, generator=made)
         return image, torch.randint(work.classes, (), generator=made)
-    from random import Random
-
-    from torchvision.transforms.functional import normalize, to_tensor
-
-    path, label = files(work.data)[index]
-    image = to_tensor(opened(path, work.image_size, Random(work.seed * 1_000_003 + index)))
-    return normalize(image, MEAN, DEVIATION), torch.tensor(label)
-
-
-def opened(path, edge, draw):
-    """A crop of 8 % to all of the area, 3:4 to 4:3, as a square of ``edge`` pixels, flipped half of the time."""
-    import math
-
     from PIL import Image
 
+    path, label = files(work.data)[index]
     try:
         with Image.open(path) as file:
-            whole = file.convert("RGB")
+            image = file.convert("RGB")
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{path} cannot be decoded: {error}") from error
-    area = whole.width * whole.height * draw.uniform(0.08, 1.0)
-    aspect = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
-    width = min(whole.width, max(1, round(math.sqrt(area * aspect))))
-    height = min(whole.height, max(1, round(math.sqrt(area / aspect))))
-    left, top = draw.randint(0, whole.width - width), draw.randint(0, whole.height - height)
-    square = whole.resize((edge, edge), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
-    return square.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draw.random() < 0.5 else square
+    with torch.random.fork_rng(devices=[]):  # what dropout draws on stays as it is
+        torch.default_generator.manual_seed(seed)
+        return augment(work.image_size)(image), torch.tensor(label)
+
+
+@cache
+def augment(edge):
+    from torchvision.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToTensor
+
+    return Compose([RandomResizedCrop(edge), RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, DEVIATION)])
 
 
 def loss(model, batch):

@@ -86,7 +86,8 @@ def _time(of: Material) -> Chapter:
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases = of.plots.get("phases")
     if communication is None:
-        return Chapter(slug="time", title="Where does the time go?", blocks=_blocks(phases, NO_DIAGNOSIS))
+        missing = None if of.run.document.attached else NO_DIAGNOSIS
+        return Chapter(slug="time", title="Where does the time go?", blocks=_blocks(phases, missing))
     spent = _grid("Profiled time by category", verdict_tables.spent_table(of.run), fold_notes=True)
     return Chapter(
         slug="time",

@@ -73,7 +73,8 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
     assert "bench: single (no wrapper · torch O1 bf16): 16 steps, median" in err
     code, page, _ = bench("report", "latest")
     assert code == 0 and "a step takes" in page and "raise num_workers" in page
-    assert "Command" in Path("reports/index.html").read_text()
+    written = Path("reports/index.html").read_text()
+    assert "Command" in written and "bench run --diagnose" not in written
     code, out, err = bench("run", "--resume", "latest")
     assert code == 2 and "attached" in err
 
