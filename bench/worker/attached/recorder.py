@@ -271,6 +271,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     label, kind = _label(wrapper, model)
     devices = getattr(wrapper, "device_ids", None) if label == "DataParallel" else None
     world = dist.get_world_size() if group else 1
+    replicas = max(world, len(devices or ()))
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     ran = {
         "model": live.class_name(model) if model is not None else None,
@@ -278,7 +279,8 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "wrapper": live.class_name(wrapper) if wrapper is not None else "unknown",
         "parallel_impl": kind,
         "precision_impl": "torch",
-        "replicas": max(world, len(devices or ())),
+        "replicas": replicas,
+        "norm_parts": 1 if any(isinstance(norm, torch.nn.SyncBatchNorm) for norm in norms) else replicas,
         "weights": "sharded" if any(hasattr(p, "to_local") for p in of_model) else "replicated",
         "parameter_dtypes": live.dtypes(of_model),
         "gradient_dtypes": live.dtypes(p.grad for p in of_model if p.grad is not None),
