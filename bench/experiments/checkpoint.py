@@ -36,6 +36,12 @@ def in_rounds(lab: Lab) -> None:
 def _save(job: Job, folder: str, lab: Lab) -> None:
     assert job.checkpoint is not None
     wanted = {"every": job.checkpoint.every, "steps": job.checkpoint.steps, "how": job.checkpoint.how}
+    if any(rank.role == "server" for rank in job.ranks):
+        why = "its optimizer state is on the server, and rank 0, which saves, has none of it"
+        blank = replace(record.blank(job), status="unsupported", reason=why)
+        lab.progress.drop(job.scenario)
+        lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
+        return
     needed_mib = size_mib(lab.writer.document, job.scenario)
     free_mib = shutil.disk_usage(lab.writer.path).free / 2**20
     if OVERHEAD * needed_mib + SPARE_MIB > free_mib:

@@ -27,8 +27,11 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     reason = machine.obstacle(
         found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
     )
+    reason = reason or found.strategy.obstacle(request.device, request.replicas)
     if reason is not None or host is None:
         return reason
+    if found.strategy.rpc and not host["rpc"]:
+        return "this torch was built without torch.distributed.rpc; use another build"
     if request.device == "cuda" and host["cuda_built"] is None:
         return "this torch was built without CUDA; install a build with CUDA, or use --device cpu"
     if found.strategy.group and not host["distributed"]:

@@ -1,6 +1,7 @@
 """From what the ranks of a launch report to the record of it in run.json."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ EXPECTED_TO_DIFFER = {"device", "compiled"}
 """Keys of ``effective`` in which the ranks of a launch are unlike by design."""
 OF_A_HOST = {"threads", "affinity"}
 """Keys in which ranks on different hosts are."""
+OF_A_PASS = {"precision", "compute_dtypes", "memory_format", "gradient_dtypes"}
+"""Keys in which a server is unlike the ranks that compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +41,15 @@ def of(job: Job, done: Executed, checks: dict[str, Any]) -> LaunchRecord:
     outcome, results = done.outcome, done.outcome.results
     ran = results[0].get("effective") if results else None
     hosts = [job.ranks[result["rank"]].host for result in results]
+    servers = [rank for rank, one in enumerate(job.ranks) if one.role == "server"]
+    checks = _checks(results, hosts, servers) | checks
     return replace(
         blank(job),
         status=outcome.status,
         reason=outcome.reason,
         first_failed_rank=outcome.first_failed_rank,
         effective=decode(Effective, ran, "effective") if ran else None,
-        checks=decode(Checks, encode(Checks(foreign_cores=done.foreign_cores)) | _checks(results, hosts) | checks),
+        checks=decode(Checks, encode(Checks(foreign_cores=done.foreign_cores)) | checks),
         ranks=_ranks(outcome, results, job),
         started_utc=done.started_utc,
         ended_utc=done.ended_utc,
@@ -78,10 +83,11 @@ def blank(job: Job) -> LaunchRecord:
     )
 
 
-def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
+def _checks(results: list[dict[str, Any]], hosts: list[str], servers: Collection[int] = ()) -> dict[str, Any]:
     """What can be verified about a measured launch (:class:`bench.runs.document.Checks`).
 
-    ``hosts``: of each rank, in the order of ``results``. Weights are alike if they are the same bit for bit.
+    ``hosts``: of each rank, in the order of ``results``. ``servers``: ranks that compute no passes. Weights are alike
+    if they are the same bit for bit.
     """
     measured = [result["measured"] for result in results if "effective" in result and "measured" in result]
     if not measured:
@@ -94,6 +100,7 @@ def _checks(results: list[dict[str, Any]], hosts: list[str]) -> dict[str, Any]:
         for host, result in zip(hosts, results, strict=True)
         for key, value in result["effective"].items()
         if key not in EXPECTED_TO_DIFFER
+        and (result["rank"] not in servers or key not in OF_A_PASS)
         and value != (of_host[host] if key in OF_A_HOST else results[0]["effective"])[key]
     }
     return {

@@ -72,6 +72,8 @@ class Strategy:
     in order of preference; without any, whatever ``build`` gives is taken. ``alone_label``: what it is called with one
     replica. ``weights``: whether each rank holds all of them. ``not_comparable``: why its gradients and losses cannot
     be those of the reference. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()`` times.
+    ``rpc``: whether it needs ``torch.distributed.rpc``. ``obstacle``: from ``cpu`` or ``cuda`` and the number of chosen
+    devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -86,6 +88,8 @@ class Strategy:
     precisions: tuple[str, ...] = PRECISIONS
     amp: tuple[str, ...] = AMP
     probe: str | None = None
+    rpc: bool = False
+    obstacle: Callable[[str, int], str | None] = lambda device, devices: None
     hue: str = "magenta"
     dash: str = "short"
 
@@ -99,6 +103,8 @@ class Strategy:
     def __post_init__(self) -> None:
         if not isinstance(self.label, str) or not self.label.strip():
             raise ValueError("label is empty: say in a few words what tables and plots call it")
+        if not callable(self.obstacle):
+            raise ValueError(f"obstacle={self.obstacle!r} is not a function of the device and how many there are")
         if not callable(self.ranks):
             raise ValueError(f"ranks={self.ranks!r} is not a function; take rank_per_device or one_rank of bench.seams")
         for field, values, allowed in (

@@ -50,6 +50,8 @@ def _steps(workload: Training) -> int:
 
 def batches(workload: Training, replicas: int, mine: range, pin: bool) -> list[Batch]:
     """The pool of one process: for each batch, the parts of the replicas in ``mine``, one after the other."""
+    if not mine:
+        return [None] * workload.pool_batches
     examples = Examples(workload)
     shards = [shard(workload, replicas, replica) for replica in mine]
     pool = []
@@ -82,7 +84,7 @@ def feeds(workload: Training, replicas: int, groups: Sequence[range], device: to
     What a ``DataLoader`` has started ends when the function is no longer referred to.
     """
     pin = device.type == "cuda"
-    if workload.workers is None:
+    if workload.workers is None or not any(groups):
         pools = [batches(workload, replicas, group, pin) for group in groups]
         return loader([batch for step in zip(*pools, strict=True) for batch in step], device)
     stream = stream_of(workload, replicas, groups, pin)

@@ -247,6 +247,7 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),
+        "rpc": torch.distributed.is_available() and torch.distributed.rpc.is_available(),
         "bf16_instructions": cpu.bf16_instructions(),
         "apex": ask(lambda: apex.probe(apex_path), ANSWER_LIMIT_S),
     }

@@ -81,7 +81,7 @@ def look(session: Session, load: Callable[[], Any]) -> dict[str, Any]:
 
 def _unseen(session: Session) -> str | None:
     """Why autograd's hooks cannot show what is kept for the backward pass."""
-    if len(session.parts.devices) > 1:
+    if len(getattr(session.module, "device_ids", None) or ()) > 1:
         return THREADS
     if any(hasattr(module, "_orig_mod") for module in session.module.modules()):
         return COMPILED

@@ -103,7 +103,8 @@ class Session:
     is none. ``micro_batches``: how many parts of the batch go forward and backward one after the other before the
     optimizer's step, all but the last in the context ``quiet``; their backward passes are in the forward phase.
     ``whole``: from a gradient or a weight as this rank holds it to all of it; every rank calls it.
-    ``replicas``: from the module to the parts that a batch is cut into; default: one a rank of the group.
+    ``replicas``: from the module to the parts that a batch is cut into; default: one a rank of the group. ``serve``: of
+    a rank without a part of the batch, in place of its passes: sets the gradients and returns the loss.
     """
 
     def __init__(
@@ -118,7 +119,9 @@ class Session:
         micro_batches: int = 1,
         whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
         replicas: Callable[[Any], int] | None = None,
+        serve: Callable[[], Tensor] | None = None,
     ) -> None:
+        self._serve = serve
         self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
         parts.from_switches("begin")
@@ -141,6 +144,8 @@ class Session:
         ranks. The last step's gradients are dropped only now, so that they can be read after the last step.
         """
         self.amp.zero_grad()
+        if self._serve is not None:
+            return self._serve()
         for change in self._batch:
             batch = change(batch)
         if self.micro_batches > 1:
@@ -185,7 +190,8 @@ class Session:
 
     def backward(self, loss: Tensor) -> None:
         """Gradients in ``.grad``, averaged over the ranks by the wrapper."""
-        self.amp.backward(loss)
+        if self._serve is None:
+            self.amp.backward(loss)
 
     def optimize(self) -> None:
         """One step of the optimizer, and what the strategy does after it."""

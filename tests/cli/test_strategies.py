@@ -33,7 +33,16 @@ def build(parts):
     return parts.session(wrap=lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True))
 """
 OWN = {"each_step": EACH_STEP, "view": VIEW}
-WHOLE = ("ddp", "fsdp2", "fsdp2_no_reshard", "replicate", "zero1", "ddp_accumulate", "ddp_accumulate_sync")
+WHOLE = (
+    "ddp",
+    "fsdp2",
+    "fsdp2_no_reshard",
+    "replicate",
+    "zero1",
+    "ddp_accumulate",
+    "ddp_accumulate_sync",
+    "parameter_server",
+)
 COMPRESSED = ("ddp_fp16_hook", "ddp_bf16_hook", "ddp_powersgd")
 AVERAGED = ("averaging", "post_local_sgd", "each_step")
 
@@ -64,7 +73,7 @@ def document(run: Path) -> dict[str, Any]:
 def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: discover.load(name, file).strategy_name for name, file in discover.names().items()}
-    elsewhere = {"single", "dp", "apex_ddp"}
+    elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 
@@ -73,6 +82,31 @@ def test_what_is_exchanged_whole_trains_the_same_model(document: dict[str, Any])
     assert {name: verdicts[name] for name in WHOLE} == dict.fromkeys(WHOLE, SAME)
     assert {verdicts[name] for name in AVERAGED} == {None}
     assert {verdicts[name] for name in COMPRESSED} == {DIVERGED}
+
+
+def test_a_server_is_no_replica(document: dict[str, Any]) -> None:
+    (found,) = [one for one in document["launches"] if one["scenario"] == "parameter_server"]
+    assert (found["processes"], found["replicas"], found["effective"]["replicas"]) == (3, 2, 2)
+    assert found["checks"]["ranks_differ"] == [] and found["checks"]["final_weights_alike"]
+    assert parts_of(document, "parameter_server", 2)["optimizer"] == WEIGHTS
+    assert parts_of(document, "parameter_server", 0)["optimizer"] == 0
+
+
+def test_a_model_over_two_devices() -> None:
+    import torch
+    from torch import nn
+
+    strategy, module = discover.load_strategy("ddp_two_devices", discover.names(discover.STRATEGY)["ddp_two_devices"])
+    layers = [nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 8)]
+    model, here = nn.Sequential(nn.Sequential(*layers[:2]), *layers[2:]), torch.device("cpu")
+    before = model(torch.ones(2, 8))
+    module.span(model, here, here)
+    assert torch.equal(model(torch.ones(2, 8)), before)
+    module.span(model, here, torch.device("meta"))
+    assert [parameter.device.type for parameter in model.parameters()] == ["cpu"] * 4 + ["meta"] * 4
+    assert [rank.devices for rank in strategy.ranks(4)] == [(0, 1), (2, 3)]
+    assert "two GPUs for each rank and this is the CPU" in str(strategy.obstacle("cpu", 2))
+    assert "3 were chosen" in str(strategy.obstacle("cuda", 3)) and strategy.obstacle("cuda", 2) is None
 
 
 def test_averaging_in_every_step_is_ddp(run: Path) -> None:
