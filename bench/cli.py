@@ -28,6 +28,7 @@ verbs:
   accept    record that a slower run is meant to be so
   import    make a run of a measurement by others, to compare with
   attach    measure a training script of your own, unchanged
+  recipe    a training script of what a run measured, without bench
 
 Start with:
   python -m bench run                        all ten scenarios, in a few minutes
@@ -49,7 +50,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "tune",
+    "attach", "tune", "recipe",
 )
 # fmt: on
 

@@ -4,7 +4,7 @@ All but the last micro-batch are in ``no_sync``. Batch norm sees one micro-batch
 activations of one. ``sync``: exchange gradients after every micro-batch all the same: it shows what ``no_sync`` gains.
 """
 
-from bench.seams import DDP, Implementation, Rank, Strategy
+from bench.seams import DDP, Implementation, Rank, Recipe, Strategy
 
 MICRO_BATCHES = 2
 
@@ -32,4 +32,13 @@ def build(parts, sync=False):
         micro_batches=MICRO_BATCHES,
         quiet=lambda module: nullcontext() if sync else module.no_sync(),
         replicas=lambda module: MICRO_BATCHES * parts.world_size,
+    )
+
+
+def recipe(sync=False):
+    where = '[local_rank] if device.type == "cuda" else None'
+    return Recipe(
+        wrap=f"module = torch.nn.parallel.DistributedDataParallel(net, device_ids={where})",
+        micro_batches=MICRO_BATCHES,
+        quiet="" if sync else "module.no_sync()",
     )

@@ -6,7 +6,7 @@ ResNet or the layers of a transformer. What is left forms a unit with the whole 
 weights after the forward pass and gather them again for the backward pass (less memory, more communication).
 """
 
-from bench.seams import Strategy
+from bench.seams import Recipe, Strategy
 
 STRATEGY = Strategy(
     label="FSDP2",
@@ -40,4 +40,35 @@ def build(parts, reshard=True):
         optimizer=optimizer,
         whole=lambda tensor: tensor.full_tensor(),
         quiet="FSDP2 gathers weights in every step: one without any communication would compute nothing",
+    )
+
+
+def recipe(reshard=True):
+    return Recipe(
+        imports=(
+            "from torch.distributed.checkpoint import state_dict",
+            "from torch.distributed.fsdp import fully_shard",
+        ),
+        wrap=f"""\
+units = list(net.children())
+for child in units:
+    if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList):  # each block is a unit
+        for block in child:
+            if any(True for _ in block.parameters()):
+                fully_shard(block, reshard_after_forward={reshard})
+    else:
+        units.extend(child.children())
+module = fully_shard(net, reshard_after_forward={reshard})""",
+        optimizer="""\
+for group in (updates.defaults, *updates.param_groups):
+    group["fused"] = False  # torch has no fused step for shards
+updates._step_supports_amp_scaling = False""",
+        gather="""\
+how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+whole = state_dict.get_state_dict(net, updates, options=how)
+held = {"model": whole[0], "optimizer": whole[1]}""",
+        restore="""\
+how = state_dict.StateDictOptions(full_state_dict=True)
+weights, state = held["model"], held["optimizer"]
+state_dict.set_state_dict(net, updates, model_state_dict=weights, optim_state_dict=state, options=how)""",
     )

@@ -1,6 +1,6 @@
 """One process, one device: the model as it is."""
 
-from bench.seams import Implementation, Strategy, one_rank
+from bench.seams import Implementation, Recipe, Strategy, one_rank
 
 STRATEGY = Strategy(
     label="no wrapper",
@@ -14,3 +14,7 @@ STRATEGY = Strategy(
 
 def build(parts):
     return parts.session()
+
+
+def recipe():
+    return Recipe()

@@ -36,12 +36,16 @@ RESIDUAL = ("resnet", "resnext", "wide_resnet")
 def model(work):
     from torchvision import models
 
-    options = {"weights": None, "num_classes": work.classes}
+    return models.get_model(work.model, **options(work))
+
+
+def options(work):
+    found = {"weights": None, "num_classes": work.classes}
     if work.model.startswith(RESIDUAL):
-        options["zero_init_residual"] = True
+        found["zero_init_residual"] = True
     if work.model in ("googlenet", "inception_v3"):  # without the auxiliary head
-        options |= {"aux_logits": False, "init_weights": True}
-    return models.get_model(work.model, **options)
+        found |= {"aux_logits": False, "init_weights": True}
+    return found
 
 
 def example(work, index):
@@ -64,6 +68,31 @@ def optimizer(work, parameters):
     from torch.optim import SGD
 
     return SGD(parameters, lr=work.learning_rate, momentum=work.momentum, weight_decay=work.weight_decay, fused=True)
+
+
+def recipe(work):
+    made = ", ".join(f"{name}={value!r}" for name, value in options(work).items())
+    return f"""\
+from torchvision import models
+
+def model() -> Any:
+    return models.get_model({work.model!r}, {made})
+
+
+def example(index: int) -> Any:
+    made = torch.Generator().manual_seed({work.seed!r} * 1_000_003 + index)
+    image = torch.randn(3, {work.image_size!r}, {work.image_size!r}, generator=made)
+    return image, torch.randint({work.classes!r}, (), generator=made)
+
+
+def loss(model: Any, batch: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def optimizer(parameters: Any) -> Any:
+    how: Any = {{"momentum": {work.momentum!r}, "weight_decay": {work.weight_decay!r}, "fused": True}}
+    return torch.optim.SGD(parameters, lr={work.learning_rate!r}, **how)
+"""
 
 
 def check(work):

@@ -5,6 +5,7 @@ Standard library alone.
 """
 
 from bench.core.errors import RequestError
+from bench.seams.recipe import Recipe
 from bench.seams.scenario import Scenario
 from bench.seams.strategy import DDP, Implementation, Rank, Strategy, one_rank, one_rank_for_all, rank_per_device
 from bench.seams.switch import Switch
@@ -14,6 +15,7 @@ __all__ = [
     "DDP",
     "Implementation",
     "Rank",
+    "Recipe",
     "RequestError",
     "Scenario",
     "Strategy",

@@ -14,6 +14,7 @@ library alone, and ``build(parts)``, which imports torch inside and returns a se
 
 :class:`bench.worker.session.Parts` says what ``parts`` has. A strategy may also define ``probe(session, load, steps,
 tick)``: one row a step with the times of its own parts, for the diagnostic launch (``probe`` of :class:`Strategy`).
+``recipe()``, with the options of ``build``, says what a training script without bench does (:mod:`bench.seams.recipe`).
 """
 
 from collections.abc import Callable

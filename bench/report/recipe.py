@@ -1,0 +1,275 @@
+"""A training script of a scenario that a run measured, without bench: what to copy and go on with.
+
+    python -m bench recipe latest --scenario ddp_o2 --out train.py
+
+``train.py.j2`` has what all scripts have in common: arguments, seeds, data in the order that bench deals it out, the
+precision levels, a checkpoint on rank 0, the loop. What a strategy does is in the strategy's own file, a
+:class:`bench.seams.Recipe`; a workload of bench's own may define ``recipe(work)``, its functions as text, and any other
+is imported from its file. What was in force is read off the launch (``effective``), not off the request.
+
+A run may be somebody else's: nothing of it is executed, and what it says is put into the script as literals and as
+comments of one line.
+"""
+
+import ast
+import os
+import textwrap
+from collections.abc import Mapping
+from functools import cache
+from inspect import signature
+from keyword import iskeyword
+from types import SimpleNamespace
+from typing import Any
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.labels import what_ran
+from bench.analyse.overview import overview
+from bench.analyse.parity import DIVERGED, NOT_FINITE
+from bench.core.errors import RequestError
+from bench.core.text import printable
+from bench.runs.document import LaunchRecord, RunDocument
+from bench.seams import Recipe, discover
+from bench.seams.discover import SCENARIO, STRATEGY, WORKLOAD
+
+TEMPLATE = "train.py.j2"
+LINE = 120
+HALVES = ("bfloat16", "float16")
+ANOTHER = "choose another with --scenario NAME"
+
+
+def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py") -> str:
+    """The script for a scenario, by default the recommended one; ``file``: what its docstring calls it.
+
+    Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
+    """
+    name, launch = _chosen(run, scenario)
+    recipe, parts = _recipe(run.document, name, launch)
+    return _rendered(_values(run, name, launch, recipe, parts, file))
+
+
+def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
+    document = run.document
+    if not document.planned:
+        how = "imported" if document.imported else "attached"
+        raise RequestError("RUN", f"{run.id} was {how}, so bench does not know how it trained", "give a run of bench")
+    if document.batch_search:
+        raise RequestError("RUN", f"{run.id} looked for the largest batch and measured nothing", "choose another")
+    name = scenario or (document.recommendation.fastest if document.recommendation else None)
+    if name is None:
+        raise RequestError("RUN", f"{run.id} has no valid result to recommend", "name one with --scenario")
+    launch = next((one for one in document.good if one.scenario == name and one.effective), None)
+    if launch is None:
+        known = ", ".join(dict.fromkeys(one.scenario for one in document.good)) or "none"
+        raise RequestError("--scenario", f"{run.id} has no launch of {name} that ended well", f"it has {known}")
+    (verdict,) = run.parity.loc[run.parity["launch"] == launch.launch, "verdict"]
+    if verdict in (DIVERGED, NOT_FINITE):
+        raise RequestError("--scenario", f"{name} is {verdict}: it does not train the same model", ANOTHER)
+    return name, launch
+
+
+def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
+    """What the strategy says, and how many replicas each of its processes trains. Only what is installed is loaded."""
+    if launch.effective and launch.effective.switches:
+        what = f"{name} has switches on ({', '.join(launch.effective.switches)}), which a recipe cannot write down yet"
+        raise RequestError("--scenario", what, ANOTHER)
+    files, strategies = discover.names(SCENARIO), discover.names(STRATEGY)
+    if name not in files or launch.strategy not in strategies:
+        what = f"{name} is not a scenario of bench, so only its own file says how it trains"
+        raise RequestError("--scenario", what, ANOTHER)
+    source = document.sources.get(name)
+    if source and source.sha256 != discover.sha256(files[name]):
+        raise RequestError("--scenario", f"{files[name]} is not what it was when {name} was measured", ANOTHER)
+    module = discover.load_strategy(launch.strategy, strategies[launch.strategy])[1]
+    if not hasattr(module, "recipe"):
+        what = f"the strategy {launch.strategy} has no recipe"
+        raise RequestError("--scenario", what, f"{ANOTHER}, or define recipe in {strategies[launch.strategy]}")
+    options = discover.load(name, files[name]).scenario.options
+    known = signature(module.recipe).parameters
+    recipe: Recipe = module.recipe(**{option: value for option, value in options.items() if option in known})
+    return recipe, max(1, (launch.replicas or 1) // launch.processes)
+
+
+def _values(run: Analysed, name: str, launch: LaunchRecord, recipe: Recipe, parts: int, file: str) -> dict[str, Any]:
+    document, ran = run.document, launch.effective
+    assert ran is not None
+    work = document.workload
+    group, level = launch.processes > 1, ran.precision or "O0"
+    imports, functions = _functions(document)
+    in_memory, collates = work.workers is None, _has(document, "collate")
+    lines = {
+        "import argparse": True,
+        "import importlib.util": not functions,
+        "import os": True,
+        "import time": True,
+        "from contextlib import nullcontext": recipe.quiet,
+        "from functools import partial": not functions or level in ("O2", "O3"),
+        f"from itertools import {'cycle, islice' if in_memory else 'count'}": True,
+        "from types import SimpleNamespace": not functions,
+        "from typing import Any": True,
+    }
+    loading = [
+        *(() if in_memory else ("DataLoader",)),
+        "DistributedSampler",
+        *(() if collates else ("default_collate",)),
+    ]
+    torch = {
+        "import torch": True,
+        "import torch.distributed as dist": group,
+        "from torch.utils._pytree import tree_map_only": True,
+        f"from torch.utils.data import {', '.join(loading)}": True,
+        **dict.fromkeys((*recipe.imports, *imports), True),
+    }
+    return {
+        "title": _plain(work.title or work.name or "training"),
+        "how": _plain(f"{name}, {what_ran(ran)}"),
+        "command": f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt",
+        "measured": _measured(run, name),
+        "imports": [*_sorted(lines), "", *_sorted(torch)],
+        "functions": functions,
+        "own_file": "" if functions else repr(_Text(_file(document))),
+        "work": _work_lines(document),
+        "seed": work.seed,
+        "batch": work.global_batch,
+        "examples": work.examples or (work.global_batch or 1) * (work.pool_batches or 1),
+        "replicas": launch.replicas,
+        "parts": parts,
+        "in_memory": in_memory,
+        "workers": work.workers,
+        "prefetch": work.prefetch,
+        "real": work.data is not None,
+        "collate": "workload.collate" if collates else "default_collate",
+        "pin": work.device == "cuda",
+        "device": work.device,
+        "cudnn_benchmark": bool(ran.cudnn_benchmark),
+        "threads": ran.threads,
+        "group": group,
+        "backend": "nccl" if work.device == "cuda" else "gloo",
+        "precision": level,
+        "half": f"torch.{next((one for one in ran.compute_dtypes if one in HALVES), HALVES[0])}",
+        "half_weights": level in ("O2", "O3"),
+        "call": "lambda *given: to_float(module(*to_half(given)))" if level in ("O2", "O3") else "module",
+        "scaled": ran.scaler is not None,
+        "zero_momentum": ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum")),
+        "recipe": recipe,
+        "micro_batches": recipe.micro_batches,
+    }
+
+
+def _launcher(launch: LaunchRecord) -> str:
+    hosts = len({rank.host for rank in launch.ranks}) or 1
+    if launch.processes == 1:
+        return "python"
+    where = "--standalone" if hosts == 1 else f"--nnodes {hosts} --rdzv-backend c10d --rdzv-endpoint FIRST-HOST:29400"
+    return f"torchrun {where} --nproc-per-node {launch.processes // hosts}"
+
+
+def _measured(run: Analysed, name: str) -> list[str]:
+    """What bench measured it at, as the lines of a comment."""
+    (row,) = (row for row in overview(run).to_dict("records") if row["scenario"] == name)
+    document = run.document
+    machine, chosen = document.machine, set(document.request.devices)
+    gpus = [gpu.name for gpu in machine.gpus if gpu.uuid in chosen]
+    where = f"{len(gpus)} x {gpus[0]}" if gpus else f"{machine.cpu}, {machine.cores_usable} cores"
+    launches = "1 launch" if row["launches_ok"] == 1 else f"{row['launches_ok']} launches"
+    text = (
+        f"bench measured it in {run.id}: {row['step_median_ms']:.4g} ms a step, {row['throughput_per_s']:,.4g} "
+        f"{row['unit']} a second ({launches}, {where}, torch {document.versions.get('torch') or 'unknown'}). "
+        f"Numerics: {row['parity'] or 'not compared'}."
+    )
+    return textwrap.wrap(_plain(text), 100)
+
+
+def _work(document: RunDocument) -> SimpleNamespace:
+    """What the workload's functions are given."""
+    work = document.workload
+    fixed = {"seed": work.seed, "global_batch": work.global_batch, "device": work.device, "data": work.data}
+    for name in work.settings:
+        if not name.isidentifier() or iskeyword(name) or name in fixed:
+            raise RequestError(
+                "RUN", f"its workload has the setting {name!r}, which no script can have", "choose another"
+            )
+    values = {**work.settings, **fixed}
+    return SimpleNamespace(**{name: _Text(one) if isinstance(one, str) else one for name, one in values.items()})
+
+
+def _work_lines(document: RunDocument) -> list[str]:
+    """The settings as assignments, each as long as a line may be."""
+    lines = ["WORK = SimpleNamespace("]
+    for name, value in vars(_work(document)).items():
+        one = f"{name}={value!r}"
+        if len(lines[-1]) + len(one) > LINE - 3 and lines[-1][-1] != "(":
+            lines.append("vars(WORK).update(")
+        lines[-1] += one if lines[-1][-1] == "(" else f", {one}"
+    return [f"{line})" for line in lines]
+
+
+class _Text(str):
+    """A text that is written with double quotes, where that is as good."""
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+
+
+def _functions(document: RunDocument) -> tuple[list[str], str]:
+    """What a workload of bench's own writes of itself: lines of imports, and functions. Of another one nothing."""
+    work = document.workload
+    if work.sha256 is not None or work.workers is not None or "recipe" not in _defined(_file(document)):
+        return [], ""
+    module = discover.load_file(work.name or "", _file(document), WORKLOAD)
+    try:
+        imports, _, functions = module.recipe(_work(document)).partition("\n\n")
+    except (AttributeError, TypeError, ValueError) as error:
+        what = f"its workload has other settings than {work.name} takes today ({error})"
+        raise RequestError("RUN", what, "measure it again") from error
+    return imports.splitlines(), functions.strip()
+
+
+def _file(document: RunDocument) -> str:
+    """The file of the workload. Raises :class:`RequestError` where it is gone or has changed."""
+    work = document.workload
+    file = discover.names(WORKLOAD).get(work.name or "") if work.sha256 is None else work.file
+    if not file or not os.path.isfile(file):
+        raise RequestError("RUN", f"the file of its workload, {file or work.name}, is missing", "bring it back")
+    if work.sha256 not in (None, discover.sha256(file)):
+        raise RequestError("RUN", f"{file} is not what it was when the run was started", "start a new run")
+    if "weight" in _defined(file):
+        raise RequestError("RUN", f"{file} defines weight(batch), which a recipe cannot write down", "choose another")
+    return os.path.abspath(file)
+
+
+def _has(document: RunDocument, function: str) -> bool:
+    return function in _defined(_file(document))
+
+
+@cache
+def _defined(file: str) -> set[str]:
+    """The functions that a file defines; nothing of it is executed."""
+    with open(file, encoding="utf-8") as content:
+        return {node.name for node in ast.parse(content.read()).body if isinstance(node, ast.FunctionDef)}
+
+
+def _rendered(values: Mapping[str, Any]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(os.path.dirname(__file__)),
+        autoescape=False,  # it is Python, and each text of the run is a literal or plain
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(TEMPLATE).render(**values)
+
+
+def _plain(text: str) -> str:
+    """A text that ends no comment and no docstring."""
+    return " ".join(printable(text).replace("\\", "/").replace('"', "'").replace("×", "x").split())
+
+
+def _sorted(lines: Mapping[str, object]) -> list[str]:
+    """Those that are wanted, as isort has them."""
+    return sorted(
+        (line for line, wanted in lines.items() if wanted), key=lambda line: (line[0] != "i", line.split()[1])
+    )

@@ -1,0 +1,58 @@
+"""``python -m bench recipe``: a training script of what a run measured."""
+
+import os
+import sys
+
+from bench.console import count, tell
+from bench.core.errors import OK, RequestError
+from bench.runs.names import find
+from bench.verbs.options import Parser, print_json
+
+DESCRIPTION = """\
+Write a training script that does what a run measured, without bench: model, data, strategy, precision, checkpoint.
+"""
+EPILOG = """\
+examples:
+  python -m bench recipe latest                            of the recommended scenario, on standard output
+  python -m bench recipe latest --out train.py             in a file
+  python -m bench recipe latest --scenario ddp_o2 --out train.py
+
+Exit codes: 0 done; 2 there is no such run, it cannot be written down, or the file is there already.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser("recipe", DESCRIPTION, EPILOG)
+    parser.add_argument("run", metavar="RUN", help="a folder, a run id or 'latest'")
+    parser.add_argument("--scenario", metavar="NAME", help="which one (default: the recommended)")
+    parser.add_argument("--out", metavar="FILE", help="where the script goes (default: standard output)")
+    parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
+    options = parser.parse_args(arguments)
+    if options.out is not None and os.path.lexists(options.out):
+        raise RequestError("--out", f"{options.out} is there already", "give another name, or move it away")
+    folder = find(options.run, options.results)
+    from bench.analyse.analysed import Analysed
+    from bench.report.recipe import script
+    from bench.runs.reader import read
+
+    run = Analysed.of(read(folder))
+    text = script(run, options.scenario, file=options.out or "train.py")
+    if options.out is None and not options.json:
+        print(text, end="")
+        return OK
+    if options.out is not None:
+        _write(options.out, text)
+        said = f"{options.out}: {count(len(text.splitlines()), 'line')}; its first lines say how to start it"
+        tell(said, file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print_json({"run": run.id, "file": options.out, "script": text})
+    return OK
+
+
+def _write(path: str, text: str) -> None:
+    """Write a new file. Raises :class:`RequestError` where it cannot be written, or is there by now."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another place") from error
