@@ -48,6 +48,14 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """A file to copy, as it is."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Blocks that are shown on demand, and always in print."""
 
@@ -56,7 +64,7 @@ class Fold:
     blocks: "tuple[Block, ...]"
 
 
-Block = str | PagePlot | Grid | Facts | Files | Fold
+Block = str | PagePlot | Grid | Facts | Files | Code | Fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

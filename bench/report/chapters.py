@@ -12,8 +12,9 @@ from bench.analyse import checkpoints, published
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import failures
 from bench.analyse.questions import questions
-from bench.report import device_tables, launch_tables, tables, verdict_tables
-from bench.report.blocks import Block, Chapter, Facts, Files, Fold, Grid, PagePlot
+from bench.core.errors import RequestError
+from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
+from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot
 from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
 from bench.report.loader import loader_table, loader_words
@@ -177,6 +178,21 @@ def _published(of: Material) -> Chapter:
     )
 
 
+def _recipe(of: Material) -> Chapter | None:
+    """The training script of the recommended scenario; None where there is none to write."""
+    advised = of.run.document.recommendation
+    if not of.run.document.planned or advised is None or advised.fastest is None:
+        return None
+    command = f"python -m bench recipe {of.run.id} --scenario {advised.fastest} --out train.py"
+    try:
+        text = recipe.script(of.run, advised.fastest, table=of.table)
+    except RequestError as error:
+        blocks: tuple[Block, ...] = (f"There is no script of {advised.fastest}: {error.problem}.",)
+    else:
+        blocks = (f"Or into a file: {command}", Fold(f"train.py of {advised.fastest}", (Code(text),)))
+    return Chapter(slug="recipe", title="A script that trains so", blocks=blocks, in_markdown=False)
+
+
 def _how(of: Material) -> Chapter:
     run = of.run
     launches = launch_tables.launches_table(run)
@@ -211,6 +227,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _questions,
     _published,
     _how,
+    _recipe,
 )
 """In the order of the page."""
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bench.core.text import printable
-from bench.report.blocks import Block, Facts, Files, Fold, Grid
+from bench.report.blocks import Block, Code, Facts, Files, Fold, Grid
 from bench.report.page import Section
 from bench.report.tables import Table
 
@@ -41,6 +41,8 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
             yield _facts(block.pairs)
         elif isinstance(block, Files):
             yield f"{inert(block.about)}\n\n{bullets(block.names)}"
+        elif isinstance(block, Code):
+            yield f"````python\n{printable(block.text)}````"
         elif isinstance(block, Fold) and (within := list(_blocks(block.blocks))):
             yield f"#### {inert(block.title)}"
             yield from within

@@ -19,7 +19,7 @@ from functools import cache
 from inspect import signature
 from keyword import iskeyword
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
@@ -31,20 +31,28 @@ from bench.runs.document import LaunchRecord, RunDocument
 from bench.seams import Recipe, discover
 from bench.seams.discover import SCENARIO, STRATEGY, WORKLOAD
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 TEMPLATE = "train.py.j2"
 LINE = 120
 HALVES = ("bfloat16", "float16")
 ANOTHER = "choose another with --scenario NAME"
 
 
-def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py") -> str:
-    """The script for a scenario, by default the recommended one; ``file``: what its docstring calls it.
+def script(
+    run: Analysed, scenario: str | None = None, *, file: str = "train.py", table: "pd.DataFrame | None" = None
+) -> str:
+    """The script for a scenario, by default the recommended one; ``file``: what its docstring calls it;
+    ``table``: the overview of the run, where it is at hand.
 
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
     name, launch = _chosen(run, scenario)
     recipe, parts = _recipe(run.document, name, launch)
-    return _rendered(_values(run, name, launch, recipe, parts, file))
+    measured = _measured(run, name, overview(run) if table is None else table)
+    command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
+    return _rendered({**_values(run.document, launch, recipe, parts), "measured": measured, "command": command})
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
@@ -89,8 +97,8 @@ def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Rec
     return recipe, max(1, (launch.replicas or 1) // launch.processes)
 
 
-def _values(run: Analysed, name: str, launch: LaunchRecord, recipe: Recipe, parts: int, file: str) -> dict[str, Any]:
-    document, ran = run.document, launch.effective
+def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, Any]:
+    ran = launch.effective
     assert ran is not None
     work = document.workload
     group, level = launch.processes > 1, ran.precision or "O0"
@@ -121,9 +129,7 @@ def _values(run: Analysed, name: str, launch: LaunchRecord, recipe: Recipe, part
     }
     return {
         "title": _plain(work.title or work.name or "training"),
-        "how": _plain(f"{name}, {what_ran(ran)}"),
-        "command": f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt",
-        "measured": _measured(run, name),
+        "how": _plain(f"{launch.scenario}, {what_ran(ran)}"),
         "imports": [*_sorted(lines), "", *_sorted(torch)],
         "functions": functions,
         "own_file": "" if functions else repr(_Text(_file(document))),
@@ -163,9 +169,9 @@ def _launcher(launch: LaunchRecord) -> str:
     return f"torchrun {where} --nproc-per-node {launch.processes // hosts}"
 
 
-def _measured(run: Analysed, name: str) -> list[str]:
+def _measured(run: Analysed, name: str, table: "pd.DataFrame") -> list[str]:
     """What bench measured it at, as the lines of a comment."""
-    (row,) = (row for row in overview(run).to_dict("records") if row["scenario"] == name)
+    (row,) = (row for row in table.to_dict("records") if row["scenario"] == name)
     document = run.document
     machine, chosen = document.machine, set(document.request.devices)
     gpus = [gpu.name for gpu in machine.gpus if gpu.uuid in chosen]

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ from conftest import measured
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.overview import overview
 from bench.cli import main
 from bench.core.errors import RequestError
+from bench.report import chapters
+from bench.report.blocks import Code, Fold
 from bench.report.recipe import script
+from bench.runs.document import Recommendation
 from bench.seams import discover
 from bench.sites.local import WorkerHost
 
@@ -145,6 +150,19 @@ def test_what_cannot_be_written_down(tmp_path: Path, changes: dict[str, Any], sa
     run = run_of(tmp_path, changes.get("about"))
     with pytest.raises(RequestError, match=says):
         script(run, changes.get("scenario", "ddp"))
+
+
+def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    advised = replace(run.document, recommendation=Recommendation(fastest="ddp_o1"))
+    run = replace(run, document=advised)
+    last = chapters.of_run(chapters.Material(run=run, table=overview(run), plots={}))[-1]
+    (_, fold) = last.blocks
+    assert last.slug == "recipe" and isinstance(fold, Fold)
+    assert fold.blocks == (Code(script(run, "ddp_o1")),)
+    unwritten = replace(advised, workload=replace(advised.workload, name="mine", sha256="0" * 64, file="/gone.py"))
+    said = chapters.of_run(chapters.Material(run=replace(run, document=unwritten), table=overview(run), plots={}))[-1]
+    assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
 def test_switches_are_not_left_out_in_silence(tmp_path: Path) -> None:
