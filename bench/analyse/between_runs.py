@@ -85,7 +85,9 @@ class Row:
     verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_holm``: ``faster`` or ``slower``,
     ``less`` or ``more`` of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few
     launches``; or ``not comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` of any metric.
-    ``more``: as from :func:`bench.analyse.comparison.more_launches`.
+    ``more``: as from :func:`bench.analyse.comparison.more_launches`. ``verdict_low``, ``verdict_high``: the interval
+    that the verdict goes by, at the level that the adjusted p-value stands for: there is a verdict where it lies beyond
+    ``least``, the ratio up to which a difference counts as none. ``error``, ``freedom``: of the logarithm of the ratio.
     """
 
     scenario: str
@@ -100,6 +102,11 @@ class Row:
     high: float | None = None
     p: float | None = None
     p_holm: float | None = None
+    verdict_low: float | None = None
+    verdict_high: float | None = None
+    least: float = 1.0
+    error: float | None = None
+    freedom: float | None = None
     n_base: int = 0
     n_new: int = 0
     more: int | None = None
@@ -175,10 +182,16 @@ def of_memory(base: Sequence[float | None], new: Sequence[float | None], process
         for side, mean in zip((below, above), means, strict=True)
     )
     half = t_quantile(CONFIDENCE, freedom) * error
-    beyond = abs(math.log(ratio)) - math.log1p(max(LEAST_MEMORY, rounding_mib / min(means)))
+    beyond = abs(math.log(ratio)) - math.log(least_of_memory(*means, processes))
     p = t_tail(max(0.0, beyond) / error, freedom) if min(counts.values()) >= LAUNCHES_WANTED else None
     low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
-    return Comparison(ratio=ratio, low=low, high=high, p=p, verdict=comparison.verdict_of(ratio, p), **counts)
+    verdict = comparison.verdict_of(ratio, p)
+    return Comparison(ratio=ratio, low=low, high=high, p=p, verdict=verdict, error=error, freedom=freedom, **counts)
+
+
+def least_of_memory(base: float, new: float, processes: int) -> float:
+    """The ratio up to which two peaks (MiB) of so many processes count as equal."""
+    return 1.0 + max(LEAST_MEMORY, PAGE_MIB * max(1, processes) / min(base, new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +288,12 @@ def _row(
     if metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
         found = of_memory(ours, theirs, processes)
+        peaks = geometric_mean(figures(ours)), geometric_mean(figures(theirs))
+        row = replace(row, least=least_of_memory(*peaks, processes))
     else:
         ratio = ratio_of(ours, theirs) if within is None else _rounds(within, figure).ratio(pair.against, pair.scenario)
         found = comparison.compared(ratio, len(ours), len(theirs), tests)
-    names = ("ratio", "low", "high", "p", "n_base", "n_new", "more")
+    names = ("ratio", "low", "high", "p", "n_base", "n_new", "more", "error", "freedom")
     return replace(row, **{name: getattr(found, name) for name in names})
 
 
@@ -309,11 +324,21 @@ def _judged(row: Row) -> Row:
     if row.reason is not None or row.metric == PARITY.name:
         return row
     metric = next(one for one in METRICS if one.name == row.metric)
+    row = _with_interval(row)
     verdict = comparison.verdict_of(row.ratio, row.p_holm)
     if verdict in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
     low = verdict == FASTER
     return replace(row, verdict=metric.words[0 if low else 1], change=BETTER if low == metric.low_is_good else WORSE)
+
+
+def _with_interval(row: Row) -> Row:
+    """With the interval that leaves 1 out just where ``p_holm`` is below 5 %: at the level 1 - 0.05 · p ÷ p_holm."""
+    if not row.p_holm or row.p is None or row.ratio is None or row.error is None or row.freedom is None:
+        return replace(row, verdict_low=row.low, verdict_high=row.high)
+    half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / row.p_holm, row.freedom) * row.error
+    ends = (row.ratio * math.exp(-min(half, 700.0)), row.ratio * math.exp(min(half, 700.0)))
+    return replace(row, verdict_low=ends[0], verdict_high=ends[1])
 
 
 def _parity(pair: _Pair, base: dict[str, Any], new: dict[str, Any]) -> Row:

@@ -32,7 +32,8 @@ class Comparison:
     """The time of ``new`` over that of ``base``: below 1 is faster.
 
     ``low``, ``high``: interval of the ratio, None where a side has fewer than two launches. ``p``: two-sided, None with
-    fewer than three. ``more``: as from :func:`more_launches`.
+    fewer than three. ``more``: as from :func:`more_launches`. ``error``, ``freedom``: of the logarithm of the ratio, as
+    in :class:`bench.analyse.intervals.Ratio`.
     """
 
     ratio: float | None
@@ -43,6 +44,8 @@ class Comparison:
     n_new: int
     verdict: str
     more: int | None = None
+    error: float | None = None
+    freedom: float | None = None
 
 
 def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Comparison:
@@ -63,6 +66,8 @@ def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1) -> Compariso
         n_new=n_new,
         verdict=verdict_of(ratio.value, p),
         more=more_launches(ratio, min(n_base, n_new), tests),
+        error=ratio.error,
+        freedom=ratio.freedom,
     )
 
 

@@ -227,9 +227,11 @@ def _ratio(value: float) -> str:
 
 
 def _interval(row: Row) -> str:
-    if row.low is None or row.high is None:
-        return ""
-    return f"{_ratio(row.low)} to {_ratio(row.high)}"
+    return _span(row.low, row.high)
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{_ratio(low)} to {_ratio(high)}"
 
 
 def _p(value: float | None) -> str:
@@ -299,12 +301,14 @@ def _scale(axes: Artist, rows: Sequence[Row]) -> None:
     ratios = [row.ratio for row in rows if row.ratio is not None]
     least, most = min([1.0, *ratios]), max([1.0, *ratios])
     reach = max(2.0, (most / least) ** 1.5)
-    low = min([least, *(max(row.low, least / reach) for row in rows if row.low is not None)])
-    high = max([most, *(min(row.high, most * reach) for row in rows if row.high is not None)])
+    low = min([least, *(max(row.verdict_low, least / reach) for row in rows if row.verdict_low is not None)])
+    high = max([most, *(min(row.verdict_high, most * reach) for row in rows if row.verdict_high is not None)])
     margin = max((high / low) ** 0.08, 1.002)
     axes.set_xscale("log")
     axes.set_xlim(low / margin, high * margin)
     ticks = MaxNLocator(nbins=4, steps=[1, 2, 5, 10]).tick_values(low / margin, high * margin)
+    if high / low > 3:
+        ticks = [step * 10.0**power for power in range(-6, 7) for step in (1, 2, 5)]
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / margin <= tick <= high * margin]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -326,18 +330,23 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
         return
     colour = light(TONES.get(row.change or "", "muted"))
     low, high = axes.get_xlim()
-    if row.low is not None and row.high is not None:
-        axes.plot([max(low, row.low), min(high, row.high)], [position] * 2, color=colour, linewidth=1.8)
-        for end, edge, mark in ((row.low < low, low, "<"), (row.high > high, high, ">")):
+    if row.least > 1.0:
+        axes.barh(position, row.least - 1 / row.least, left=1 / row.least, height=0.8, color=light("grid"), zorder=1)
+    begin, end_ = row.verdict_low, row.verdict_high
+    if begin is not None and end_ is not None:
+        axes.plot([max(low, begin), min(high, end_)], [position] * 2, color=colour, linewidth=1.8)
+        for end, edge, mark in ((begin < low, low, "<"), (end_ > high, high, ">")):
             if end:
                 axes.plot([edge], [position], marker=mark, markersize=5, color=colour, clip_on=False)
     axes.plot([row.ratio], [position], marker="o", markersize=6, color=colour, markeredgewidth=1.3, zorder=3)
+    point = axes.lines[-1]
     if row.verdict == TOO_FEW:
-        axes.lines[-1].set_markerfacecolor(light("paper"))
+        point.set_markerfacecolor(light("paper"))
     verdict = {ALIKE: "no difference", TOO_FEW: "too few"}.get(row.verdict, row.verdict)
     axes.annotate(f"{_ratio(row.ratio)}  {verdict}", (1, position), (8, 1.5), va="bottom", fontsize=8, **place)
     axes.texts[-1].set_color(colour if row.change in TONES else light("ink"))
-    axes.annotate(_interval(row), (1, position), (8, -2), va="top", fontsize=7, color=light("muted"), **place)
+    axes.annotate(_span(begin, end_), (1, position), (8, -2), va="top", fontsize=7, color=light("muted"), **place)
+    drawing.hover(point, f"{row.scenario}: {_metric(row)} × {_ratio(row.ratio)} ({_span(begin, end_)}), {verdict}")
 
 
 def _source(compared: Compared) -> str:
@@ -350,7 +359,12 @@ def _source(compared: Compared) -> str:
 
 def _caption(compared: Compared) -> Iterator[str]:
     how = "launches compared round by round" if compared.within else "Welch's t on logarithms"
-    yield f"Points: ratio of the geometric means over launches; bars: 95 % interval ({how})."
+    yield (
+        f"Points: ratio of the geometric means over launches. Bars: the intervals that the verdicts go by ({how}, "
+        "adjusted for all tests of the comparison after Holm), wider than the 95 % interval of each ratio by itself."
+    )
+    if any(row.least > 1.0 and row.ratio is not None for row in compared.rows):
+        yield "Grey: a difference of memory too small to be called one."
     left_out = list(_not_comparable(compared))
     if left_out:
         yield f"Not drawn: {'; '.join(left_out)}."

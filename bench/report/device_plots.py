@@ -289,6 +289,7 @@ def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -
         above = below + np.nan_to_num(layer)
         axes.fill_between(times, below, above, where=~np.isnan(layer), color=light(_of_rank(int(rank))), alpha=0.85)
         axes.collections[-1].set(linewidth=0, zorder=2, gid=f"stack-{launch.launch}-{rank}-{pid}")
+        drawing.hover(axes.collections[-1], f"rank {rank}, PID {pid}: at most {np.nanmax(layer):,.0f} MiB")
         _pid_label(stage, axes, times, below, above, f"PID {pid}")
         below = above
 
@@ -388,7 +389,7 @@ def memory_held(run: Run) -> Plot | None:
     sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
     axes = drawing.row_axes(sheet, rows, right_in=0.35)
     for position, row in enumerate(rows):
-        parts = [(HELD[part], float(sizes[part][row.scenario])) for part in there]
+        parts = [(HELD[part], f"{part} (MiB)", float(sizes[part][row.scenario])) for part in there]
         drawing.stacked_bar(axes, position, parts, longest, table["measured_mib"][row.scenario])
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("predicted peak of the rank that needs most (MiB)")

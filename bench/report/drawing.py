@@ -1,7 +1,7 @@
 """What every plot is drawn with: colours, a sheet with title and source, axes, labels, legends, and the finished files.
 
-Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come from :data:`THEME`, so that a page can give
-the inline SVG those of a dark one (:func:`inline`).
+Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come from :mod:`bench.report.theme`, so that a
+page can give the inline SVG those of a dark one (:func:`inline`).
 """
 
 import html
@@ -11,15 +11,16 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from colorsys import hls_to_rgb
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape, quoteattr
 
 from bench.analyse.caveats import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
 from bench.core.text import printable
+from bench.report.theme import DASHES, THEME
 from bench.runs.document import LaunchRecord, RunDocument, what_is_trained
 from bench.runs.reader import Run
 
@@ -32,78 +33,13 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 Artist = Any
 """A sheet, axes or text of matplotlib, which comes without types."""
 
-THEME: dict[str, tuple[str, str]] = {
-    "paper": ("#ffffff", "#14181d"),
-    "ink": ("#1b2129", "#e8ebef"),
-    "muted": ("#5c6672", "#9da7b3"),
-    "grid": ("#e2e6ea", "#2b323a"),
-    "shade": ("#eef1f4", "#20262d"),
-    "data": ("#d9a514", "#e3b93f"),
-    "forward": ("#8a93c9", "#7c86c4"),
-    "backward": ("#5a4a9c", "#a99be8"),
-    "optimizer": ("#b8607c", "#d9819d"),
-    "casts": ("#c8443a", "#ee7f74"),
-    "loss-scaling": ("#e08a4f", "#f2ac7c"),
-    "convolutions": ("#4c78b0", "#6d9bd6"),
-    "batch-norm": ("#79a8cf", "#a6cdee"),
-    "gradients-of-replicas": ("#54457f", "#8f7fc4"),
-    "bucket-copies": ("#6d5c30", "#c0a96f"),
-    "other": ("#87919b", "#94a0ac"),
-    "good": ("#1a7f4b", "#5cc98f"),
-    "doubt": ("#9a6700", "#dfb04a"),
-    "bad": ("#b42318", "#ff8f85"),
-    "line-0": ("#1f5fbf", "#6aa5f5"),
-    "line-1": ("#d1600f", "#f39a52"),
-    "line-2": ("#2d8a4e", "#62c583"),
-    "line-3": ("#a8329a", "#dd7fd1"),
-    "line-4": ("#7a6a10", "#cdb945"),
-    "line-5": ("#0f8fa3", "#55c8da"),
-    "line-6": ("#b3263c", "#f07f8f"),
-    "line-7": ("#4f5d6e", "#aebacb"),
-}
-"""By name the colour on a light page and on a dark one."""
-
-DASHES = {
-    "solid": "-",
-    "dotted": (0, (1, 1)),
-    "dashed": (0, (3.2, 1)),
-    "dash-dot": (0, (4, 1, 1, 1)),
-    "short": (0, (1.5, 1)),
-}
-"""A strategy's kind of line, so that its hue is not the only sign of it."""
-
-HUES = {"grey": (210, 0.08), "red": (2, 0.68), "orange": (25, 0.85), "olive": (58, 0.7), "green": (130, 0.5)} | {
-    "teal": (168, 0.7),
-    "cyan": (192, 0.8),
-    "blue": (217, 0.72),
-    "violet": (262, 0.55),
-    "magenta": (316, 0.5),
-}
-"""Of a strategy: degrees on the colour wheel, and saturation."""
-
-LIGHTNESS = {"o0": (0.29, 0.58), "o1": (0.45, 0.68), "o2": (0.6, 0.78), "o3": (0.73, 0.87)}
-"""Of a precision level, on a light page and on a dark one."""
-
-
-def _shade(hue: str, lightness: float) -> str:
-    degrees, saturation = HUES[hue]
-    return "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(degrees / 360, lightness, saturation))
-
-
-THEME |= {
-    f"{hue}-{level}": (_shade(hue, on_light), _shade(hue, on_dark))
-    for hue in HUES
-    for level, (on_light, on_dark) in LIGHTNESS.items()
-}
-
 WIDTH_IN = 9.2
 EDGE_IN = 0.14
 TITLE_IN = 0.72
 SOURCE_IN = 0.34
 ROW_IN = 0.42
-KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN = 0.35, 0.26, 0.47
-"""Of a key beside a plot: the height of a row, and how far from the axes its samples and its texts stand."""
-KEY_SIZE, KEY_NOTE_SIZE = 8.5, 7.0
+KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN, KEY_SIZE, KEY_NOTE_SIZE = 0.35, 0.26, 0.47, 8.5, 7.0
+"""Of a key beside a plot: the height of a row, how far from the axes its samples and texts stand, sizes of letters."""
 
 PNG_DPI = 200
 STRETCHES = 800
@@ -173,7 +109,7 @@ def inline(svg: str, prefix: str, title: str) -> str:
         name = names.get(match[2])
         return f"{match[1]}var(--{name})" if name else match[0]
 
-    return re.sub(r"\b((?:fill|stroke): )(#[0-9a-f]{6})\b", as_variable, body)
+    return re.sub(r"\b((?:fill|stroke)(?:: |=\"))(#[0-9a-f]{6})\b", as_variable, body)
 
 
 def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
@@ -221,6 +157,7 @@ def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
 
     sheet = Figure(figsize=(WIDTH_IN, height_in), facecolor=light("paper"))
     FigureCanvasAgg(sheet)
+    sheet.hovers = {}  # type: ignore[attr-defined]  # see `hover`
     x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
     sheet.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
     what = textwrap.shorten(plain(about), 116, placeholder=" …")
@@ -252,12 +189,24 @@ def finished(run: Run, sheet: Artist, name: str, title: str, caption: str, scena
     return drawn(sheet, name, title, caption)
 
 
+def hover(artist: Artist, text: str) -> None:
+    """Show a text where a pointer rests on what was drawn: the title of its group in the SVG."""
+    hovers = artist.get_figure().hovers
+    if artist.get_gid() is None:
+        artist.set_gid(f"hover-{len(hovers)}")
+    hovers[artist.get_gid()] = plain(text)
+
+
 def drawn(sheet: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI) -> Plot:
     """The files of a sheet."""
     svg, png = io.StringIO(), io.BytesIO()
     sheet.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     sheet.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return Plot(name=name, title=title, caption=caption, svg=printable(svg.getvalue()), png=png.getvalue())
+    text = svg.getvalue()
+    for gid, said in sheet.hovers.items():
+        group = f"<g id={quoteattr(gid)}>"
+        text = text.replace(group, f"{group}<title>{escape(said)}</title>", 1)
+    return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue())
 
 
 def axes_at(sheet: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:
@@ -341,19 +290,30 @@ def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> None:
     """A scenario's line; a dot if it is of a single point."""
     axes.plot(*line_points(x, y), color=light(row.colour), linewidth=1.7, linestyle=DASHES[row.dash])
     axes.lines[-1].set_marker("o" if len(x) == 1 else "")
+    hover(axes.lines[-1], f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
 
 
-def stacked_bar(axes: Artist, position: int, parts: Sequence[tuple[str, float]], longest: float, whole: float) -> None:
-    """A bar of ``parts`` (colour and width), labelled if wide enough, with a diamond at ``whole``."""
+def stacked_bar(
+    axes: Artist, position: int, parts: Sequence[tuple[str, str, float]], longest: float, whole: float
+) -> None:
+    """A bar of ``parts`` (colour, name and width), labelled if wide enough, with a diamond at ``whole``."""
     start = 0.0
-    for colour, width in parts:
-        axes.barh(position, width, left=start, height=0.56, color=light(colour), linewidth=0)
+    for colour, name, width in parts:
+        (patch,) = axes.barh(position, width, left=start, height=0.56, color=light(colour), linewidth=0)
+        hover(patch, f"{name}: {width:,.1f}")
         if width > 0.06 * longest:
             text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
             text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
         start += width
     axes.plot([whole], [position], marker="D", markersize=4.6, linestyle="none")
     axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+
+
+def interval(axes: Artist, low: float, high: float, y: float, cap: str = "") -> None:
+    """A thin line from low to high, with a halo so that it shows on a bar of any colour."""
+    for colour, width in (("paper", 3.2), ("ink", 1.2)):
+        axes.plot([low, high], [y, y], color=light(colour), linewidth=width, solid_capstyle="butt")
+    axes.lines[-1].set(marker=cap, markersize=7)
 
 
 def row_label(axes: Artist, position: int, name: str, label: str) -> None:
@@ -429,9 +389,8 @@ def legend_row(
 ) -> None:
     """A row of keys under the title, or this much further below, in so many columns."""
     height = sheet.get_figheight()
-    legend = sheet.legend(
-        [handle for handle, _ in keys],
-        [text for _, text in keys],
+    sheet.legend(
+        *zip(*keys, strict=True),
         loc="upper left",
         bbox_to_anchor=((EDGE_IN - 0.04) / WIDTH_IN, 1 - (TITLE_IN - 0.1 + below_in) / height),
         ncols=ncols or len(keys),
@@ -440,9 +399,8 @@ def legend_row(
         borderaxespad=0,
         handlelength=1.4,
         columnspacing=1.6,
+        labelcolor=light("ink"),
     )
-    for text in legend.get_texts():
-        text.set_color(light("ink"))
 
 
 def locator(most: int, *, integer: bool = False) -> Artist:

@@ -21,8 +21,9 @@ from bench.analyse.caveats import caveats
 from bench.core.text import printable
 from bench.report import chapters
 from bench.report.blocks import Chapter, PagePlot
-from bench.report.drawing import THEME, Plot, inline
+from bench.report.drawing import Plot, inline
 from bench.report.loader import loader_words
+from bench.report.theme import THEME
 
 if TYPE_CHECKING:
     import pandas as pd

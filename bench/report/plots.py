@@ -118,7 +118,8 @@ def step_times(run: Analysed) -> Plot | None:
         drawn = max(drawn, every)
         heights = [position + jitter(k) * 0.5 for k in range(0, len(mine), every)]
         axes.plot(mine[::every], heights, linestyle="none", marker="o", markersize=3.4, markeredgewidth=0)
-        axes.lines[-1].set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
+        dots = axes.lines[-1]
+        dots.set(color=colour, alpha=0.5, gid=f"dots-{row.scenario}")
         at = middle[row.scenario]
         _box(axes, float(at["p25_ms"]), float(at["p75_ms"]), position, colour)
         axes.plot([at["median_ms"]] * 2, [position - 0.36, position + 0.36], color=light("ink"), linewidth=1.7)
@@ -128,9 +129,9 @@ def step_times(run: Analysed) -> Plot | None:
             axes.lines[-1].set(color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
         speed = f"{1000 * units / at['median_ms']:,.1f} {unit}/s {bar(at['half_width_percent'])}".rstrip()
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
-        drawing.right_label(
-            axes, position, f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %"
-        )
+        said = (f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
+        drawing.right_label(axes, position, *said)
+        drawing.hover(dots, f"{row.scenario}: {len(mine):,} steps, median {'; '.join(said)}")
     axes.set_xlim(left, high + 0.03 * (high - left))
     axes.set_xlabel("step time of the slowest rank (ms)" + ("; the axis does not begin at 0" if cut else ""))
     keys = [("dot", f"one measured step{f' (1 in {drawn} drawn)' if drawn > 1 else ''}"), ("box", "p25 to p75")]
@@ -160,15 +161,13 @@ def phase_stack(run: Analysed) -> Plot | None:
     farthest = longest
     for position, row in enumerate(rows):
         widths = [float(medians[f"{phase}_ms"][row.scenario]) for phase in PHASES]
-        drawing.stacked_bar(
-            axes, position, list(zip(PHASES, widths, strict=True)), longest, middle[row.scenario]["median_ms"]
-        )
+        parts = [(phase, f"{phase} (ms)", width) for phase, width in zip(PHASES, widths, strict=True)]
+        drawing.stacked_bar(axes, position, parts, longest, middle[row.scenario]["median_ms"])
         for number, phase in enumerate(PHASES):
             low, high = (sum(widths[:number]) + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
             if high > low:
                 farthest = max(farthest, high)
-                axes.plot([low, high], [position + 0.19 * (-1) ** number] * 2, linewidth=1.2)
-                axes.lines[-1].set(color=light("ink"), solid_capstyle="butt")
+                drawing.interval(axes, low, high, position + 0.19 * (-1) ** number)
     axes.set_xlim(0, min(farthest, 1.5 * longest) * 1.03)
     axes.set_xlabel("median of each phase (ms)")
     names = {"backward": "backward incl. communication"}
@@ -233,12 +232,15 @@ def elapsed(run: Analysed) -> Plot | None:
     if run.good_figures.frame.empty:
         return None
     rows = drawing.rows_of(run, run.good_figures.frame)
-    launches = shown(run.document, run.good_figures.frame)
     seconds = published.elapsed(run.good_iterations)
-    series = {}
-    for row in rows:
-        mine = seconds[seconds["launch"] == launches[row.scenario].launch]
-        series[row.scenario] = (mine["step"].to_numpy(), mine["elapsed_s"].to_numpy())
+    series: dict[Any, Any] = {}
+    bands: dict[Any, Any] = {}
+    for scenario, mine in seconds.groupby("scenario"):
+        by_launch = mine.pivot(index="step", columns="launch", values="elapsed_s").dropna()
+        steps = by_launch.index.to_numpy()
+        series[scenario] = (steps, by_launch.median(axis=1).to_numpy())
+        every = -(-len(steps) // drawing.STRETCHES)
+        bands[scenario] = tuple(of[::every] for of in (steps, by_launch.min(axis=1), by_launch.max(axis=1)))
     warmup = run.document.workload.warmup or 0
     last = max(int(iterations[-1]) for iterations, _ in series.values())
     highest = max(float(values[-1]) for _, values in series.values())
@@ -254,6 +256,7 @@ def elapsed(run: Analysed) -> Plot | None:
     axes.set_xlim(-0.5, last)
     axes.set_ylim(0, highest * 1.05)
     for row in rows:
+        axes.fill_between(*bands[row.scenario], color=light(row.colour), alpha=0.16, linewidth=0)
         drawing.line_of(axes, row, *series[row.scenario])
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("iteration (counted from 0)")
@@ -262,7 +265,8 @@ def elapsed(run: Analysed) -> Plot | None:
     drawing.line_key(axes, rows, ends, texts)
     legend_row(sheet, [(handle("shade", "shade"), "warm-up steps")])
     caption = (
-        "First launch of each scenario; at each iteration the rank that came last. Iteration 0 holds the cold start."
+        "The median of the launches of each scenario, and a band from the first to the last of them; at each iteration "
+        "the rank that came last. Iteration 0 holds the cold start."
     )
     caption += drawing.about_lines(max(len(values) for _, values in series.values()))
     return drawing.finished(run, sheet, "elapsed", title, caption, [row.scenario for row in rows])
@@ -304,6 +308,7 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> No
         points = drawing.line_points(samples["seconds"].to_numpy(), samples["used_mib"].to_numpy())
         axes.plot(*points, linewidth=width, label=f"rank {rank} · PID {pid}{where}")
         axes.lines[-1].set(color=light(f"line-{number % 8}"), marker="o" if len(samples) == 1 else "", markersize=3)
+        drawing.hover(axes.lines[-1], f"rank {rank}, PID {pid}{where}: peak {samples['used_mib'].max():,.0f} MiB")
     axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.yaxis.set_major_locator(locator(4))
     axes.yaxis.set_major_formatter("{x:,.0f}")

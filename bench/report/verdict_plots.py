@@ -45,21 +45,21 @@ def speeds(run: Analysed) -> Plot | None:
     launches = {launch.scenario: launch for launch in run.document.launches}
     rows = [drawing.entry_for(run, launches[row["scenario"]], short(row["what_ran"])) for row in records]
     title, unit = "Speed by scenario", run.document.workload.unit
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
+    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)) - 0.3)  # without a legend
     axes = drawing.row_axes(sheet, rows, right_in=1.7)
     widest = float(known["throughput_per_s"].max())
     for position, (row, entry) in enumerate(zip(records, rows, strict=True)):
         believed = pd.isna(row["why_not"])
-        axes.barh(
-            position, row["throughput_per_s"], height=0.5, color=light(entry.colour), alpha=1 if believed else 0.3
-        )
+        (patch,) = axes.barh(position, row["throughput_per_s"], height=0.5, color=light(entry.colour))
+        if not believed:
+            patch.set(facecolor=light("paper"), edgecolor=light(entry.colour), hatch="////", linewidth=1.0)
         ends = (row["throughput_low_per_s"], row["throughput_high_per_s"])
         if pd.notna(ends[0]):
-            axes.plot([ends[0], min(ends[1], 2 * widest)], [position, position], color=light("ink"), linewidth=1.2)
-            axes.lines[-1].set(marker="|", markersize=7)
+            drawing.interval(axes, ends[0], min(ends[1], 2 * widest), position, cap="|")
         ratio = "" if pd.isna(row["relative_to_ddp"]) else f"{row['relative_to_ddp']:.2f} × {BASE}"
         speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
+        drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
     axes.set_xlim(0, None)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(f"{unit} a second; longer is faster")
@@ -69,7 +69,7 @@ def speeds(run: Analysed) -> Plot | None:
         else "One launch of each scenario: untested, so bars of about this length may change places."
     )
     if known["why_not"].notna().any():
-        caption += " Pale bars are left out of the recommendation, for the reason at the right."
+        caption += " Hatched bars are left out of the recommendation, for the reason at the right."
     return drawing.finished(run, sheet, "speed", title, caption, [row.scenario for row in rows])
 
 
@@ -112,6 +112,7 @@ def trade_off(run: Analysed) -> Plot | None:
     for row, entry in zip(rows[::-1], entries[::-1], strict=True):  # the fastest on top
         mark(entry, row["peak_total_mib"], row["throughput_per_s"], axes.transData)
         axes.lines[-1].set_gid(f"point-{entry.scenario}")
+        drawing.hover(axes.lines[-1], f"{entry.scenario}: {texts[entry.scenario]}")
     for row in rows:
         if row["scenario"] in marks:
             axes.plot([row["peak_total_mib"]], [row["throughput_per_s"]], marker="o", markersize=15.5, zorder=4)
@@ -285,7 +286,7 @@ def time_spent(run: Run) -> Plot | None:
     sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
     axes = drawing.row_axes(sheet, rows, right_in=0.35)
     for position, row in enumerate(rows):
-        parts = [(SPENT[name], float(table[name][row.scenario])) for name in categories]
+        parts = [(SPENT[name], f"{name} (ms)", float(table[name][row.scenario])) for name in categories]
         drawing.stacked_bar(axes, position, parts, longest, table["step_ms"][row.scenario])
     axes.set_xlim(0, longest * 1.03)
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")

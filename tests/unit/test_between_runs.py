@@ -339,6 +339,19 @@ def test_an_interval_without_an_end_is_no_number_in_json() -> None:
     assert forest(wide) is not None
 
 
+def test_the_interval_that_is_drawn_leaves_out_1_just_where_there_is_a_verdict() -> None:
+    """Many effects around what can be told, so that 95 % intervals and adjusted verdicts disagree."""
+    names = [f"s{number:02}" for number in range(12)]
+    base = digest("base", *(scenario(name, launches(40, number)) for number, name in enumerate(names)))
+    shifted = (launches(40 * (1 + number / 600), 300 + number) for number in range(12))
+    new = digest("new", *(scenario(name, times) for name, times in zip(names, shifted, strict=True)))
+    found = [row for row in between_runs.runs(base, new).rows if row.metric == "step_time"]
+    beyond = [not row.verdict_low < 1.0 < row.verdict_high for row in found if row.verdict_low and row.verdict_high]
+    assert beyond == [row.verdict in ("faster", "slower") for row in found]
+    alone = [not row.low < 1.0 < row.high for row in found if row.low and row.high]
+    assert any(beyond) and alone != beyond
+
+
 def test_the_forest_plot_shows_every_ratio_and_is_the_same_again(base: Digest, new: Digest) -> None:
     new["scenarios"].append(scenario("ddp_o1", launches(30, 5)))
     compared = between_runs.runs(base, new)

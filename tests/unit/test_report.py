@@ -31,7 +31,7 @@ from bench.analyse.caveats import caveats
 from bench.analyse.launches import shown
 from bench.analyse.spread import losses, spread
 from bench.cli import main
-from bench.report import drawing, launch_tables, plots, tables
+from bench.report import drawing, launch_tables, plots, tables, theme
 from bench.runs.check import findings
 from bench.runs.document import Tf32
 
@@ -140,9 +140,34 @@ def test_colours_of_inline_plots_follow_the_page(mixed: Written) -> None:
     assert len(svgs) == len(PLOTS)
     assert not re.findall(r"#[0-9a-f]{6}\b", "".join(svgs))
     used = set(re.findall(r"var\(--([\w-]+)\)", html)) - {"part"}
-    assert {"ink", "paper", "blue-o0", "blue-o2", "teal-o0"} <= used <= set(drawing.THEME)
+    assert {"ink", "paper", "blue-o0", "blue-o2", "teal-o0"} <= used <= set(theme.THEME)
     assert html.count("--blue-o0:") == 2  # a light and a dark one
-    assert len({light for light, _ in drawing.THEME.values()}) == len(drawing.THEME)
+    assert len({light for light, _ in theme.THEME.values()}) == len(theme.THEME)
+
+
+def test_colours_can_be_read_and_tell_neighbours_apart() -> None:
+    for number in (0, 1):
+        papers = [theme.THEME[name][number] for name in ("paper", "shade")]
+        for name in ("ink", "muted", "good", "doubt", "bad", "line-0"):
+            assert all(theme.contrast(theme.THEME[name][number], paper) >= 4.5 for paper in papers), name
+        for name, colours in theme.THEME.items():
+            if name not in ("paper", "shade", "grid"):
+                assert theme.contrast(colours[number], papers[0]) >= 4.5, name
+        for hue in theme.HUES:
+            o1, o2 = (theme.THEME[f"{hue}-{level}"][number] for level in ("o1", "o2"))
+            assert theme.contrast(o1, o2) > 1.2 and o1 != o2
+
+
+def test_values_show_under_a_pointer(mixed: Written) -> None:
+    titles = {
+        node.text for node in ElementTree.fromstring(mixed.text("speed.svg")).iter() if node.tag.endswith("}title")
+    }
+    assert titles == {
+        "ddp: 200.0 images a second 1.00 × ddp",
+        "ddp_o2: 533.3 images a second 2.67 × ddp",
+        "apex_ddp: 160.0 images a second 0.80 × ddp",
+    }
+    assert all(f"<title>{text}</title>" in mixed.text("index.html") for text in titles)
 
 
 def test_every_plot_is_there_as_svg_and_png(mixed: Written) -> None:

@@ -145,13 +145,13 @@ def test_memory_that_is_no_less_to_speak_of_is_no_reason_to_be_slower(tmp_path: 
     assert recommended(run.document, table_of(run)) == {"ddp": "fastest and leanest"}
 
 
-def test_speeds_are_sorted_and_what_is_left_out_is_pale(whole: Analysed) -> None:
+def test_speeds_are_sorted_and_what_is_left_out_is_hatched(whole: Analysed) -> None:
     plot = plot_of(whole, "speed")
     named = [text for text in svg_texts(plot.svg) if text in ("ddp", "ddp_o2", "apex_ddp")]
     table = table_of(whole).sort_values("throughput_per_s", ascending=False)
     assert named == [name for name in table["scenario"] if name in named] and len(named) > 1
-    assert "One launch of each scenario: untested" in plot.caption and "Pale bars" in plot.caption
-    assert "diverged" in svg_texts(plot.svg) and "opacity: 0.3" in plot.svg
+    assert "One launch of each scenario: untested" in plot.caption and "Hatched bars" in plot.caption
+    assert "diverged" in svg_texts(plot.svg) and "url(#h" in plot.svg
 
 
 def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
