@@ -147,7 +147,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     times = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
     more = times["dp"] - times["ddp"]
     if more <= 0:
-        return question, f"It is not slower here: {times['dp']:.1f} ms a step against {times['ddp']:.1f} ms."
+        return question, f"It is not slower here: {times['dp']:,.1f} ms a step against {times['ddp']:,.1f} ms."
     pair = _pair(run, "dp", "ddp")
     if pair["verdict"] == ALIKE:
         return question, f"Whether it is: its step takes {_times(pair)} as long. {_chance(pair)}"
@@ -158,16 +158,16 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
         f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
         for phase, value in apart.items()
     )
-    text = f"Its step takes {more:.1f} ms longer. {_chance(pair)} "
-    text += f"By phase (medians, whose sum is {whole:.1f} ms): {shares}."
+    text = f"Its step takes {more:,.1f} ms longer. {_chance(pair)} "
+    text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
         return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."
     part = parts["dp"]
     return question, (
         f"{text} In its forward pass, with the devices idle in between, replicating the weights takes "
-        f"{part['replicate_ms']:.1f} ms, scattering the input {part['scatter_ms']:.1f} ms, gathering the output "
-        f"{part['gather_ms']:.1f} ms, and computing {part['parallel_apply_ms']:.1f} ms."
+        f"{part['replicate_ms']:,.1f} ms, scattering the input {part['scatter_ms']:,.1f} ms, gathering the output "
+        f"{part['gather_ms']:,.1f} ms, and computing {part['parallel_apply_ms']:,.1f} ms."
     )
 
 
@@ -193,8 +193,8 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     apart = {name: value - costs[full][name] for name, value in mine.items()}
     extra = [f"{name} {value:+.1f} ms" for name, value in apart.items() if abs(value) >= 0.05]
     return question, (
-        f"{text} Under the profiler a step of {half} spends {mine['casts']:.1f} ms on casts and "
-        f"{mine['loss scaling']:.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
+        f"{text} Under the profiler a step of {half} spends {mine['casts']:,.1f} ms on casts and "
+        f"{mine['loss scaling']:,.1f} ms on loss scaling; against {full} it differs by {listed(extra) or 'nothing'}."
     )
 
 

@@ -63,13 +63,16 @@ class Console:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show on a terminal what is being waited for within this context."""
+        """Show on a terminal what is being waited for within this context, and for how long."""
         if not self.live:
             yield
             return
         from rich.console import Console as RichConsole
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        with RichConsole(file=self.stream).status(what):
+        shown = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*shown, console=RichConsole(file=self.stream), transient=True) as bar:
+            bar.add_task(what, total=None)
             yield
 
 
@@ -79,7 +82,7 @@ class RunProgress:
     def __init__(self, console: Console, *, steps: int, units: int, unit: str) -> None:
         self.console, self.steps = console, steps
         self.units, self.unit = units, unit
-        self.done = 0
+        self._number = 0
         self._coming: list[str] = []
         self._took_s: dict[str, list[float]] = {}
         self._began = time.monotonic()
@@ -92,8 +95,8 @@ class RunProgress:
 
     @property
     def launches(self) -> int:
-        """Those that are done, running, or to come."""
-        return self.done + bool(self._phase) + len(self._coming)
+        """The number of the last launch, as it is recorded, if no more are added."""
+        return self._number + len(self._coming)
 
     def expect(self, names: Sequence[str]) -> None:
         """Add launches of these to those that are to come."""
@@ -125,8 +128,9 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, name: str, doing: str = "measuring") -> None:
-        """A launch starts, expected or not. ``doing``: what its ranks do after their warm-up."""
+    def begin(self, name: str, doing: str, launch: int) -> None:
+        """A launch starts, expected or not. ``doing``: what its ranks do after their warm-up. ``launch``: its number."""
+        self._number = launch
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:
             self._coming.remove(name)
@@ -149,8 +153,9 @@ class RunProgress:
         """The launch ended; ``text`` says how."""
         self._took_s.setdefault(self._scenario, []).append(time.monotonic() - self._began)
         self._phase, self._step = "", 0
-        self.done += 1
-        message = f"[{self.done}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
+        message = (
+            f"[{self._number}/{self.launches}] {self._scenario}: {text if status == 'ok' else status + ': ' + text}"
+        )
         if self._bar is not None:
             self._bar.console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
         else:
@@ -171,18 +176,18 @@ class RunProgress:
         return duration(left_s)
 
     def _show(self) -> None:
-        launch = f"{self.done + 1}/{self.launches}"
+        launch = f"{self._number}/{self.launches}"
         probed = self._phase == PHASE_WORDS["probe"]
         detail = self._phase if probed else f"{self._phase} step {self._step}/{self._of}"
         if len(self._recent) > 1 and not probed:
             (t0, s0), (t1, s1) = self._recent[0], self._recent[-1]
-            detail += f", {self.units * (s1 - s0) / (t1 - t0):.1f} {self.unit}/s"
+            detail += f", {self.units * (s1 - s0) / (t1 - t0):,.1f} {self.unit}/s"
         detail += f", {self._time_left()} left"
         if self._bar is not None and self._task is not None:
             self._bar.update(
                 self._task,
                 total=self.launches,
-                completed=self.done + self._step / self._of,
+                completed=self._number - 1 + self._step / self._of,
                 launch=launch,
                 scenario=printable(self._scenario),
                 detail=detail,

@@ -86,7 +86,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
         tried = TryRecord.of(done.record, **about, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
         lab.writer.add_try(tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
         unit = lab.request.task.unit_short
-        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:.1f} {unit}/s'}"
+        return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
 
     done = perform(planned.job, lab, "trying", keep)
     return done.record, tries[0]

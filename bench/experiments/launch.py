@@ -46,7 +46,7 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
             lab.sampler.hear(job, event)
         lab.progress.hear(event)
 
-    lab.progress.begin(job.scenario, doing)
+    lab.progress.begin(job.scenario, doing, job.launch)
     if sampled:
         job = replace(job, memory_probe=not lab.sampler.knows_pids)
         lab.sampler.begin(job.launch)

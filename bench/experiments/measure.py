@@ -84,8 +84,8 @@ def how_fast(lab: Lab, done: Performed) -> str:
     median_ms = median_step_ms(done)
     if median_ms is None:
         return where_to_look(done.record)
-    speed = f"{1000 * lab.request.workload.units / median_ms:.1f} {lab.request.task.unit_short}/s"
-    return f"{speed}, {median_ms:.1f} ms a step"
+    speed = f"{1000 * lab.request.workload.units / median_ms:,.1f} {lab.request.task.unit_short}/s"
+    return f"{speed}, {median_ms:,.1f} ms a step"
 
 
 def _target(lab: Lab) -> IntervalTarget | None:

@@ -742,4 +742,5 @@ class RunDocument:
 
     @property
     def next_launch(self) -> int:
-        return max((record.launch for record in self.records), default=-1) + 1
+        """Launches are counted from 1, as progress shows them; runs of bench 0.1 counted from 0."""
+        return max((record.launch for record in self.records), default=0) + 1

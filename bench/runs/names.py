@@ -22,7 +22,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
         if not runs:
             remedy = "make one with 'python -m bench run', or give the folder of one"
             raise RequestError(option, f"there is no run in {out}", remedy)
-        measured = (name for name in reversed(runs) if not _is_imported(os.path.join(out, name)))
+        measured = (name for name in reversed(runs) if not _says(os.path.join(out, name), "imported"))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
@@ -37,6 +37,12 @@ def find(run: str, out: str, option: str = "RUN") -> str:
     raise RequestError(option, f"there is no run {run!r} here or in {out}", "give a folder, a run id or 'latest'")
 
 
+def last_finished(out: str) -> str | None:
+    """The folder of the newest run under ``out`` that was measured to its end; None if there is none."""
+    folders = (os.path.join(out, name) for name in reversed(run_ids(out, "RUN")))
+    return next((path for path in folders if _says(path, "complete") and not _says(path, "imported")), None)
+
+
 def run_ids(out: str, option: str) -> list[str]:
     """The names of all run folders in ``out``, the oldest first."""
     try:
@@ -46,10 +52,10 @@ def run_ids(out: str, option: str) -> list[str]:
     return sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
 
 
-def _is_imported(path: str) -> bool:
-    """Whether run.json says so; a damaged one is refused when it is read."""
+def _says(path: str, name: str) -> bool:
+    """Whether run.json has this field, neither null nor false; a damaged one is refused when it is read."""
     try:
         document = read_json(os.path.join(path, "run.json"), within=path)
     except (OSError, ValueError):
         return False
-    return isinstance(document, dict) and document.get("imported") is not None
+    return isinstance(document, dict) and document.get(name) not in (None, False)

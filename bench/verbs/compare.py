@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bench.console import columns, tell
 from bench.core.errors import NOT_COMPARABLE, OK, NotComparable, RequestError
 from bench.runs.files import check_file, check_writable, replace_all, unwritable, utf8
-from bench.runs.names import find
+from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json, scenario_names
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _compare(options: "argparse.Namespace", names: list[str] | None) -> "Compare
     from bench.analyse.steps import BASE
     from bench.history import nights
 
-    paths = [find(name, options.results) for name in options.runs]
+    paths = [latest_or(name, options.results, finished=not options.allow_incomplete) for name in options.runs]
     digests = [nights.with_findings(path, allow_incomplete=options.allow_incomplete) for path in paths]
     known = list(dict.fromkeys(one["scenario"] for digest in digests for one in digest["scenarios"]))
     against = options.against or BASE

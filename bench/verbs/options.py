@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from reprlib import repr as brief
 from typing import NoReturn
 
@@ -63,9 +64,13 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line with the remedy, raised and not printed."""
+    """A parser whose errors are one line with the remedy, raised and not printed.
 
-    def __init__(self, verb: str, description: str, epilog: str) -> None:
+    ``elsewhere``: of options that people expect and that there are not, what to use instead.
+    """
+
+    def __init__(self, verb: str, description: str, epilog: str, elsewhere: Mapping[str, str] | None = None) -> None:
+        self.elsewhere = elsewhere or {}
         prog = f"python -m bench {verb}"
         super().__init__(prog, description=description, epilog=epilog, formatter_class=Help, allow_abbrev=False)
         self.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -77,8 +82,10 @@ class Parser(argparse.ArgumentParser):
             from difflib import get_close_matches
 
             known = [name for action in self._actions for name in action.option_strings]
-            close = get_close_matches(names.split()[0].partition("=")[0], known, n=1)
-            message += f"; did you mean {close[0]}?" if close else ""
+            option = names.split()[0].partition("=")[0]
+            close = get_close_matches(option, known, n=1, cutoff=0.8)
+            hint = self.elsewhere.get(option) or (f"did you mean {close[0]}?" if close else "")
+            message += f"; {hint}" if hint else ""
         raise WrongOption(f"{message.removeprefix('argument ')}; see '{self.prog} --help'")
 
 

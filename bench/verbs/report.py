@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bench.console import count, passing, tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
-from bench.runs.names import find
 from bench.runs.reader import read
+from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", default="results", metavar="DIR", help="where run ids are (default: results)")
     parser.add_argument("--allow-incomplete", action="store_true", help="take what an interrupted run has")
     options = parser.parse_args(arguments)
-    folders = [find(name, options.results) for name in options.runs or ["latest"]]
+    whole = not options.allow_incomplete
+    folders = [latest_or(name, options.results, finished=whole) for name in options.runs or ["latest"]]
     from bench.analyse.analysed import Analysed
     from bench.analyse.steps import per_iteration
 

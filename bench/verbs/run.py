@@ -101,6 +101,10 @@ EXPERIMENTS = {
 """By option of an experiment what it does in place of what other options ask for, and those options."""
 
 
+PRECISION = "the precision is part of a scenario, such as --scenario ddp_o2 (python -m bench list has them)"
+ELSEWHERE = {"--precision": PRECISION, "--amp": PRECISION, "--strategy": PRECISION.replace("precision", "strategy")}
+
+
 def main(arguments: list[str]) -> int:
     parser = run_parser()
     options = parser.parse_args(arguments)
@@ -135,8 +139,10 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     for name, found in search.scenarios.items():
         figures = (found.largest, found.throughput_per_s, found.peak_mib)
         texts = ["-" if value is None else f"{value:,.0f}" for value in figures]
-        over = f"{found.too_large}: {found.why_not}" if found.too_large else "-"
-        rows.append((name, *texts, over + "; the budget was spent" * (found.stopped_by == "budget")))
+        over = f"{found.too_large:,}: {found.why_not}" if found.too_large else "-"
+        if found.stopped_by == "budget":
+            texts[0] = f"at least {texts[0]} (stopped by the budget)" if found.largest else "- (stopped by the budget)"
+        rows.append((name, *texts, over))
     people = sys.stderr if options.json else sys.stdout
     table = align(rows, left=("scenario", "the next one"), width=columns(people))
     tell("", table, "", f"Run folder: {place(finished.path)}", file=people)
@@ -248,7 +254,7 @@ def add_work(parser: Parser) -> None:
 
 
 def run_parser() -> Parser:
-    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()))
+    parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
     add_work(parser)
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)

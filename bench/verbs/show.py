@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bench.console import align, columns, summary_table, tell
 from bench.core.codec import encode
 from bench.core.errors import OK
-from bench.runs.names import find
+from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
     from bench.analyse.overview import overview
     from bench.runs.reader import read
 
-    run = Analysed.of(read(find(options.run, options.results), allow_incomplete=options.allow_incomplete))
+    path = latest_or(options.run, options.results, finished=not options.allow_incomplete)
+    run = Analysed.of(read(path, allow_incomplete=options.allow_incomplete))
     table = overview(run)
     people = sys.stderr if options.json else sys.stdout
     tell(*answered(run, table, width=columns(people), verbose=options.verbose), file=people)

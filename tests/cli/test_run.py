@@ -233,6 +233,6 @@ def test_an_interrupted_run_leaves_no_process_and_keeps_what_was_done(repository
     states = [(launch["scenario"], launch["status"], launch["reason"]) for launch in document["launches"]]
     assert states == [("ddp", "ok", None), ("calm", "killed", "interrupted")]
     steps = pd.read_parquet(path / "steps.parquet")
-    assert len(steps[steps["launch"] == 0]) == 2 * 11
+    assert len(steps[steps["launch"] == 1]) == 2 * 11
     kept = document["launches"][1]["failure"]["steps_kept"]
-    assert sum(kept.values()) == len(steps[steps["launch"] == 1])
+    assert sum(kept.values()) == len(steps[steps["launch"] == 2])

@@ -56,7 +56,7 @@ def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.
         ("single", "ok"),
         ("ddp", "ok"),
     ]
-    assert [record.launch for record in read(str(path)).document.records] == [0, 1, 2], "with the reference"
+    assert [record.launch for record in read(str(path)).document.records] == [1, 2, 3], "with the reference"
     assert (path / "logs" / "interrupted-launch-001-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
     assert len(read(str(path)).steps) == 3 * 5

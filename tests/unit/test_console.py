@@ -133,7 +133,7 @@ def test_nothing_from_outside_steers_a_terminal(capsys: pytest.CaptureFixture[st
     screen.isatty = lambda: True  # type: ignore[method-assign]
     with RunProgress(Console(stream=screen), steps=1, units=1, unit="images") as progress:
         progress.expect([steering])
-        progress.begin(steering)
+        progress.begin(steering, "measuring", 1)
         progress.end(status="error", text=steering)
     Console(stream=screen).line(steering)
     assert main([steering]) == 2
@@ -149,7 +149,7 @@ def test_steps_of_the_probe_are_none_of_those_asked_for(monkeypatch: pytest.Monk
     screen = io.StringIO()
     with RunProgress(Console(stream=screen), steps=2, units=8, unit="img") as progress:
         progress.expect(["ddp"])
-        progress.begin("ddp")
+        progress.begin("ddp", "measuring", 1)
         for event in ("measure", 1, 2, "probe", 1, 2):
             what = {"phase": event, "event": "phase"} if isinstance(event, str) else {"step": event, "event": "step"}
             progress.hear({"rank": 0, "of": 2, **what})

@@ -158,6 +158,11 @@ def test_a_trace_of_every_rank_opens_and_has_the_phases_in_it(run: Run, scenario
         assert {phase: phases[phase] for phase in PHASES} == dict.fromkeys(PHASES, diagnose.PROFILED_STEPS)
         assert all(event["dur"] > 0 for event in events if event["name"] in PHASES and event.get("ph") == "X")
         assert f"traces/{file.name}" in run.document.files, "sealed with the rest"
+        marks = [event["name"] for event in events if event["name"].startswith(diagnose.STEP_MARK)]
+        assert sorted(set(marks)) == [f"ProfilerStep#{step}" for step in range(diagnose.PROFILED_STEPS)]
+        pids = {event["pid"] for event in events if event["name"] in PHASES and event.get("ph") == "X"}
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        assert [names[pid] for pid in pids] == [f"{scenario}, rank {file.name[-9]}"]
 
 
 def test_the_shares_of_the_profile_are_of_the_step(run: Run) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import full_after
 from standin.documents import document, launch
+from standin.runs import DDP, write_run
 
 from bench.core.codec import encode
 from bench.core.errors import RequestError
@@ -24,6 +25,7 @@ from bench.runs.files import check_file, check_writable, write_atomically
 from bench.runs.names import find
 from bench.runs.reader import Run, read
 from bench.runs.writer import RunWriter
+from bench.verbs.looked_at import latest_or
 
 COLUMNS = {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}
 ZERO: dict[str, Any] = {"int32": 0, "int64": 0, "float64": 0.0, "bool": False, "string": ""}
@@ -309,6 +311,18 @@ def test_a_run_is_found_by_folder_by_id_and_as_the_latest(tmp_path: Path) -> Non
     assert find("20300101T000000Z-00000000", str(out)) == newest
     assert find(newest, "elsewhere") == newest
     assert find(newest + "/", "elsewhere") == newest
+
+
+def test_what_is_looked_at_is_the_last_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished, newer = write_run(tmp_path, [DDP]), write_run(tmp_path, [DDP], complete=False)
+    for folder, name in ((finished, "20300101T000000Z-00000001"), (newer, "20300102T000000Z-00000002")):
+        folder.rename(tmp_path / name)
+    assert latest_or("latest", str(tmp_path), finished=True).endswith("-00000001")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "-00000002 is not finished" in said and "--resume" in said
+    assert latest_or("latest", str(tmp_path), finished=False).endswith("-00000002")
+    assert latest_or("20300102", str(tmp_path), finished=True).endswith("-00000002")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("asked", ["latest", "20200101T000000Z-ffffffff", "./nowhere"])
