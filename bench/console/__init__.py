@@ -129,7 +129,7 @@ class RunProgress:
             self._bar.stop()
 
     def begin(self, name: str, doing: str, launch: int) -> None:
-        """A launch starts, expected or not. ``doing``: what its ranks do after their warm-up. ``launch``: its number."""
+        """A launch of this number starts, expected or not. ``doing``: what its ranks do after their warm-up."""
         self._number = launch
         self._scenario, self._doing, self._phase, self._step, self._of = name, doing, "starting", 0, self.steps
         if name in self._coming:

@@ -48,7 +48,7 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         what = f"a checkpoint takes about {needed_mib:,.0f} MiB and {free_mib:,.0f} MiB are free on the disk of the run"
         reason = f"{what}; free space there, or give another disk with --out"
         blank = replace(record.blank(job), status="error", reason=reason)
-        lab.progress.begin(job.scenario, "saving")
+        lab.progress.begin(job.scenario, "saving", job.launch)
         lab.progress.end(status="error", text=reason)
         lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
