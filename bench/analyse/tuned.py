@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse import advice
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.comparison import ALIKE, FASTER, compared
@@ -14,9 +15,11 @@ from bench.runs.document import Tuning
 
 
 def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
-    """``table``: an overview of the run. The winner was chosen by the race; its values are of fresh launches."""
+    """The answer of any run, a line or three; ``table``: its overview. A winner was chosen by the race, and its values
+    are of fresh launches."""
     tuning = run.document.tuning
-    assert tuning is not None
+    if tuning is None:
+        return [advice.answer(run.document, table)]
     if not tuning.finalists:
         return [nothing_usable(tuning)]
     rows: dict[str, dict[Any, Any]] = {row["scenario"]: row for row in table.to_dict("records")}
@@ -68,8 +71,10 @@ def _rivals(tuning: Tuning, rounds: Rounds) -> str:
 def _gain(ratio: Ratio) -> str:
     """``ratio``: the time of the baseline over that of the winner."""
     assert ratio.value is not None
-    between = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f} times as fast{between}"
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times as fast"
+    doubt = ", so no difference found" if ratio.low <= 1.0 <= ratio.high else ""
+    return f"{ratio.value:.2f} times as fast ({ratio.low:.2f} to {ratio.high:.2f}{doubt})"
 
 
 def _effort(tuning: Tuning) -> str:

@@ -197,7 +197,9 @@ class _Hunt:
         if why_not is None and limit is not None and (peak_mib is None or peak_mib > limit):
             needs = "an unknown amount of memory" if peak_mib is None else f"{peak_mib / 1024:,.2f} GiB"
             why_not = f"needs {needs}, over the limit of {limit / 1024:,.2f} GiB"
-        self.race.add(name, raced.median_ms, why_not)
+        switches = record.effective.switches if record.effective else {}
+        idle = [f"{switch} has no effect: {seen}" for switch, seen in switches.items() if seen is not None]
+        self.race.add(name, raced.median_ms, why_not or "; ".join(idle) or None)
 
     def _check_time(self, name: str) -> None:
         """Raises :class:`_OutOfTime` where a launch would end in the time of the finalists."""

@@ -18,6 +18,7 @@ from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, 
 from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
 from bench.report.loader import loader_table, loader_words
+from bench.report.search import search_table, search_words
 from bench.report.tables import Table
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ def _scenarios(of: Material) -> Chapter:
     table = tables.summary_table(of.run, of.table)
     nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
     return Chapter(slug="summary", title="All scenarios", blocks=_blocks(Grid("All scenarios", table), nothing))
+
+
+def _search(of: Material) -> Chapter | None:
+    table = search_table(of.run)
+    if table is None:
+        return None
+    fold = _fold(f"All candidates ({len(table.rows)})", Grid("All candidates", table))
+    blocks = _blocks(of.plots.get("search"), *search_words(of.run), fold)
+    return Chapter(slug="search", title="How was the winner found?", blocks=blocks)
 
 
 def _trust(of: Material) -> Chapter:
@@ -217,6 +227,7 @@ def _what_ran(run: Analysed) -> tuple[Block, ...]:
 
 CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _scenarios,
+    _search,
     _trust,
     _numerics,
     _time,

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.analyse.advice import Advice, advice, answer, is_clear
+from bench.analyse import tuned
+from bench.analyse.advice import Advice, advice, is_clear
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import caveats
 from bench.core.text import printable
@@ -51,7 +52,7 @@ def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot], ou
     return Section(
         run=run,
         folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
-        answer=" ".join((*loader_words(run)[:1], answer(run.document, table))),
+        answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
         clear=is_clear(run.document, table),
         advice=advice(run.document, table),
         caveats=caveats(run.document, table),

@@ -22,6 +22,7 @@ from bench.report import drawing
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.report.loader import loader_plot
+from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 if TYPE_CHECKING:
@@ -335,6 +336,7 @@ DRAWINGS = (
     step_times,
     phase_stack,
     loader_plot,
+    search_plot,
     memory,
     memory_held,
     elapsed,

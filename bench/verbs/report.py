@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
-    from bench.analyse.advice import answer, in_lines
+    from bench.analyse import tuned
+    from bench.analyse.advice import in_lines
     from bench.analyse.caveats import caveats
     from bench.report.loader import loader_words
     from bench.report.tables import summary_of
@@ -69,7 +70,7 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
     lines = []
     for run in runs:
         table = summary_of(run)
-        lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], answer(run.document, table)))}"]
+        lines += [f"{run.id}: {' '.join((*loader_words(run)[:1], *tuned.answer(run, table)))}"]
         lines += [f"  - {text}" for text in caveats(run.document, table)]
         lines += ["  Recommendation and findings:", *(f"  - {text}" for text in in_lines(run, table))]
     names = [os.path.relpath(path) for path in files]

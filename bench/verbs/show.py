@@ -69,14 +69,14 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
 def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
     from bench.analyse import tuned
-    from bench.analyse.advice import advice, answer, findings, main_finding
+    from bench.analyse.advice import advice, findings, main_finding
     from bench.analyse.caveats import about_implementations
     from bench.analyse.checkpoints import in_words
 
-    said = () if verbose else ("Fastest", "Tied")  # by the answer above
+    said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
     return [
         *_loader(run, width),
-        *(tuned.answer(run, table) if run.document.tuning else [answer(run.document, table)]),
+        *tuned.answer(run, table),
         "",
         summary_table(table, width, verbose=verbose),
         *([] if verbose else about_implementations(run.document)),

@@ -90,6 +90,10 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     assert run_here("check", "latest", "--results", str(tmp_path / "out")).returncode == 0
     shown = run_here("show", "latest", "--results", str(tmp_path / "out"))
     assert shown.stdout.splitlines()[0].startswith("Fastest: ddp, ")
+    page = tmp_path / "page"
+    assert run_here("report", "--results", str(tmp_path / "out"), "--out", str(page)).returncode == 0
+    text = (page / "index.html").read_text()
+    assert "How was the winner found?" in text and "numerics: diverged" in text and (page / "search.svg").is_file()
 
 
 @pytest.mark.parametrize(

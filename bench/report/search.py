@@ -1,0 +1,122 @@
+"""The race of ``bench tune``: who took part, how far each came, and speed against memory of all that were tried."""
+
+from bench.analyse.analysed import Analysed
+from bench.report import drawing
+from bench.report.drawing import Plot, axes_at, legend_row, light
+from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, tabulate, text
+from bench.runs.document import Candidate, Tuning
+
+FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
+UNTRIED = "not tried: the budget was spent"
+MARKS = {FINALIST: ("D", "line-1"), LEFT: ("o", "line-0"), BEATEN: ("o", "muted"), OUT: ("X", "line-3")}
+"""The marker of each fate, and its colour in the theme."""
+
+
+def fate(tuning: Tuning, name: str) -> str:
+    one = tuning.candidates[name]
+    if name in tuning.finalists:
+        return FINALIST
+    if one.why_not is not None:
+        return OUT
+    return BEATEN if one.beaten is not None else LEFT
+
+
+def search_table(run: Analysed) -> Table | None:
+    """Every candidate, the fastest first; None of a run that is no search."""
+    tuning = run.document.tuning
+    if tuning is None:
+        return None
+    unit = run.document.workload.unit_short
+    fastest = max((one.throughput_per_s or 0.0 for one in tuning.candidates.values()), default=0.0)
+
+    def speed(row: Record) -> Cell:
+        value = row["one"].throughput_per_s
+        return Cell(text=UNKNOWN if value is None else f"{value:,.1f}", bar=(value or 0.0) / (fastest or 1.0))
+
+    columns = (
+        text("candidate", lambda row: row["name"]),
+        figure(f"{unit}/s in the race", speed),
+        figure("peak MiB of a device", lambda row: _number(row["one"].peak_mib)),
+        figure("launches", lambda row: f"{row['one'].launches}"),
+        figure("last round", lambda row: f"{row['one'].round}" if row["one"].round else UNKNOWN),
+        text("what became of it", lambda row: Cell(text=_became(tuning, row["name"], row["one"]), wrap=True)),
+    )
+    ordered = sorted(tuning.candidates.items(), key=lambda item: -(item[1].throughput_per_s or 0.0))
+    return tabulate(columns, [{"name": name, "one": one} for name, one in ordered])
+
+
+def search_words(run: Analysed) -> list[str]:
+    tuning = run.document.tuning
+    if tuning is None:
+        return []
+    ended = {"budget": "The budget ended it", "race": "It ended when no more launches would tell"}
+    limits = [f"numerics at least {tuning.floor}"]
+    limits += [f"at most {tuning.memory_limit_mib / 1024:,.2f} GiB of a device"] if tuning.memory_limit_mib else []
+    return [
+        f"The race took {len(tuning.launches)} launches ({' and '.join(limits)}). "
+        f"{ended.get(tuning.stopped_by or '', 'It was interrupted')}. Its values chose the finalists and nothing else: "
+        "all other tables and plots are of the finalists' fresh launches."
+    ]
+
+
+def search_plot(run: Analysed) -> Plot | None:
+    """Speed against memory of all candidates with a launch that ended well."""
+    tuning = run.document.tuning
+    known = _known(tuning) if tuning is not None else {}
+    if tuning is None or not known:
+        return None
+    title, height_in = "Speed against memory of all candidates in the race", 3.6
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
+    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 1.2, height_in)
+    fates = {name: fate(tuning, name) for name in known}
+    for kind, (marker, colour) in MARKS.items():
+        points = [known[name] for name, of in fates.items() if of == kind]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True),
+                linestyle="none",
+                marker=marker,
+                markersize=7,
+                color=light(colour),
+                label=kind,
+            )
+            axes.lines[-1].set_gid(f"search-{kind.split()[0]}")
+    for name in tuning.finalists:
+        if name in known:
+            axes.annotate(
+                drawing.plain(name), known[name], (7, 5), textcoords="offset points", fontsize=8, color=light("ink")
+            )
+    axes.margins(x=0.12, y=0.12)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(True, color=light("grid"), linewidth=0.7)
+    axes.set_xlabel("peak MiB of a device")
+    axes.set_ylabel(f"{run.document.workload.unit} a second")
+    legend_row(sheet, [(key, key.get_label()) for key in axes.lines])
+    caption = "The best is at the top left. A mark for each candidate with a launch that ended well; finalists by name."
+    return drawing.drawn(sheet, "search", title, caption)
+
+
+def _known(tuning: Tuning) -> dict[str, tuple[float, float]]:
+    """MiB and speed of each candidate that has both."""
+    return {
+        name: (one.peak_mib, one.throughput_per_s)
+        for name, one in tuning.candidates.items()
+        if one.peak_mib is not None and one.throughput_per_s is not None
+    }
+
+
+def _became(tuning: Tuning, name: str, one: Candidate) -> str:
+    if one.why_not is not None or one.beaten is not None:
+        finalist = "measured again as a finalist; " if name in tuning.finalists else ""
+        return finalist + (one.why_not or one.beaten or "")
+    if not one.round:
+        return UNTRIED
+    if name in tuning.finalists:
+        return "won" if name == tuning.finalists[0] else "finalist"
+    return LEFT
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.0f}"
