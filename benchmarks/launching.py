@@ -22,6 +22,7 @@ from bench.core.records import Job
 from bench.plan import Request, launches
 from bench.seams import discover
 from bench.sites.local import Outcome, WorkerHost
+from bench.verbs.run import scenarios_of
 
 QUIET = 0.05
 STRETCH_S = 1.0
@@ -51,7 +52,7 @@ def plan(
     """
     device, here, _ = machine.choose_device(device)
     devices = machine.choose_gpus(gpus, here)
-    found = discover.load(*discover.resolve(scenario))
+    (found,) = scenarios_of([scenario])
     trained = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
     settings = trained.workload.settings_on(device) | {"model": model}
     settings |= {"image_size": image_size} if image_size else {}

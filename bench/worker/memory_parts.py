@@ -83,7 +83,7 @@ def _unseen(session: Session) -> str | None:
     """Why autograd's hooks cannot show what is kept for the backward pass."""
     if len(getattr(session.module, "device_ids", None) or ()) > 1:
         return THREADS
-    if any(hasattr(module, "_orig_mod") for module in session.module.modules()):
+    if any(getattr(module, "_compiled_call_impl", None) is not None for module in session.module.modules()):
         return COMPILED
     return None
 

@@ -310,6 +310,22 @@ def test_a_fault_fails_its_check_alone(acceptance: Any, what: str, plant: Callab
     assert len(failed) == 1 and what in failed[0], failed
 
 
+def test_a_strategy_that_needs_other_devices_is_not_applicable(acceptance: Any) -> None:
+    run = a_run()
+    run["summary"][1].update(status="unsupported", reason="it needs two GPUs", peak_total_mib=None)
+    for part, verdict in (("more_1", "not applicable here"), ("scenarios", "FAILED")):
+        found = verdicts(acceptance.of_run(part, run, [], on_gpu=True))
+        assert verdict in found.values() and ("FAILED" in found.values()) == (part == "scenarios")
+
+
+def test_what_compresses_gradients_may_diverge(acceptance: Any) -> None:
+    run = a_run()
+    run["parity"][1].update(verdict="diverged")
+    name = run["parity"][1]["scenario"]
+    next(one for one in run["launches"] if one["scenario"] == name)["strategy"] = "ddp_hooks"
+    assert "FAILED" not in verdicts(acceptance.of_run("more_1", run, [], on_gpu=True)).values()
+
+
 def test_what_was_not_held_against_the_reference_has_not_passed(acceptance: Any) -> None:
     run = a_run()
     run["parity"][1].update(verdict=None, reason="the loss scaler skipped the first step")
