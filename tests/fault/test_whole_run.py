@@ -57,7 +57,7 @@ def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.
         ("ddp", "ok"),
     ]
     assert [record.launch for record in read(str(path)).document.records] == [1, 2, 3], "with the reference"
-    assert (path / "logs" / "interrupted-launch-001-ddp-rank0.log").is_file()
+    assert (path / "logs" / "interrupted-launch-002-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
     assert len(read(str(path)).steps) == 3 * 5
     assert cli.main(["run", "--resume", str(path)]) == 0
