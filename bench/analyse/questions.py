@@ -1,7 +1,7 @@
 """The questions that the published comparison left open, answered from the figures of one run and nothing else."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pandas as pd
 
@@ -12,25 +12,19 @@ from bench.analyse.comparison import (
     ALIKE,
     TOO_FEW,
     against_fastest,
-    between_scenarios,
-    pairwise,
-    still_wanted,
-    verdict_of,
 )
 from bench.analyse.launches import ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
 from bench.analyse.overview import overview, recommendation
+from bench.analyse.pairs import Answer, Row, chance, pair_of, times
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
+from bench.analyse.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 from bench.core.records import PARITIES, PHASES
 from bench.runs.document import Effective, Failure
 from bench.runs.reader import Run
-
-Row = dict[Any, Any]
-
-Answer = tuple[str, str]  # a question and its answer
 
 
 def questions(run: Run) -> list[Answer]:
@@ -40,8 +34,12 @@ def questions(run: Run) -> list[Answer]:
         fastest,
         loader,
         dataparallel,
-        *(lambda run, table, pair=pair: mixed_precision(run, table, *pair) for pair in O1_PAIRS),
+        *(partial(mixed_precision, half=half, full=full) for half, full in _o1_pairs(run)),
         no_sync,
+        unused_parameters,
+        sync_bn,
+        channels_last,
+        compiled,
         one_gpu,
         same_weights,
         memory,
@@ -53,7 +51,13 @@ def questions(run: Run) -> list[Answer]:
     return [found for answer in answers if (found := answer(run, table)) is not None]
 
 
-O1_PAIRS = (("ddp_o1", "ddp"), ("apex_ddp_o1", "apex_ddp"))
+O1_PAIRS = {"ddp_o1": "ddp", "apex_ddp_o1": "apex_ddp"}
+
+
+def _o1_pairs(run: Analysed) -> list[tuple[str, str]]:
+    """Each scenario of O1 and the same in full precision, with the same switches."""
+    bases = ((name, *name.partition("+")) for name in run.document.request.scenarios)
+    return [(name, O1_PAIRS[base] + plus + on) for name, base, plus, on in bases if base in O1_PAIRS]
 
 
 def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -101,37 +105,8 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if rivals.empty:
         return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")
-    text = f"{best}. A step of the next, {second['scenario']}, takes {_times(second)} as long."
-    return question, f"{text} {_chance(second)}"
-
-
-def _times(row: Row) -> str:
-    """``1.34 times`` with the interval where there is one."""
-    text = f"{row['ratio']:.2f} times"
-    return text if pd.isna(row["low"]) else f"{text} (95 % interval {row['low']:.2f} to {row['high']:.2f})"
-
-
-def _chance(row: Row) -> str:
-    wanted = still_wanted(row["more"])
-    if row["verdict"] == TOO_FEW:
-        few = min(row["n_base"], row["n_new"])
-        text = f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance"
-        return f"{text} ({wanted})." if wanted else f"{text}."
-    adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
-    if row["verdict"] == ALIKE:
-        text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
-        return f"{text} ({wanted} of each)." if wanted else f"{text}."
-    return f"Unlikely to be noise ({adjusted})."
-
-
-def _pair(run: Analysed, scenario: str, base: str) -> Row:
-    """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
-    figures = run.good_figures
-    (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")
-    pairs = pairwise(figures)
-    (pair,) = pairs[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1)].to_dict("records")
-    p = pair["p_holm"]
-    return {**row, "p_holm": p, "more": pair["more"], "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
+    text = f"{best}. A step of the next, {second['scenario']}, takes {times(second)} as long."
+    return question, f"{text} {chance(second)}"
 
 
 def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -144,13 +119,13 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
             f"This run cannot tell: {where} DataParallel is a pass-through, one process that calls the model as it is. "
             "Nothing was scattered, replicated or gathered."
         )
-    times = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
-    more = times["dp"] - times["ddp"]
+    step_ms = dict(zip(table["scenario"], table["step_median_ms"], strict=True))
+    more = step_ms["dp"] - step_ms["ddp"]
     if more <= 0:
-        return question, f"It is not slower here: {times['dp']:,.1f} ms a step against {times['ddp']:,.1f} ms."
-    pair = _pair(run, "dp", "ddp")
+        return question, f"It is not slower here: {step_ms['dp']:,.1f} ms a step against {step_ms['ddp']:,.1f} ms."
+    pair = pair_of(run, "dp", "ddp")
     if pair["verdict"] == ALIKE:
-        return question, f"Whether it is: its step takes {_times(pair)} as long. {_chance(pair)}"
+        return question, f"Whether it is: its step takes {times(pair)} as long. {chance(pair)}"
     medians = {row["scenario"]: row for row in phases(run.good_phases).to_dict("records")}
     apart = {phase: medians["dp"][f"{phase}_ms"] - medians["ddp"][f"{phase}_ms"] for phase in PHASES}
     whole = sum(apart.values())
@@ -158,7 +133,7 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
         f"{phase} {value:+.1f} ms" + (f" ({100 * value / whole:.0f} %)" if min(apart.values()) >= 0 < whole else "")
         for phase, value in apart.items()
     )
-    text = f"Its step takes {more:,.1f} ms longer. {_chance(pair)} "
+    text = f"Its step takes {more:,.1f} ms longer. {chance(pair)} "
     text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
@@ -175,11 +150,11 @@ def mixed_precision(run: Analysed, table: pd.DataFrame, half: str, full: str) ->
     if not {half, full} <= set(run.good_figures.frame["scenario"]):
         return None
     question = f"Is O1 slower than no AMP ({half} against {full})?"
-    pair = _pair(run, half, full)
+    pair = pair_of(run, half, full)
     slower = pair["ratio"] > 1
     sure = pair["verdict"] not in (TOO_FEW, ALIKE)
     opening = ("Yes" if slower else "No") if sure else ("Perhaps" if slower else "Probably not")
-    text = f"{opening}: its step takes {_times(pair)} as long. {_chance(pair)}"
+    text = f"{opening}: its step takes {times(pair)} as long. {chance(pair)}"
     doubts = table[table["scenario"].isin([half, full]) & table["why_not"].notna()]
     if len(doubts):
         named = listed([f"{row['scenario']} ({row['why_not']})" for row in doubts.to_dict("records")])
@@ -202,9 +177,9 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
     once, every = "ddp_accumulate", "ddp_accumulate_sync"
     if not {once, every} <= set(run.good_figures.frame["scenario"]):
         return None
-    pair = _pair(run, every, once)
-    text = f"Exchanging gradients after every micro-batch instead of once a step takes {_times(pair)} as long."
-    return "What does no_sync gain with gradient accumulation?", f"{text} {_chance(pair)}"
+    pair = pair_of(run, every, once)
+    text = f"Exchanging gradients after every micro-batch instead of once a step takes {times(pair)} as long."
+    return "What does no_sync gain with gradient accumulation?", f"{text} {chance(pair)}"
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:

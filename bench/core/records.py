@@ -273,16 +273,20 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchOn:
-    """A switch that is on: its name, the file that defines it, and its value, which is True if it takes none."""
+    """A switch that is on: its name, the file that defines it, and its value, which is True if it takes none.
+
+    ``usual``: whether that is its default, which its name leaves out.
+    """
 
     name: str
     file: str
     value: Setting = True
+    usual: bool = True
 
     @property
     def spec(self) -> str:
         """As it is asked for, such as ``bucket_mb=50``."""
-        return self.name if self.value is True else f"{self.name}={self.value}"
+        return self.name if self.usual else f"{self.name}={self.value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

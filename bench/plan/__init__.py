@@ -57,8 +57,9 @@ class Request:
     ``devices``: the chosen GPUs' UUIDs in the order given; empty on the CPU. ``replicas``: how many devices (CPU:
     ranks) share the global batch. ``until_precision``: the relative half-width of the 95 % interval of the step time
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
-    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``site``: its name or file. ``workers``: as
-    in :class:`~bench.core.records.Training`; ``input_sweep``: they are None until the sweep has chosen them.
+    ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``set``: the set of scenarios, if one was
+    named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.records.Training`; ``input_sweep``: they
+    are None until the sweep has chosen them.
     """
 
     scenarios: tuple[str, ...]
@@ -86,6 +87,7 @@ class Request:
     sample_interval_s: Amount | None = None
     force: bool = False
     per_rank: bool = False
+    set: str | None = None
     site: str = "local"
     workers: Count | None = None
     input_sweep: bool = False

@@ -17,6 +17,7 @@ from bench.report import device_tables, launch_tables, recipe, tables, verdict_t
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot
 from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
+from bench.report.ladder import ladder_table, ladder_words
 from bench.report.loader import loader_table, loader_words
 from bench.report.search import search_table, search_words
 from bench.report.tables import Table
@@ -164,6 +165,18 @@ def _checkpoints(of: Material) -> Chapter:
         blocks=_blocks(
             *checkpoints.in_words(of.run.document),
             _grid("What a checkpoint costs", checkpoint_table(of.run), fold_notes=True),
+        ),
+    )
+
+
+def _ladder(of: Material) -> Chapter:
+    return Chapter(
+        slug="ladder",
+        title="What does each step gain?",
+        blocks=_blocks(
+            *ladder_words(of.run),
+            of.plots.get("ladder"),
+            _grid("Each rung against the one before", ladder_table(of.run), fold_notes=True),
         ),
     )
 

@@ -68,7 +68,8 @@ def _switch_on(spec: str, option: str) -> SwitchOn:
         except ValueError as error:
             remedy = "write its name alone" if declared.value is None else f"write {name}={declared.value}, say"
             raise RequestError(option, f"{name}: {error}", remedy) from error
-    return SwitchOn(name=name, file=file, value=True if value is None else value)
+    usual = value == declared.value
+    return SwitchOn(name=name, file=file, value=True if value is None else value, usual=usual)
 
 
 def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence[str], option: str) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from bench import machine
 from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
-from bench.core.errors import FAILED, OK, RequestError, closest
-from bench.core.files import JSON_BYTES, open_regular
+from bench.core.errors import FAILED, OK, RequestError
 from bench.core.records import Setting, Task
 from bench.experiments import resume
 from bench.machine import nvml
@@ -23,7 +22,6 @@ from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
-from bench.seams.switching import scenario
 from bench.seams.workload import setting_from
 from bench.verbs.options import (
     DEFAULT_OUT,
@@ -42,6 +40,7 @@ from bench.verbs.options import (
     whole_number,
     worker_count,
 )
+from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered, for_programs
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     _check_experiment(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
-    scenarios = scenarios_of(asked, options.set, options.switches)
+    scenarios = scenarios_of(asked, options.set, options.switches, options.device)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     request = request_of(options, scenarios)
@@ -216,7 +215,7 @@ def add_work(parser: Parser) -> None:
     what = parser.add_argument_group("what is measured")
     default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
     what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
-    sets = "scenarios by what they have in common: published (the default), strategies, all, or a set of your own"
+    sets = "scenarios by what they have in common: published (the default), strategies, ladder, all, or a set of yours"
     what.add_argument("--set", metavar="NAME", help=sets)
     switches = "switches for all of these scenarios, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
@@ -312,58 +311,6 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def scenarios_of(
-    options: list[str] | None, set_: str | None = None, switches: list[str] | None = None
-) -> tuple[Found, ...]:
-    if set_ is not None and options is not None:
-        raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
-    names = ",".join(options or _set(set_ or "published"))
-    asked = [part.strip() for part in names.split(",") if part.strip()]
-    if not asked:
-        raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
-    found: list[Found] = []
-    more = [part.strip() for part in ",".join(switches or ()).split(",")] if switches is not None else []
-    for request in asked:
-        one = scenario(request, more)
-        if any(other.name == one.name for other in found):
-            raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
-        found.append(one)
-    return tuple(found)
-
-
-def _set(name: str) -> tuple[str, ...]:
-    """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
-    known = discover.names()
-    if name == "strategies":  # each in full precision
-        return tuple(one for one, file in known.items() if discover.load(one, file).scenario.precision == "O0")
-    sets = {"published": discover.DEFAULT, "all": tuple(known)}
-    if name not in sets:
-        sets |= _own_sets()
-    if name not in sets:
-        raise RequestError("--set", f"there is no set {name!r}", closest(name, ["strategies", *sets]))
-    return sets[name]
-
-
-def _own_sets() -> dict[str, tuple[str, ...]]:
-    if not os.path.isfile("pyproject.toml"):
-        return {}
-    import tomllib
-
-    try:
-        with open_regular("pyproject.toml", limit=JSON_BYTES) as file:
-            sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
-        return {name: tuple(_names_of(name, names)) for name, names in sets.items()}
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
-
-
-def _names_of(name: str, names: object) -> list[str]:
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
-        what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
-        raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
-    return names
-
-
 def _site(asked: str) -> str:
     name, file = discover.resolve(asked, discover.SITE)
     discover.try_site(name, file)
@@ -416,6 +363,7 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Req
         diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
         sample_interval_s=options.sample_interval,
         per_rank=options.batch_per_rank is not None,
+        set=options.set,
         site=_site(options.site),
         workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
         if options.workers is None and options.data is not None and not options.input_sweep

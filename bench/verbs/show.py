@@ -52,12 +52,14 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
     """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints cost, and what a sweep of
     its input found, if there was one."""
     from bench.analyse.checkpoints import checkpoints
+    from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts
     from bench.analyse.verdicts import records
 
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
     found |= {"memory_parts": records(parts(run.document)), "checkpoint_costs": records(checkpoints(run.document))}
+    found |= {"ladder": records(ladder(run))}
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -83,8 +85,20 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
         *in_words(run.document),
+        *_ladder(run, width),
         *(findings if verbose else main_finding)(run),
     ]
+
+
+def _ladder(run: "Analysed", width: int | None) -> list[str]:
+    """What each rung of a ladder gains; nothing of another run."""
+    from bench.report.ladder import ladder_table, ladder_words
+
+    table = ladder_table(run)
+    if table is None:
+        return []
+    left = ("step", "over the rung before", "numerics")
+    return ["", align(table.texts(), left=left, width=width), *table.notes[:1], *ladder_words(run)]
 
 
 def _loader(run: "Analysed", width: int | None) -> list[str]:

@@ -16,7 +16,8 @@ from bench.runs.reader import read, verified
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span, whole_number
-from bench.verbs.run import add_result, add_work, refuse_other_options, request_of, run_parser, scenarios_of
+from bench.verbs.run import add_result, add_work, refuse_other_options, request_of, run_parser
+from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 
 DEFAULT_BUDGET_S = 1200.0
@@ -45,7 +46,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.resume is not None:
         return _resume(options, parser)
-    asked = scenarios_of(options.scenario, options.set or (None if options.scenario else "all"), options.switches)
+    asked = scenarios_of(
+        options.scenario, options.set or (None if options.scenario else "scenarios"), options.switches, options.device
+    )
     candidates = _with_baseline(asked)
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = replace(request_of(usual, candidates), launches=FINAL_LAUNCHES)

@@ -14,7 +14,7 @@ from bench.analyse.parity import DIVERGED, SAME
 from bench.core.errors import RequestError
 from bench.seams import discover
 from bench.sites.local import WorkerHost
-from bench.verbs.run import scenarios_of
+from bench.verbs.sets import scenarios_of
 
 EACH_STEP = """
 from bench.seams import Scenario
@@ -174,7 +174,10 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.bench.sets]\nmine = ["ddp", "zero1"]\nwrong = "ddp"\n')
     assert names("published") == list(discover.DEFAULT)
-    assert names("all") == list(discover.names())
+    everything = names("all")
+    assert everything[: len(discover.names())] == list(discover.names())
+    assert {name.partition("+")[2] for name in everything} == {"", *discover.names(discover.SWITCH)}
+    assert names("ladder")[:2] == ["ddp+foreach", "ddp"]
     assert {"fsdp2", "averaging", "ddp"} <= set(names("strategies")) < set(names("all"))
     with pytest.raises(RequestError, match=r"tool\.bench\.sets\.wrong is not a list of scenarios"):
         names("mine")
@@ -184,6 +187,6 @@ def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names("strategy")
 
 
-def test_a_set_besidescenarios_of(run_here: CommandLine) -> None:
+def test_a_set_beside_scenarios(run_here: CommandLine) -> None:
     said = run_here("run", "--set", "all", "--scenario", "ddp")
     assert said.returncode == 2 and "--set: --scenario names scenarios, too; leave one of them out" in said.stderr

@@ -25,6 +25,7 @@ from bench.report import tables
 from bench.seams import discover
 from bench.verbs import run as verb
 from bench.verbs.options import span
+from bench.verbs.sets import scenarios_of
 
 ROWS = [["scenario", "img/s", "step ms", "what ran"], ["ddp", "10.0", "100.0", "torch DDP · gloo ×2 · fp32"]]
 
@@ -249,13 +250,13 @@ def test_the_next_run_is_the_same(asked: str, driver: bool, tmp_path: Path, monk
     monkeypatch.setattr(nvml, "list_gpus", lambda: ([], "it is broken; mend it"))
     parser = verb.run_parser()
     options = parser.parse_args(["--device", "cpu", *shlex.split(asked)])
-    scenarios = verb.scenarios_of(options.scenario)
+    scenarios = scenarios_of(options.scenario)
     request = verb.request_of(options, scenarios)
     text = verb._next_steps(request, scenarios, str(tmp_path / "a folder" / "20260101T000000Z-00000000"), 0)
     words = shlex.split(text.splitlines()[-1].split("python -m bench run ")[1])
     again = parser.parse_args(words)
     assert (again.profile, os.path.abspath(again.out)) == ("standard", str(tmp_path / "a folder"))
-    found = verb.request_of(again, verb.scenarios_of(again.scenario))
+    found = verb.request_of(again, scenarios_of(again.scenario))
     same = ("launches", "warmup", "iters", "profile", "diagnose", "label", "per_rank")
     assert replace(found, **{name: getattr(request, name) for name in same}) == request
 

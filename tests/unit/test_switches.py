@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import one_host, request_for
+from standin import documented
 from torch import nn
 
 from bench import machine
@@ -58,7 +59,8 @@ def test_one_set_of_switches_has_one_name() -> None:
 
 
 def test_a_value_that_is_left_out_is_the_default() -> None:
-    assert scenario("ddp+bucket_mb").name == "ddp+bucket_mb=100"
+    assert scenario("ddp+bucket_mb") == scenario("ddp+bucket_mb=100")
+    assert scenario("ddp+bucket_mb=100").name == "ddp+bucket_mb"
 
 
 def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_a_scenario_file_turns_switches_on_by_itself(tmp_path: Path) -> None:
 def test_a_switch_of_ones_own(mine: str) -> None:
     found = scenario(f"ddp+{mine}=3")
     assert (found.name, found.asked()) == ("ddp+mine=3", f"ddp+{mine}=3")
-    assert found.switches == (SwitchOn(name="mine", file=mine, value=3),)
+    assert found.switches == (SwitchOn(name="mine", file=mine, value=3, usual=False),)
 
 
 def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
@@ -209,10 +211,10 @@ EACH = [
 @pytest.mark.parametrize("name", EACH)
 def test_each_switch_takes_effect_or_says_why_not(name: str) -> None:
     declared = switching.load_switch(name, discover.names(discover.SWITCH)[name])
-    _, ran = trained(f"{declared.tried_on}+{name}")
+    session, ran = trained(f"{declared.tried_on}+{name}")
     ((spec, instead),) = ran["switches"].items()
-    assert spec.partition("=")[0] == name
-    shown = declared.label.format(value=spec.partition("=")[2])
+    assert spec == name
+    shown = declared.label.format(value=session.parts.switches[name])
     assert (instead is None) == ran["label"].endswith(f" + {shown}")
     assert instead is None or instead in IDLE_HERE[name]
 
@@ -288,6 +290,15 @@ def test_a_switch_of_ones_own_is_called(mine: str) -> None:
     images = torch.ones(2, 3, 32, 32)
     session.module.load_state_dict(plain.state_dict())
     assert torch.allclose(session.module.eval()(images), 3 * plain.eval()(images))
+
+
+def test_the_switch_that_contributing_shows(tmp_path: Path) -> None:
+    (tmp_path / "deterministic.py").write_text(documented("SWITCH ="))
+    try:
+        _, ran = trained(f"single+{tmp_path}/deterministic.py", steps=1)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (ran["switches"], ran["label"]) == ({"deterministic": None}, "no wrapper + deterministic")
 
 
 def test_a_switch_without_effect_is_not_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:

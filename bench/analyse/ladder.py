@@ -1,0 +1,163 @@
+"""The ladder of a run: what each rung gains over the one before, and whether it gains as much by itself.
+
+Gains of speed multiply where they are independent. The gain of a step on top of others is held against its gain on the
+first rung: where their 95 % intervals part, the step interacts with what is below it, and nothing can be added up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.comparison import TOO_FEW, holm, verdict_of
+from bench.analyse.intervals import Ratio
+from bench.analyse.parity import by_scenario
+from bench.analyse.rounds import Rounds
+from bench.runs.document import RunDocument
+
+NAME = "ladder"
+"""Of the set of scenarios that a ladder is made of."""
+
+SCENARIO = ""
+"""What the scenario itself is called among the things that a name turns on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """From the rung ``before`` to ``rung``. ``change``: such as ``channels_last`` or ``without foreach``.
+
+    ``below``: the rung that its gain is held against that of ``alone`` on the first rung; None if there is no such.
+    """
+
+    before: str
+    rung: str
+    change: str
+    below: str
+    alone: str | None
+
+
+def turned_on(name: str) -> dict[str, str]:
+    """What a scenario's name has, by what it can be: ``ddp+tf32=off`` is {"": "ddp", "tf32": "off"}."""
+    base, *specs = name.split("+")
+    pairs = (spec.partition("=") for spec in specs)
+    return {SCENARIO: base, **{switch: value for switch, _, value in pairs}}
+
+
+def steps(names: Sequence[str]) -> list[Step]:
+    """The rungs among these scenarios, each one thing away from the one before, the first of all being the lowest."""
+    if not names:
+        return []
+    all_on = {name: turned_on(name) for name in names}
+    rungs, found = [names[0]], []
+    base = all_on[names[0]]
+    for name in names[1:]:
+        before, mine = all_on[rungs[-1]], all_on[name]
+        differ = [key for key in {**before, **mine} if before.get(key) != mine.get(key)]
+        if len(differ) != 1:
+            continue
+        (key,) = differ
+        below = next(rung for rung in reversed(rungs) if all_on[rung].get(key) == base.get(key) or rung == names[0])
+        by_itself = {**base, key: mine[key]} if key in mine else {one: base[one] for one in base if one != key}
+        alone = next((other for other in names if all_on[other] == by_itself and other != name), None)
+        found.append(Step(before=rungs[-1], rung=name, change=_change(key, mine), below=below, alone=alone))
+        rungs.append(name)
+    return found
+
+
+def _change(key: str, on: dict[str, str]) -> str:
+    if key == SCENARIO:
+        return on[key]
+    if key not in on:
+        return f"without {key}"
+    return f"{key}={on[key]}" if on[key] else key
+
+
+def of_run(document: RunDocument) -> list[Step]:
+    """The steps of a run of the set ``ladder``; none of another. What did not end well is no rung."""
+    if document.request.more.get("set") != NAME:
+        return []
+    good = {launch.scenario for launch in document.good}
+    return steps([name for name in document.request.scenarios if name in good])
+
+
+def ladder(run: Analysed) -> pd.DataFrame:
+    """One row a step: ``rung, change, step_ms``; ``gain``: how many times as fast as the rung before, with ``low`` and
+    ``high`` (95 %, null with fewer than two launches) and ``verdict`` (Holm over the rungs); ``numerics``;
+    ``on_top`` and ``alone``: the gain over the last rung without it, and on the first rung, each with its interval;
+    ``interacts``: whether these two intervals part, null if unknown.
+    """
+    rounds = Rounds.of(run.good_figures)
+    parities = by_scenario(run.parity).set_index("scenario")["verdict"].to_dict()
+    medians = run.good_figures.frame.groupby("scenario")["median_ms"].median().to_dict()
+    found = of_run(run.document)
+    first = found[0].before if found else ""
+    ratios = [rounds.ratio(step.before, step.rung) for step in found]
+    rows: list[dict[str, Any]] = []
+    for step, ratio, p in zip(found, ratios, holm([one.p for one in ratios]), strict=True):
+        on_top = _gain(rounds.ratio(step.below, step.rung))
+        alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
+        rows.append(
+            {
+                "before": step.before,
+                "rung": step.rung,
+                "change": step.change,
+                "step_ms": medians.get(step.rung),
+                **dict(zip(("gain", "low", "high"), _gain(ratio), strict=True)),
+                "verdict": verdict_of(ratio.value, p) if _enough(rounds, step) else TOO_FEW,
+                "numerics": parities.get(step.rung),
+                **dict(zip(("on_top", "on_top_low", "on_top_high"), on_top, strict=True)),
+                **dict(zip(("alone", "alone_low", "alone_high"), alone, strict=True)),
+                "interacts": _part(on_top, alone),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _enough(rounds: Rounds, step: Step) -> bool:
+    return min(len(rounds.values.get(name, ())) for name in (step.before, step.rung)) >= 3
+
+
+Gain = tuple[float | None, float | None, float | None]
+
+
+def _gain(ratio: Ratio | None) -> Gain:
+    """How many times as fast, with its interval: the inverse of a ratio of times."""
+    low, value, high = (None, None, None) if ratio is None else (ratio.low, ratio.value, ratio.high)
+    return _inverse(value), _inverse(high), _inverse(low)
+
+
+def _inverse(ratio: float | None) -> float | None:
+    return None if ratio is None else 1.0 / ratio
+
+
+def _part(on_top: Gain, alone: Gain) -> bool | None:
+    if None in on_top or None in alone:
+        return None
+    return bool(on_top[1] > alone[2] or on_top[2] < alone[1])  # type: ignore[operator]
+
+
+def sentences(table: pd.DataFrame) -> list[str]:
+    """What all rungs gain together, and which steps interact with those below them."""
+    if table.empty:
+        return []
+    rows: list[dict[Any, Any]] = table.to_dict("records")
+    total = 1.0
+    for row in rows:
+        total *= row["gain"] if pd.notna(row["gain"]) else 1.0
+    said = [f"The top rung, {rows[-1]['rung']}, is {total:.2f} times as fast as {rows[0]['before']}."]
+    for row in rows:
+        if row["interacts"] is True:
+            more = "more" if row["on_top"] > row["alone"] else "less"
+            said.append(
+                f"{row['change']} gains {more} on top of the others ({_times(row, 'on_top')}) than by itself "
+                f"({_times(row, 'alone')}): they interact, and their gains do not multiply."
+            )
+    if all(row["interacts"] is None for row in rows):
+        said.append("Whether steps interact cannot be told from one launch of each: take --profile standard.")
+    return said
+
+
+def _times(row: dict[Any, Any], name: str) -> str:
+    return f"{row[name]:.2f} times, {row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f}"

@@ -1,0 +1,41 @@
+"""Two scenarios of a run against each other, in the words of an answer."""
+
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
+
+Row = dict[Any, Any]
+Answer = tuple[str, str]
+"""A question and its answer."""
+
+
+def times(row: Row) -> str:
+    """``1.34 times`` with the interval where there is one."""
+    text = f"{row['ratio']:.2f} times"
+    return text if pd.isna(row["low"]) else f"{text} (95 % interval {row['low']:.2f} to {row['high']:.2f})"
+
+
+def chance(row: Row) -> str:
+    wanted = still_wanted(row["more"])
+    if row["verdict"] == TOO_FEW:
+        few = min(row["n_base"], row["n_new"])
+        text = f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance"
+        return f"{text} ({wanted})." if wanted else f"{text}."
+    adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
+    if row["verdict"] == ALIKE:
+        text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
+        return f"{text} ({wanted} of each)." if wanted else f"{text}."
+    return f"Unlikely to be noise ({adjusted})."
+
+
+def pair_of(run: Analysed, scenario: str, base: str) -> Row:
+    """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
+    figures = run.good_figures
+    (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")
+    pairs = pairwise(figures)
+    (pair,) = pairs[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1)].to_dict("records")
+    p = pair["p_holm"]
+    return {**row, "p_holm": p, "more": pair["more"], "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}

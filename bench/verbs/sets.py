@@ -1,0 +1,84 @@
+"""The scenarios that ``--scenario``, ``--set`` and ``--with`` ask for."""
+
+import os
+import sys
+
+from bench import machine
+from bench.console import tell
+from bench.core.errors import RequestError, closest
+from bench.core.files import JSON_BYTES, open_regular
+from bench.plan.ladder import ladder
+from bench.seams import discover, switching
+from bench.seams.discover import SWITCH, Found
+from bench.seams.switching import scenario
+
+LADDER = "ladder"
+
+
+def scenarios_of(
+    asked: list[str] | None, set_: str | None = None, switches: list[str] | None = None, device: str = "auto"
+) -> tuple[Found, ...]:
+    """Each with its switches on. Raises :class:`RequestError` in the name of the option that is wrong."""
+    if set_ is not None and asked is not None:
+        raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
+    names = ",".join(asked or named(set_ or "published", device))
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    if not parts:
+        raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
+    more = [part.strip() for part in ",".join(switches or ()).split(",")] if switches is not None else []
+    found: list[Found] = []
+    for request in parts:
+        one = scenario(request, more)
+        if any(other.name == one.name for other in found):
+            raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
+        found.append(one)
+    return _possible(found, machine.choose_device(device)[0]) if set_ == LADDER else tuple(found)
+
+
+def _possible(rungs: list[Found], device: str) -> tuple[Found, ...]:
+    """The rungs of a ladder that this machine can climb; says which are left out, and why."""
+    left = []
+    for one in rungs:
+        why = next(filter(None, (switching.switch_obstacle(on, device) for on in one.switches)), None)
+        if why is None:
+            left.append(one)
+        else:
+            tell(f"{one.name} is left out: {why}", file=sys.stderr)
+    return tuple(left)
+
+
+def named(name: str, device: str = "auto") -> tuple[str, ...]:
+    """The scenarios of a set: one of bench's, or one that pyproject.toml of the working directory defines."""
+    known = discover.names()
+    if name == "strategies":  # each in full precision
+        return tuple(one for one, file in known.items() if discover.load(one, file).scenario.precision == "O0")
+    if name == LADDER:
+        return ladder(machine.choose_device(device)[0])
+    if name == "all":
+        return (*known, *(f"{switching.load_switch(*one).tried_on}+{one[0]}" for one in discover.names(SWITCH).items()))
+    sets: dict[str, tuple[str, ...]] = {"published": discover.DEFAULT, "scenarios": tuple(known)}
+    if name not in sets:
+        sets |= _own()
+    if name not in sets:
+        raise RequestError("--set", f"there is no set {name!r}", closest(name, ["strategies", LADDER, "all", *sets]))
+    return sets[name]
+
+
+def _own() -> dict[str, tuple[str, ...]]:
+    if not os.path.isfile("pyproject.toml"):
+        return {}
+    import tomllib
+
+    try:
+        with open_regular("pyproject.toml", limit=JSON_BYTES) as file:
+            sets = tomllib.load(file).get("tool", {}).get("bench", {}).get("sets", {})
+        return {name: tuple(_names_of(name, names)) for name, names in sets.items()}
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise RequestError("--set", f"pyproject.toml cannot be read: {error}", "fix the file") from error
+
+
+def _names_of(name: str, names: object) -> list[str]:
+    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+        what = f"pyproject.toml: tool.bench.sets.{name} is not a list of scenarios"
+        raise RequestError("--set", what, 'write it like ["ddp", "./mine.py"]')
+    return names

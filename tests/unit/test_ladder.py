@@ -1,0 +1,120 @@
+"""What each step of a ladder gains, alone and on top of the others; and what switches gain, in words."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from standin.runs import FINITE, Launch, analysed, write_run
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.ladder import Step, ladder, sentences, steps
+from bench.analyse.overview import overview
+from bench.analyse.questions import questions
+from bench.plan.ladder import ALONE, RUNGS
+from bench.report.ladder import ladder_table
+from bench.seams.switching import scenario
+
+NOISE = (0.99, 1.0, 1.01, 1.005)
+TIMES = {
+    "ddp+foreach": 100.0,
+    "ddp": 90.0,
+    "ddp+channels_last": 80.0,
+    "ddp_o1+channels_last": 40.0,
+    "ddp_o2+channels_last": 32.0,
+    "ddp+channels_last+foreach": 89.0,
+    "ddp_o1+foreach": 120.0,
+}
+"""Step times in ms: O1 is slower than fp32 by itself, and twice as fast in channels_last."""
+
+
+def run_of(tmp_path: Path, times: dict[str, float], set_: str | None = "ladder", launches: int = 4) -> Analysed:
+    one = replace(FINITE, memory_mib=[[100, 100]], precision="O0")
+    rounds = [
+        replace(one, scenario=name, steps_ms=[[ms * NOISE[(repeat * (place + 1) + place) % len(NOISE)]] * 5])
+        for repeat in range(launches)
+        for place, (name, ms) in enumerate(times.items())
+    ]
+    return analysed(str(write_run(tmp_path, rounds, scenarios=list(times), about={"request": {"set": set_}})))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_each_rung_is_one_step_above_the_last_and_is_a_scenario(device: str) -> None:
+    found = steps(RUNGS[device] + ALONE[device])
+    assert [step.rung for step in found] == list(RUNGS[device][1:])
+    assert [step.before for step in found] == list(RUNGS[device][:-1])
+    by_themselves = {step.alone for step in found} - {None}
+    assert set(ALONE[device]) <= by_themselves
+    for name in RUNGS[device] + ALONE[device]:
+        assert scenario(name).name == name
+
+
+def test_steps_are_found_by_what_names_say() -> None:
+    o1, o2 = steps(list(TIMES))[2:]
+    assert o1 == Step(
+        before="ddp+channels_last",
+        rung="ddp_o1+channels_last",
+        change="ddp_o1",
+        below="ddp+channels_last",
+        alone="ddp_o1+foreach",
+    )
+    assert (o2.before, o2.below, o2.alone) == ("ddp_o1+channels_last", "ddp+channels_last", None)
+    assert [step.change for step in steps(list(TIMES))] == ["without foreach", "channels_last", "ddp_o1", "ddp_o2"]
+    assert steps([]) == [] == steps(["ddp"])
+
+
+def test_gains_are_those_of_the_times(tmp_path: Path) -> None:
+    table = ladder(run_of(tmp_path, TIMES)).set_index("change")
+    assert table["gain"].tolist() == pytest.approx([100 / 90, 90 / 80, 2.0, 40 / 32], rel=0.02)
+    assert (table["low"] < table["gain"]).all() and (table["gain"] < table["high"]).all()
+    assert set(table["verdict"]) == {"faster"}
+    assert table.loc["ddp_o1", ["on_top", "alone"]].tolist() == pytest.approx([2.0, 100 / 120], rel=0.02)
+    assert table["interacts"].tolist() == [None, False, True, None]
+
+
+def test_what_interacts_is_said_and_not_added_up(tmp_path: Path) -> None:
+    total, o1 = sentences(ladder(run_of(tmp_path, TIMES)))
+    assert total.startswith("The top rung, ddp_o2+channels_last, is 3.1")
+    assert o1.startswith("ddp_o1 gains more on top of the others (") and "do not multiply" in o1
+
+
+def test_one_launch_of_each_tells_no_interaction(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TIMES, launches=1)
+    assert set(ladder(run)["verdict"]) == {"too few launches"}
+    assert "cannot be told from one launch of each" in sentences(ladder(run))[-1]
+    assert ladder_table(run) is not None
+
+
+def test_another_run_is_no_ladder(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TIMES, set_=None)
+    assert ladder(run).empty and sentences(ladder(run)) == [] and ladder_table(run) is None
+
+
+def test_what_switches_gain_is_answered(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {**TIMES, "ddp+compile": 60.0, "ddp+find_unused": 99.0}, set_=None)
+    said = dict(questions(run))
+    assert "A step of ddp+channels_last takes 0.89 times" in said["Is channels_last faster here?"]
+    assert "A step of ddp+find_unused takes 1.10 times" in said["What do unused parameters cost?"]
+    assert "0.67 times" in said["Is torch.compile faster, and what does compiling take?"]
+    slower = said["Is O1 slower than no AMP (ddp_o1+foreach against ddp+foreach)?"]
+    faster = said["Is O1 slower than no AMP (ddp_o1+channels_last against ddp+channels_last)?"]
+    assert slower.startswith("Yes") and faster.startswith("No")
+
+
+def test_unused_parameters_that_end_plain_ddp(tmp_path: Path) -> None:
+    why = "RuntimeError: Expected to have finished reduction in the prior iteration"
+    launches = [
+        Launch("ddp", status="error", reason=why),
+        replace(FINITE, scenario="ddp+find_unused", precision="O0"),
+    ]
+    said = dict(questions(analysed(str(write_run(tmp_path, launches)))))
+    assert "ddp fails" in said["What do unused parameters cost?"]
+    assert said["What do unused parameters cost?"].endswith("ddp+find_unused trains.")
+
+
+def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
+    ran = {"switches": {"channels_last": "the first layer computes contiguous"}}
+    launch = replace(FINITE, scenario="ddp+channels_last", precision="O0", ran=ran)
+    run = analysed(str(write_run(tmp_path, [launch])))
+    (row,) = [row for row in run.findings.to_dict("records") if row["code"] == "no effect"]
+    assert row["severity"] == "warning" and "channels_last was on and had no effect" in row["text"]
+    assert "no effect" in overview(run)["findings"].iloc[0]
