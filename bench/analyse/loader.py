@@ -123,8 +123,8 @@ def remarks(swept: Swept, both: Estimate, cores: int | None) -> list[str]:
     """What to know about the rates, a sentence each."""
     said = []
     bound = swept.bound(swept.workers)
-    if both.value is not None and both.value < (1.0 - LESS) * bound:
-        less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the smaller of the two alone"
+    if both.value is not None and both.value < (1.0 - LESS) * bound and (both.high or both.value) < bound:
+        less = f"Both together reach {100 * (1 - both.value / bound):.0f} % less than the two alone allow"
         said.append(f"{less}: the ranks and their workers share {cores} cores.")
     near = [workers for workers, rate in swept.loader.items() if workers and _near(rate, swept.training)]
     if near:

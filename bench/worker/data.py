@@ -7,7 +7,7 @@ the clock starts. With ``workers`` a ``DataLoader`` makes the batches during tra
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, repeat
 from typing import Any
 
 import torch
@@ -94,6 +94,8 @@ def feeds(workload: Training, replicas: int, groups: Sequence[range], device: to
 def stream_of(workload: Training, replicas: int, groups: Sequence[range], pin: bool) -> Iterator[Batch]:
     """Batches in host memory without end, epoch after epoch. What loads them starts with the first."""
     assert workload.workers is not None
+    if not any(groups):  # a server trains no replica
+        yield from repeat(None)
     examples, order = Examples(workload), _Order(workload, replicas, groups)
     _whole(examples[0])  # here, so that a setting that only examples use is known to be used
     loading: DataLoader[Any] = DataLoader(

@@ -50,6 +50,13 @@ def test_one_process_with_all_replicas_holds_what_the_ranks_hold() -> None:
         assert torch.equal(labels, torch.cat([rank[step][1] for rank in ranks]))
 
 
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_a_rank_that_trains_no_replica_loads_nothing(workers: int | None) -> None:
+    asked = workload(workers=workers, prefetch=2 if workers else None)
+    load = data.feeds(asked, 2, [range(2, 2)], torch.device("cpu"))
+    assert [load() for _ in range(9)] == [None] * 9
+
+
 def test_an_image_depends_on_the_seed_and_its_index_alone() -> None:
     image, label = example_of(WORKLOAD)(5)
     assert image.shape == (3, 8, 8) and label.shape == ()

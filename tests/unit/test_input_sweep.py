@@ -98,7 +98,7 @@ def test_remarks() -> None:
     found = swept({0: 10.0, 1: 30.0}, 81.0, first=12.0, first_mib=345.6)
     found = replace(found, loader={**found.loader, 2: near}, training=sure)
     cores, alike, first = remarks(found, estimate([60.0]), 2)
-    assert cores.startswith("Both together reach 25 % less than the smaller") and "share 2 cores" in cores
+    assert cores.startswith("Both together reach 25 % less than the two alone allow") and "share 2 cores" in cores
     assert alike == "With 2 workers the loader may be as fast as training: more --launches would tell."
     assert "gave 12.0 img/s with 2 workers for each rank (346 MiB of it from a disk); later ones 80.0" in first
     assert "no disk was read" in remarks(replace(found, first_mib=0.0), estimate([79.0]), 2)[-1]
