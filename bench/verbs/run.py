@@ -488,12 +488,12 @@ def _again(request: Request, scenarios: tuple[Found, ...], path: str) -> str | N
     folder = os.path.dirname(os.path.abspath(path))
     out = () if folder == os.path.abspath(DEFAULT_OUT) else ("--out", place(folder))
     try:
-        return shlex.join(["--profile", "standard", *_same_work(request, scenarios), *out])
+        return shlex.join(["--profile", "standard", *same_work(request, scenarios), *out])
     except RequestError:
         return None
 
 
-def _same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
+def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
     """The options that ask for the same work in the same place again, without defaults."""
     options = []
     if tuple(found.name for found in scenarios) != discover.DEFAULT:

@@ -1,6 +1,7 @@
 """Scripts that ``bench recipe`` writes: what they may be, and that they train what was measured."""
 
 import ast
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +14,11 @@ from conftest import measured
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import estimate
 from bench.analyse.overview import overview
 from bench.cli import main
 from bench.core.errors import RequestError
+from bench.experiments.recipe_check import Checked, worst_loss
 from bench.report import chapters
 from bench.report.blocks import Code, Fold
 from bench.report.recipe import script
@@ -179,6 +182,33 @@ def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
     out.unlink()
     assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 0
     assert "DistributedDataParallel" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("ratios", "speed"),
+    [
+        ([1.0, 1.01, 0.99, 1.0], "as fast"),
+        ([1.1, 1.11, 1.09], "slower"),
+        ([0.9, 0.91, 0.89], "faster"),
+        ([0.9, 1.1, 1.0], "unclear"),
+        ([1.0], "unclear"),
+    ],
+)
+def test_how_fast_a_script_is(ratios: list[float], speed: str) -> None:
+    assert Checked(ratio=estimate(ratios), worst=0.0, losses=10).speed == speed
+
+
+def test_losses_of_a_script_are_held_to_the_record(tmp_path: Path) -> None:
+    run = run_of(tmp_path)  # without a reference, so that little is allowed
+    recorded = [6.0, 6.0, 6.0]
+    assert worst_loss(run, "ddp", recorded) == 0.0
+    assert worst_loss(run, "ddp", [6.0, 6.0 * (1 + 2e-6), 6.0]) == pytest.approx(2.0, rel=1e-3)
+    assert not Checked(ratio=estimate([1.0]), worst=worst_loss(run, "ddp", [6.0, math.nan, 6.0]), losses=3).same
+
+
+def test_pairs_are_of_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", str(tmp_path), "--pairs", "3"]) == 2
+    assert "--pairs: it has no effect without --check" in capsys.readouterr().err
 
 
 def losses_of(file: Path, processes: int, *more: str) -> list[float]:

@@ -1,0 +1,99 @@
+"""Is a script as fast as the launches of bench that it was written from, and does it train the same?
+
+Launches of both take turns, the order changing from pair to pair, so that drift of the machine hits both alike. A pair
+is one ratio: the mean step of the script over that of bench. The losses of the first steps are compared with those in
+the record, each within the bound that the reference of the run gives for its precision.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import Estimate, estimate
+from bench.analyse.parity import loss_curves
+from bench.core.errors import BenchError
+from bench.runs.reader import read
+
+MARGIN = 0.03
+LOSSES = 10
+EXACT = 1e-6
+"""Of a loss, relatively, where the run has no reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """``ratio``: step of the script / step of bench. ``worst``: the largest part that a loss has of its bound."""
+
+    ratio: Estimate
+    worst: float
+    losses: int
+
+    @property
+    def same(self) -> bool:
+        return self.worst <= 1.0  # NaN is not
+
+    @property
+    def speed(self) -> str:
+        """``as fast``, ``slower`` or ``faster``; ``unclear`` where the interval reaches beyond the margin."""
+        low, high = self.ratio.low, self.ratio.high
+        if low is None or high is None:
+            return "unclear"
+        if low >= 1 - MARGIN and high <= 1 + MARGIN:
+            return "as fast"
+        return "slower" if low > 1 + MARGIN else "faster" if high < 1 - MARGIN else "unclear"
+
+
+def check(run: Analysed, scenario: str, script: str, again: Sequence[str], pairs: int, folder: str) -> Checked:
+    """``script``: its file. ``again``: the options of a bench run that measures the scenario once. Raises
+    :class:`BenchError` where a launch of either fails."""
+    launch = next(one for one in run.document.good if one.scenario == scenario)
+    iters = run.document.request.iters or 1
+    start = [sys.executable, *(_torchrun(launch.processes) if launch.processes > 1 else ()), script]
+    ratios = []
+    for pair in range(pairs):
+        took = {}
+        for which in ("bench", "script") if pair % 2 == 0 else ("script", "bench"):
+            took[which] = (
+                _bench_ms(again, folder) if which == "bench" else _steps(start, 2 * iters, iters)[-1][1] * 1000
+            )
+        ratios.append(took["script"] / took["bench"])
+    losses = [loss for loss, _ in _steps(start, LOSSES, 1)]
+    return Checked(ratio=estimate(ratios), worst=worst_loss(run, scenario, losses), losses=len(losses))
+
+
+def worst_loss(run: Analysed, scenario: str, losses: Sequence[float]) -> float:
+    """The largest part that the distance of a loss from the record has of its bound."""
+    curves = loss_curves(run.document, run.iterations, run.numerics)
+    known = curves[curves["scenario"] == scenario].head(len(losses))
+    bounds = known["bound"].where(known["bound"].notna(), EXACT * known["loss"].abs())
+    parts = (known["loss"] - losses[: len(known)]).abs() / bounds
+    return float(parts.max(skipna=False))
+
+
+def _torchrun(processes: int) -> tuple[str, ...]:
+    return ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+
+
+def _steps(start: Sequence[str], steps: int, every: int) -> list[tuple[float, float]]:
+    """The loss, and the seconds of a step, that the script prints every so many steps."""
+    lines = _output([*start, "--steps", str(steps), "--log-every", str(every)]).splitlines()
+    found = [line.split("loss ")[1].split() for line in lines if line.startswith("step ")]
+    return [(float(words[0].rstrip(",")), float(words[1])) for words in found]
+
+
+def _bench_ms(again: Sequence[str], folder: str) -> float:
+    document = json.loads(_output([sys.executable, "-m", "bench", "run", *again, "--out", folder, "--json"]))
+    steps = read(document["path"]).steps
+    return float(steps[~steps["warmup"]].groupby("step")["step_ms"].max().mean())
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["it printed nothing"]
+        raise BenchError(f"{' '.join(command[:8])} ... ended with {done.returncode}: {last[0]}")
+    return done.stdout
