@@ -8,7 +8,11 @@ from contextlib import contextmanager, nullcontext
 
 from bench.seams import Switch
 
-SWITCH = Switch(summary="activation checkpointing: the backward pass computes each block again", label="checkpointing")
+SWITCH = Switch(
+    summary="activation checkpointing: the backward pass computes each block again",
+    label="checkpointing",
+    searched_on=(),
+)
 
 
 def model(parts, model):

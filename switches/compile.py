@@ -17,6 +17,7 @@ SWITCH = Switch(
     label="compile",
     value="ddp_optimizer",
     choices=("ddp_optimizer", "no_optimization"),
+    searched_on=("cuda",),  # on the CPU compiling takes longer than a search
     excludes=("checkpointing",),  # which changes batch norm while the backward pass computes again
 )
 

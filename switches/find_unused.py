@@ -2,7 +2,12 @@
 
 from bench.seams import DDP, Switch
 
-SWITCH = Switch(summary="DDP looks for parameters without a gradient in every step", label="find_unused", wrapper=DDP)
+SWITCH = Switch(
+    summary="DDP looks for parameters without a gradient in every step",
+    label="find_unused",
+    wrapper=DDP,
+    searched_on=(),
+)
 
 
 def wrapper(parts):

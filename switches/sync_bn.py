@@ -7,7 +7,11 @@ its numerics are held against that.
 from bench.seams import DDP, Switch
 
 SWITCH = Switch(
-    summary="batch norm over all ranks (SyncBatchNorm)", label="SyncBatchNorm", wrapper=DDP, device="cuda"
+    summary="batch norm over all ranks (SyncBatchNorm)",
+    label="SyncBatchNorm",
+    wrapper=DDP,
+    device="cuda",
+    searched_on=(),
 )  # torch has none on the CPU
 
 

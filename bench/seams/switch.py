@@ -43,6 +43,7 @@ class Switch:
     ``excludes``: switches that it cannot be combined with. ``wrapper``: the class that it gives keywords to, so that it
     goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
     it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
+    ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -57,6 +58,7 @@ class Switch:
     device: str | None = None
     half: str | None = None
     tried_on: str = "ddp"
+    searched_on: tuple[str, ...] = DEVICES
 
     def __post_init__(self) -> None:
         for name in ("summary", "label"):
@@ -69,8 +71,8 @@ class Switch:
                 raise ValueError(f"{name}={names!r} is not a tuple of names")
         for level in self.precisions:
             one_of("precisions", level, PRECISIONS)
-        if self.device is not None:
-            one_of("device", self.device, DEVICES)
+        for kind in (*self.searched_on, *([self.device] if self.device is not None else [])):
+            one_of("device", kind, DEVICES)
         if self.half is not None:
             one_of("half", self.half, ("fp16", "bf16"))
         if self.value is not None:

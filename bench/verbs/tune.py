@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
         budget_s=options.search_budget,
         memory_limit_mib=options.memory_limit and 1024 * options.memory_limit,
         floor=options.precision_floor,
-        allow=_allowed(options.allow),
+        allow=_allowed(options.allow, request.device),
         baseline=BASELINE,
     )
     return _search(request, candidates, search, options)
@@ -102,11 +102,11 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     return _search(request, resume.scenarios_of(document), search, options, path)
 
 
-def _allowed(asked: str | None) -> tuple[str, ...]:
+def _allowed(asked: str | None, device: str) -> tuple[str, ...]:
     """The switches to try. Raises :class:`RequestError` for one that there is not."""
     if asked is None:
-        known = discover.names(SWITCH).items()
-        return tuple(name for name, file in known if switching.load_switch(name, file).value is None)
+        known = {name: switching.load_switch(name, file) for name, file in discover.names(SWITCH).items()}
+        return tuple(name for name, one in known.items() if device in one.searched_on and one.device in (None, device))
     names = [] if asked.strip() == "none" else [part.strip() for part in asked.split(",") if part.strip()]
     for name in names:
         discover.resolve(name.partition("=")[0], replace(SWITCH, option="--allow"))
@@ -154,7 +154,7 @@ def _parser() -> Parser:
     what.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help=limit)
     floor = "the numerics that are good enough: as in fp32, or within half precision (default: half)"
     what.add_argument("--precision-floor", choices=("same", "half"), default="half", help=floor)
-    which = "switches to try on the best candidates, or 'none' (default: all of 'bench list' that take no value)"
+    which = "switches to try on the best candidates, or 'none' (default: those that may gain speed here)"
     what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
     much = parser.add_argument_group("each launch")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
