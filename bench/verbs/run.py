@@ -435,7 +435,8 @@ def _check_experiment(options: argparse.Namespace) -> None:
     if asked is None:
         return
     why, ignored = EXPERIMENTS[asked]
-    given = [name for name in ignored if getattr(options, name) not in (None, False, "quick")]
+    values = {name: getattr(options, name) for name in ignored}  # of which --workers 0 is given, and equal to False
+    given = [name for name, value in values.items() if value is not None and value is not False and value != "quick"]
     if given:
         option, experiment = (f"--{name.replace('_', '-')}" for name in (given[0], asked))
         raise RequestError(option, f"{experiment} {why}", "leave one out")
