@@ -70,7 +70,7 @@ def in_words(document: RunDocument) -> list[str]:
         said.append(
             f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs "
             f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %; it has "
-            f"{row['size_mib']:,.0f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
+            f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
     known = set(table["scenario"])
     failed = {one.scenario: one.reason for one in document.checkpoints if one.scenario not in known}
