@@ -289,7 +289,7 @@ def _layers(stage: Stage, axes: Artist, launch: Launch, stack: "pd.DataFrame") -
         above = below + np.nan_to_num(layer)
         axes.fill_between(times, below, above, where=~np.isnan(layer), color=light(_of_rank(int(rank))), alpha=0.85)
         axes.collections[-1].set(linewidth=0, zorder=2, gid=f"stack-{launch.launch}-{rank}-{pid}")
-        drawing.hover(axes.collections[-1], f"rank {rank}, PID {pid}: at most {np.nanmax(layer):,.0f} MiB")
+        drawing.hover(axes.collections[-1], f"rank {rank}, PID {pid}: at most {np.nan_to_num(layer).max():,.0f} MiB")
         _pid_label(stage, axes, times, below, above, f"PID {pid}")
         below = above
 
