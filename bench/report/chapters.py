@@ -248,6 +248,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _memory,
     _energy,
     _checkpoints,
+    _ladder,
     _questions,
     _published,
     _how,

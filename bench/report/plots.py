@@ -21,6 +21,7 @@ from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
+from bench.report.ladder import ladder_plot
 from bench.report.loader import loader_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
@@ -337,6 +338,7 @@ DRAWINGS = (
     phase_stack,
     loader_plot,
     search_plot,
+    ladder_plot,
     memory,
     memory_held,
     elapsed,

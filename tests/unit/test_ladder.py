@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from standin.runs import FINITE, Launch, analysed, write_run
 
+from bench import report
 from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.overview import overview
@@ -118,3 +119,10 @@ def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
     (row,) = [row for row in run.findings.to_dict("records") if row["code"] == "no effect"]
     assert row["severity"] == "warning" and "channels_last was on and had no effect" in row["text"]
     assert "no effect" in overview(run)["findings"].iloc[0]
+
+
+def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "runs", TIMES)
+    files = report.write([run], str(tmp_path / "page"))
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "What does each step gain?" in page and any(name.endswith("ladder.svg") for name in files)
