@@ -22,7 +22,7 @@ from bench.core.records import Job
 from bench.plan import Request, launches
 from bench.seams import discover
 from bench.sites.local import Outcome, WorkerHost
-from bench.verbs.run import scenarios_of
+from bench.verbs.sets import scenarios_of
 
 QUIET = 0.05
 STRETCH_S = 1.0

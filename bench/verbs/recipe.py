@@ -71,7 +71,7 @@ def _check(run: "Analysed", scenario: str | None, text: str, pairs: int, *, as_j
     from bench.experiments.recipe_check import check
     from bench.experiments.resume import refuse_what_is_foreign, request_of
     from bench.seams import discover
-    from bench.verbs.run import same_work
+    from bench.verbs.asked import same_work
 
     advised = run.document.recommendation
     name = scenario or (advised and advised.fastest) or ""

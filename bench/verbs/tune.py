@@ -15,8 +15,9 @@ from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
+from bench.verbs.asked import add_result, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span, whole_number
-from bench.verbs.run import add_result, add_work, refuse_other_options, request_of, run_parser
+from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
 
@@ -138,6 +139,8 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
     table = overview(run)
     people = sys.stderr if options.json else sys.stdout
     after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
+    if "+" not in tuning.finalists[0]:  # a recipe has no switches yet
+        after += f"\nAs a script: python -m bench recipe {called(path)} --scenario {tuning.finalists[0]} --out train.py"
     tell("", *answered(run, table, width=columns(people), verbose=options.verbose), "", after, file=people)
     if options.json:
         print_json({"path": path, **encode(run.document), "summary": records(table)})

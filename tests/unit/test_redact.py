@@ -7,7 +7,7 @@ from conftest import Bench
 
 from bench import machine
 from bench.machine import redact
-from bench.verbs.run import _parser
+from bench.verbs.run import run_parser
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_setting_that_would_keep_a_credential_is_refused(bench: Bench, tmp_pat
 
 
 def test_a_label_is_kept_without_its_credentials() -> None:
-    asked = _parser().parse_args(["--label", "see https://me:hunter2@host, token=hunter2"])
+    asked = run_parser().parse_args(["--label", "see https://me:hunter2@host, token=hunter2"])
     assert asked.label == "see https://***@host, token=***"
 
 

@@ -1,0 +1,270 @@
+"""From the options that measuring verbs share to a request, and from a request back to options."""
+
+import argparse
+import os
+
+from bench import machine
+from bench.console import Console
+from bench.core.errors import RequestError
+from bench.core.records import Setting, Task
+from bench.machine import nvml
+from bench.machine.redact import HIDDEN, without_secrets
+from bench.plan import PROFILES, Request, global_batch
+from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.seams import discover
+from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
+from bench.seams.workload import setting_from
+from bench.verbs.options import (
+    DEFAULT_OUT,
+    Parser,
+    check_apex,
+    check_python,
+    device_count,
+    place,
+    seconds,
+    seed,
+    whole_number,
+    worker_count,
+)
+
+DEFAULT_BUDGET_S = 1200.0
+DEFAULT_RANKS = 2
+MOST_DEFAULT_WORKERS = 4
+
+SAME = (
+    "profile",
+    "impl",
+    "python",
+    "seed",
+    "fresh",
+    "label",
+    "until_precision",
+    "trace",
+    "parity",
+    "force",
+    "checkpoint",
+)
+"""Options that stand in a request under the same name and as they are given."""
+
+
+def add_work(parser: Parser) -> None:
+    """The options that say what is measured, and where."""
+    what = parser.add_argument_group("what is measured")
+    default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
+    what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
+    sets = "scenarios by what they have in common: published (the default), strategies, ladder, all, or a set of yours"
+    what.add_argument("--set", metavar="NAME", help=sets)
+    switches = "switches for all of these scenarios, such as channels_last,bucket_mb=50 ('bench list' shows all)"
+    what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
+    what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
+    what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
+    default = f"what every scenario trains (default: {DEFAULT_WORKLOAD})"
+    what.add_argument("--workload", default=DEFAULT_WORKLOAD, metavar="NAME|FILE", help=default)
+    what.add_argument("--model", metavar="NAME", help="of resnet101: any classification model of torchvision")
+    what.add_argument("--image-size", type=whole_number, metavar="PX", help="of resnet101: the edge of an image")
+    which = "any setting of the workload ('bench list --json' has them)"
+    what.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help=which)
+    real = "a folder of real data for the workload (default: made-up data, ready in memory)"
+    what.add_argument("--data", metavar="DIR", help=real)
+    default = (
+        "processes of each rank that load its data, 0: the rank itself (default with --data: its cores, at most 4)"
+    )
+    what.add_argument("--workers", type=worker_count, metavar="N", help=default)
+    batch = what.add_mutually_exclusive_group()
+    default = "examples a step in all (default: the workload's own; of resnet101 128, on the CPU 8)"
+    batch.add_argument("--global-batch", type=whole_number, metavar="N", help=default)
+    batch.add_argument("--batch-per-rank", type=whole_number, metavar="N", help="examples a step for each device")
+    what.add_argument("--seed", type=seed, default=0, help="of weights and data (default: 0)")
+    where = parser.add_argument_group("where")
+    devices = ("auto", "cpu", "cuda")
+    where.add_argument("--device", choices=devices, default="auto", help="default: GPUs if there are any")
+    where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
+    where.add_argument("--nproc", type=device_count, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
+    where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
+    where.add_argument("--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local)")
+    where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
+    where.add_argument("--wait", action="store_true", help="queue while another run has the GPUs or the CPU")
+    where.add_argument("--fresh", action="store_true", help="a new interpreter for every rank instead of forks")
+    limit = "end a launch that makes no step for S seconds"
+    where.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
+
+
+def add_result(parser: Parser) -> None:
+    result = parser.add_argument_group("result")
+    default = f"where the run folder goes (default: {DEFAULT_OUT})"
+    result.add_argument("--out", default=DEFAULT_OUT, metavar="DIR", help=default)
+    result.add_argument("--resume", metavar="RUN", help="do what is missing or failed in a run")
+    trust = "with --resume: also a run of another user, or one that names code in a run folder"
+    result.add_argument("--trust", action="store_true", help=trust)
+    result.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
+    result.add_argument("--label", type=without_secrets, metavar="TEXT", help="note shown in the report")
+
+
+def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: tuple[str, ...]) -> None:
+    """Refuse what a run that is resumed takes from its own request."""
+    for action in parser._actions:
+        if action.dest not in (*allowed, "help") and getattr(options, action.dest) != parser.get_default(action.dest):
+            option = action.option_strings[-1 if getattr(options, action.dest) is False else 0]  # --parity, --no-parity
+            raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
+
+
+def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
+    """Every default filled in, and every option checked that needs no torch."""
+    device, gpus, _ = machine.choose_device(options.device)
+    if device == "cpu" and options.gpus is not None:
+        why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
+        raise RequestError("--gpus", why, "leave it out")
+    if device == "cuda" and options.nproc is not None:
+        raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
+    devices = machine.choose_gpus(options.gpus, gpus)
+    replicas = len(devices) if device == "cuda" else options.nproc or DEFAULT_RANKS
+    if options.budget is not None and options.until_precision is None and not options.find_batch:
+        what = "it has no effect without --until-precision or --find-batch"
+        raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
+    if options.trace and options.diagnose is False:
+        raise RequestError("--trace", "the profile is taken in the launch that --no-diagnose leaves out", "choose one")
+    check_python(options.python)
+    if os.sep in (options.python or ""):
+        options.python = os.path.abspath(options.python)
+    check_apex(options.apex)
+    trained = discover.load_workload(*discover.resolve(options.workload, WORKLOAD))
+    if options.input_sweep and options.data is None:
+        _check_loads(trained)
+    profile = PROFILES[options.profile, device]
+    batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
+    usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
+    fitting = global_batch(*batch, gpu_mib)
+    if gpu_mib is not None and fitting < usual:
+        why = f"the smallest chosen GPU has {gpu_mib / 1024:.0f} GiB; --global-batch {usual} asks for more all the same"
+        Console().line(f"the default global batch is {fitting}, not {usual}: {why}")
+    return Request(
+        scenarios=tuple(found.name for found in scenarios),
+        device=device,
+        devices=devices,
+        replicas=replicas,
+        task=_task(options, trained, device),
+        global_batch=fitting,
+        **{name: getattr(options, name) for name in SAME} | {"parity": options.parity and not options.input_sweep},
+        warmup=options.warmup or profile.warmup,
+        iters=options.iters or profile.iters,
+        launches=_launches(options, profile.launches),
+        apex_path=options.apex and os.path.abspath(options.apex),
+        stall_timeout_s=options.stall_timeout,
+        budget_s=options.budget or (DEFAULT_BUDGET_S if options.until_precision else None),
+        diagnose=options.trace or (options.profile != "quick" if options.diagnose is None else options.diagnose),
+        sample_interval_s=options.sample_interval,
+        per_rank=options.batch_per_rank is not None,
+        set=options.set,
+        site=_site(options.site),
+        workers=min(MOST_DEFAULT_WORKERS, machine.cores() // replicas)
+        if options.workers is None and options.data is not None and not options.input_sweep
+        else options.workers,
+        input_sweep=options.input_sweep,
+    )
+
+
+def _site(asked: str) -> str:
+    name, file = discover.resolve(asked, discover.SITE)
+    discover.try_site(name, file)
+    return asked if asked == name else file
+
+
+def _launches(options: argparse.Namespace, usual: int) -> int:
+    if options.input_sweep:
+        return options.launches or max(usual, FEWEST_LAUNCHES)
+    return max(options.launches or usual, FEWEST_LAUNCHES if options.until_precision else 1)
+
+
+def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> Task:
+    """What is trained, on the data that was asked for."""
+    settings, data = _settings(options, trained, device), options.data
+    if data is None:
+        return trained.task(device, settings)
+    reads, folder = trained.workload.reads, os.path.abspath(data)
+    if not reads:
+        raise RequestError("--data", f"the workload {trained.name} reads no data", "leave it out, or choose another")
+    if not os.path.isdir(folder):
+        problem = f"{data} is not a folder" if os.path.exists(folder) else f"there is no folder {data!r}"
+        raise RequestError("--data", problem, f"give one with {reads}")
+    try:
+        if not any(os.scandir(folder)):
+            raise RequestError("--data", f"{data} is empty", f"give a folder with {reads}")
+        return trained.task(device, settings, folder)
+    except OSError as error:
+        what = f"{error.filename} cannot be read: {error.strerror}"
+        raise RequestError("--data", what, "fix its permissions, or remove it") from error
+
+
+def _smallest_mib(devices: tuple[str, ...]) -> float | None:
+    """The memory of the smallest of these GPUs; None if none is known."""
+    gpus = machine.visible_gpus()[0] if devices else []
+    sizes = (gpu.memory_total_mib for gpu in gpus if gpu.uuid in devices)
+    return min((mib for mib in sizes if mib is not None), default=None)
+
+
+def _settings(options: argparse.Namespace, trained: FoundWorkload, device: str) -> dict[str, Setting]:
+    settings = trained.workload.settings_on(device)
+    given = [("--model", "model", options.model), ("--image-size", "image_size", options.image_size)]
+    for text in options.setting:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise RequestError("--setting", f"{text!r} has no value", "write NAME=VALUE")
+        given.append(("--setting", name, value))
+    for option, name, value in given:
+        if value is None:
+            continue
+        if name not in settings:
+            known = f"choose from {', '.join(settings)}" if settings else "leave it out"
+            raise RequestError(option, f"the workload {trained.name} has no setting {name!r}", known)
+        try:
+            settings[name] = setting_from(str(value), settings[name])
+        except ValueError as error:
+            raise RequestError(option, f"{name}: {error}", f"give one, such as {settings[name]}") from error
+        if isinstance(settings[name], str) and HIDDEN in without_secrets(f"{name}={value}"):
+            what = f"{name} looks like a credential, and would stand in run.json"
+            raise RequestError(option, what, "have the workload read it from a file or a variable")
+    return settings
+
+
+def _check_loads(trained: FoundWorkload) -> None:
+    """Refuse to sweep an input that there is none of: what lies ready in memory is not loaded."""
+    if trained.workload.reads:
+        made_up = "made-up data lies ready in memory, and nothing is loaded"
+        raise RequestError("--input-sweep", made_up, f"give --data DIR with {trained.workload.reads}")
+    if trained.name in discover.names(WORKLOAD):
+        what = f"the workload {trained.name} reads no data"
+        raise RequestError("--input-sweep", what, "choose another, such as --workload imagefolder --data DIR")
+
+
+def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
+    """The options that ask for the same work in the same place again, without defaults."""
+    options = []
+    if tuple(found.name for found in scenarios) != discover.DEFAULT:
+        options += ["--scenario", ",".join(found.asked(place) for found in scenarios)]
+    on_gpus = request.device == "cuda"
+    of_gpus = on_gpus and request.devices != tuple(gpu.uuid for gpu in machine.visible_gpus()[0])
+    trained = discover.load_workload(request.task.name, request.task.file)
+    usual = trained.workload.settings_on(request.device)
+    batch = (None, None, trained.workload, request.device, scenarios, request.replicas)
+    usual_batch = global_batch(*batch, _smallest_mib(request.devices))
+    own = trained.name not in discover.names(WORKLOAD)  # by path where the name alone would not be found
+    said = {
+        "--impl": (request.impl, "auto"),
+        "--apex": (request.apex_path, None),
+        "--workload": (place(trained.file) if own else trained.name, DEFAULT_WORKLOAD),
+        "--data": (request.task.data and place(request.task.data), None),
+        "--workers": (request.workers, None),
+        "--global-batch": (request.global_batch, usual_batch),
+        "--seed": (request.seed, 0),
+        "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
+        "--gpus": (",".join(request.devices) if of_gpus else None, None),
+        "--nproc": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
+        "--python": (request.python, None),
+    }
+    for option, (value, default) in said.items():
+        options += [option, str(value)] if value != default else []
+    short = {"model": "--model", "image_size": "--image-size"}
+    for name, setting in request.task.settings.items():
+        if setting != usual[name]:
+            options += [short[name], str(setting)] if name in short else ["--setting", f"{name}={setting}"]
+    return [*options, *(["--fresh"] if request.fresh else [])]
