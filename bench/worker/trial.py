@@ -16,13 +16,14 @@ from bench.worker.workload import NO_MEMORY, Refused, build_model, loss_of, map_
 
 def refusal(workload: Training) -> Refused | None:
     """Why this cannot be trained, as far as that can be said without a launch; else None."""
-    found = _tried(workload, torch.device("meta"), min(2, _share(workload)))
+    found = _tried(workload, torch.device("meta"), 2)
     return None if found is None else _tried(workload, torch.device("cpu"), _share(workload))
 
 
 def _share(workload: Training) -> int:
-    """How many examples one replica trains at once."""
-    return max(1, workload.global_batch // workload.replicas)
+    """How many examples one replica trains at once, but two at the least: batch norm over a single value fails, and a
+    scenario may leave it out."""
+    return max(2, workload.global_batch // workload.replicas)
 
 
 def _tried(workload: Training, device: torch.device, count: int) -> Refused | None:

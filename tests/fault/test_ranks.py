@@ -353,7 +353,7 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     assert statuses == {name: status for name, (status, _) in MEDDLING.items()} | {"single": "ok"}, done.stderr
     assert "the clock of rank 0 is wrong: step_ms is 0.0" in done.stderr
     (path,) = out.iterdir()
-    left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-005-log-rank0.log")}
+    left = {f"{path}/logs/{name} does not belong to this run" for name in ("pipe", "zero", "launch-006-log-rank0.log")}
     assert set(findings(str(path))) == left
     whole = {one["launch"] for one in launches if one["status"] == "ok"}
     run = read(str(path))

@@ -204,7 +204,9 @@ def test_the_logger_of_ddp_times_no_step_after_the_tenth_but_where_it_is_looked_
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         ddp = strategy("ddp")
-        parts = SimpleNamespace(device=torch.device("cpu"), session=lambda wrap, quiet: wrap(nn.Linear(2, 2)))
+        parts = SimpleNamespace(
+            device=torch.device("cpu"), wrapper={}, session=lambda wrap, quiet: wrap(nn.Linear(2, 2))
+        )
         module = ddp.build(parts)
         session: Any = SimpleNamespace(
             module=module,

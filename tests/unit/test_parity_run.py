@@ -271,7 +271,7 @@ def test_what_trains_another_model_is_not_recommended_though_it_is_fastest(run: 
     again = recommendation(faster)
     assert faster.loc[faster["throughput_per_s"].idxmax(), "scenario"] in UNTRUE
     assert chosen is not None and (again.fastest, again.leanest) == (chosen.fastest, chosen.leanest)
-    assert {chosen.fastest, chosen.leanest} <= {*IN_ORDER}
+    assert not {chosen.fastest, chosen.leanest} & UNTRUE
     for scenario in UNTRUE:
         assert chosen.left_out[scenario] == row(run, scenario)["verdict"]
         assert table.loc[scenario, "validity"] == "invalid"

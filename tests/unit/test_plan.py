@@ -166,7 +166,7 @@ def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
 
 def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None:
     o2 = BY_NAME["ddp_o2"]
-    bf16 = replace(o2, scenario=replace(o2.scenario, half="bf16"))
+    bf16 = replace(o2, half="bf16")
     gpu = request(device="cuda", devices=("GPU-a",), replicas=1)
     assert [launches(gpu, [found], one_host(1, "GPU-a"))[0].job.half for found in (o2, bf16)] == ["fp16", "bf16"]
     assert launches(request(), [o2], one_host(1))[0].job.half == "bf16"

@@ -231,16 +231,16 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
             other.wait()
     document = made.document
     (first,), (second,) = document.superseded, document.launches
-    assert (first.launch, second.launch, first.repeat, second.repeat) == (0, 1, 0, 0), "and no third"
+    assert (first.launch, second.launch, first.repeat, second.repeat) == (1, 2, 0, 0), "and no third"
     assert first.status == "ok" and first.reason is not None
     assert re.fullmatch(
-        r"launch 0 of hidden, whose steps and wall time differ by \d+\.\d % while others kept \d\.\d of the \d+ cores "
-        r"busy; launch 1 is in its place",
+        r"launch 1 of hidden, whose steps and wall time differ by \d+\.\d % while others kept \d\.\d of the \d+ cores "
+        r"busy; launch 2 is in its place",
         first.reason,
     )
-    assert set(made.steps["launch"]) == {0, 1}, "its steps are there still"
-    assert list(Analysed.of(made).figures.frame["launch"]) == [1]
-    unsound = ["launch 1: its steps do not add up to the host's wall time"]
+    assert set(made.steps["launch"]) == {1, 2}, "its steps are there still"
+    assert list(Analysed.of(made).figures.frame["launch"]) == [2]
+    unsound = ["launch 2: its steps do not add up to the host's wall time"]
     assert check.findings(made.path) == (unsound if times > 1 else []), "of what counts"
     assert f"Not counted: {first.reason}." in caveats(document, overview(made))
     texts = [finding.text for finding in document.validity if finding.code == "phases"]

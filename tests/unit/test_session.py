@@ -137,7 +137,9 @@ def test_skipped_steps(level: str, bad: set[int], warmup: int, measured: int, mo
     backward = session.backward
     monkeypatch.setattr(session, "backward", lambda loss: backward(loss * (torch.inf if next(steps) in bad else 1.0)))
     plan = rank.Plan(parts=parts, strategy=SINGLE.strategy, module=SimpleNamespace(build=lambda parts: session))
-    checks = record._checks([rank._measure(plan, lambda *phase, **more: lambda step: None, 0)], ["node1"])
+    checks = record._checks(
+        [{"rank": 0, **rank._measure(plan, lambda *phase, **more: lambda step: None, 0)}], ["node1"]
+    )
     assert (checks["skipped_warmup_steps"], checks["skipped_steps"]) == (warmup, measured)
 
 

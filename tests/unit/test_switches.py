@@ -86,7 +86,7 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     recorded = {name: Source(file=file, sha256=discover.sha256(file)) for name, file in sources.items()}
 
     class Document:
-        request, sources = request_for((found,)), recorded
+        request, sources, tuning = request_for((found,)), recorded, None
 
     assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
     Path(mine).write_text(MINE + "\n")

@@ -112,7 +112,14 @@ def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
     def result(**ran: Any) -> dict[str, Any]:
         window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
         weights = {"initial_sha256": "a", "final_sha256": "b"}
-        return {"measured": window, "effective": ran, "skipped_steps": 0, "skipped_warmup_steps": 0, **weights}
+        return {
+            "rank": 0,
+            "measured": window,
+            "effective": ran,
+            "skipped_steps": 0,
+            "skipped_warmup_steps": 0,
+            **weights,
+        }
 
     small, large = result(threads=1, affinity=2, backend="gloo"), result(threads=4, affinity=4, backend="gloo")
     assert record._checks([small, large], ["node1", "node2"])["ranks_differ"] == []
