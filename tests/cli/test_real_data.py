@@ -211,6 +211,7 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
     assert "input-bound" not in found["4"]
 
 
+@pytest.mark.slow
 def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
     """A step of 60 ms and a batch of 80 ms: two workers make one in 40 ms."""
     (tmp_path / "slow.py").write_text(SLOW.replace("0.02)", "0.08)"))
