@@ -202,7 +202,7 @@ def _published(of: Material) -> Chapter:
 
 
 def _recipe(of: Material) -> Chapter | None:
-    """The training script of the recommended scenario; None where there is none to write."""
+    """The training script of the recommended scenario; None without a recommendation."""
     advised = of.run.document.recommendation
     if not of.run.document.planned or advised is None or advised.fastest is None:
         return None
@@ -213,7 +213,7 @@ def _recipe(of: Material) -> Chapter | None:
         blocks: tuple[Block, ...] = (f"There is no script of {advised.fastest}: {error.problem}.",)
     else:
         blocks = (f"Or into a file: {command}", Fold(f"train.py of {advised.fastest}", (Code(text),)))
-    return Chapter(slug="recipe", title="A script that trains so", blocks=blocks, in_markdown=False)
+    return Chapter(slug="recipe", title="A training script to copy", blocks=blocks, in_markdown=False)
 
 
 def _how(of: Material) -> Chapter:

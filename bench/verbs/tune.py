@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 from bench import machine
@@ -126,6 +127,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
     from bench.analyse.overview import overview
     from bench.analyse.tuned import nothing_usable
     from bench.analyse.verdicts import records
+    from bench.report.recipe import script
 
     run = Analysed.of(read(path))
     tuning = run.document.tuning
@@ -139,7 +141,8 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
     table = overview(run)
     people = sys.stderr if options.json else sys.stdout
     after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
-    if "+" not in tuning.finalists[0]:  # a recipe has no switches yet
+    with suppress(RequestError):  # not every scenario can be written as a script
+        script(run, tuning.finalists[0], table=table)
         after += f"\nAs a script: python -m bench recipe {called(path)} --scenario {tuning.finalists[0]} --out train.py"
     tell("", *answered(run, table, width=columns(people), verbose=options.verbose), "", after, file=people)
     if options.json:
