@@ -258,9 +258,17 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
         ),
         check("the memory of every scenario is known", unknown if ok else ["nothing ran"]),
     ]
+    idle = [
+        f"{launch['scenario']}: {instead}"
+        for launch in ok
+        for instead in (launch["effective"] or {}).get("switches", {}).values()
+        if instead is not None
+    ]
+    if idle:
+        checks.append(Check(part=part, what="switches without effect here", verdict=FIGURE, why="; ".join(idle)))
     if absent:
         why = "; ".join(f"{row['scenario']}: {row['reason']}" for row in absent)
-        checks.append(Check(part=part, what="scenarios that ask for other devices", verdict=NOT_HERE, why=why))
+        checks.append(Check(part=part, what="scenarios that cannot run here", verdict=NOT_HERE, why=why))
     if document["request"].get("parity", True):
         if reference is None:
             numerics = replace(numerics, verdict=NOT_DONE, why="the reference was not reached")

@@ -52,6 +52,7 @@ from bench.runs.files import check_writable
 from bench.runs.names import find
 from bench.seams.discover import DEFAULT, names
 from bench.verbs.options import WrongOption, check_apex, span, whole_number
+from bench.verbs.sets import switched
 
 RESERVE_S = 12.0
 """Of each call, to end what runs and to write the page."""
@@ -92,6 +93,11 @@ APEX = ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 8}
 """Of a rehearsal."""
+
+
+def beside_the_ten() -> list[str]:
+    """The other scenarios, so that every strategy runs, and every switch with every word that it takes."""
+    return [*(name for name in names() if name not in DEFAULT), *switched(every_word=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +179,7 @@ class Acceptance:
         before_s = DOCTOR_S * (not self.is_over("doctor")) + step_s * (not self.is_over("step"))
         room_s = FILLED * (self.left_s - before_s)
         ten = most_that_fit(8, most, lambda iters: self.run_s(len(DEFAULT), iters, True), room_s)
-        others = [name for name in sorted(names()) if name not in DEFAULT]
+        others = beside_the_ten()
         groups = [others[at : at + IN_A_GROUP] for at in range(0, len(others), IN_A_GROUP)]
         search_s = 10 * pace.launch_s if self.on_gpu else 20.0
         search = ["--find-batch", "--scenario", "ddp,ddp_o2", "--no-parity", "--budget", f"{search_s:.0f}s"]

@@ -55,13 +55,24 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
     if name == LADDER:
         return ladder(machine.choose_device(device)[0])
     if name == "all":
-        return (*known, *(f"{switching.load_switch(*one).tried_on}+{one[0]}" for one in discover.names(SWITCH).items()))
+        return (*known, *switched())
     sets: dict[str, tuple[str, ...]] = {"published": discover.DEFAULT, "scenarios": tuple(known)}
     if name not in sets:
         sets |= _own()
     if name not in sets:
         raise RequestError("--set", f"there is no set {name!r}", closest(name, ["strategies", LADDER, "all", *sets]))
     return sets[name]
+
+
+def switched(every_word: bool = False) -> tuple[str, ...]:
+    """Each switch in the scenario that it is tried on; ``every_word``: once for each word that it takes."""
+    found = []
+    for name, file in discover.names(SWITCH).items():
+        one = switching.load_switch(name, file)
+        found.append(f"{one.tried_on}+{name}")
+        if every_word:
+            found += [f"{one.tried_on}+{name}={word}" for word in one.choices if word != one.value]
+    return tuple(found)
 
 
 def _own() -> dict[str, tuple[str, ...]]:

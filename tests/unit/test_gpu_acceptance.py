@@ -25,7 +25,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Training
 from bench.machine import nvml
 from bench.runs.reader import read
-from bench.seams import discover
+from bench.seams import discover, switching
 
 
 @pytest.fixture(scope="module")
@@ -318,6 +318,13 @@ def test_a_strategy_that_needs_other_devices_is_not_applicable(acceptance: Any) 
         assert verdict in found.values() and ("FAILED" in found.values()) == (part == "scenarios")
 
 
+def test_a_switch_without_effect_is_named(acceptance: Any) -> None:
+    run = a_run()
+    run["launches"][1]["effective"] |= {"switches": {"fused": "it is fused anyway", "bf16": None}}
+    (one,) = [check for check in acceptance.of_run("more_1", run, [], on_gpu=True) if "without effect" in check.what]
+    assert (one.verdict, one.why) == ("figure", "ddp_o1: it is fused anyway")
+
+
 def test_what_compresses_gradients_may_diverge(acceptance: Any) -> None:
     run = a_run()
     run["parity"][1].update(verdict="diverged")
@@ -509,10 +516,18 @@ def page_of(out: Path) -> dict[str, Any]:
     return found
 
 
-OTHERS = sorted(set(discover.names()) - set(discover.DEFAULT))
+MORE = (
+    len(discover.names())
+    - len(discover.DEFAULT)
+    + sum(
+        1 + len(set(one.choices) - {one.value})
+        for one in (switching.load_switch(*about) for about in discover.names(discover.SWITCH).items())
+    )
+)
+"""Scenarios beside the ten, and switches, each with every word that it takes."""
 EVERYTHING = (
     *("doctor", "step", "scenarios", "tests_alone", "tests", "standard_ddp_ddp_o2", "standard_single_ddp_o1"),
-    *(f"more_{number}" for number in range(1, 1 + math.ceil(len(OTHERS) / 4))),
+    *(f"more_{number}" for number in range(1, 1 + math.ceil(MORE / 4))),
     *("instruments", "handwritten_single", "handwritten_ddp_o1", "batch", "rates", "trace"),
 )
 
@@ -711,6 +726,23 @@ def test_another_gpu_is_refused(
     assert pack.main(call) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "was begun with GPU NVIDIA Imaginary 9000, and now it is NVIDIA Other; " in line
+
+
+def test_every_strategy_and_switch_is_in_the_pack(pack: Any, repository: Path) -> None:
+    commands = [item.command for item in made(pack, measured(6.0)).items if item.name.startswith("more_")]
+    asked = [name for words in commands for name in words[words.index("--scenario") + 1].split(",")]
+    found = [switching.scenario(name) for name in (*discover.DEFAULT, *asked)]
+    files = {
+        folder: {file.stem for file in (repository / folder).glob("*.py")}
+        for folder in ("scenarios", "strategies", "switches")
+    }
+    assert {one.base for one in found} == files["scenarios"]
+    assert {one.strategy_name for one in found} == files["strategies"]
+    on = [one for scenario in found for one in scenario.switches]
+    assert {one.name for one in on} == files["switches"]
+    for one in on:
+        words = switching.load_switch(one.name, one.file).choices
+        assert {str(other.value) for other in on if other.name == one.name} >= set(words)
 
 
 class Planned(Exception):
@@ -961,9 +993,7 @@ def test_a_rehearsal_in_parts(pack: Any, tmp_path: Path, capsys: pytest.CaptureF
         codes.append(pack.main(call))
     found = page_of(tmp_path / "out")
     assert codes[-1] in (0, 11), [one for one in found["checks"] if one["verdict"] in ("FAILED", "not done")]
-    assert (
-        found["rehearsal"] and len(found["summary"]) == 10 and len(found["more_runs"]) == 3 + math.ceil(len(OTHERS) / 4)
-    )
+    assert found["rehearsal"] and len(found["summary"]) == 10 and len(found["more_runs"]) == 3 + math.ceil(MORE / 4)
     assert set(found["planned_and_took_s"]) == set(EVERYTHING)
     assert {one["verdict"] for one in found["checks"] if one["part"].startswith("tests")} == {"not applicable here"}
     assert "no evidence of any GPU" in (tmp_path / "out" / "acceptance.md").read_text()
