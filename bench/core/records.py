@@ -6,7 +6,7 @@ The command line and the workers import it, so it needs the standard library alo
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Of run.json and of the tables beside it. A reader refuses a newer one by name."""
 
 PROBE_MIB = 512.0

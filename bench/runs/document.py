@@ -182,7 +182,8 @@ class Effective:
     """What really ran on the first rank, read off its live objects (:mod:`bench.worker.effective`).
 
     ``norm_parts``: into how many parts a batch is cut for batch norm. ``switches``: of each that was on what was seen
-    instead of it, None where it took effect.
+    instead of it, None where it took effect. ``affinity``: the cores that it could use; ``bound_cores``: those that a
+    switch left it, None if none took any away.
 
     ``label``: what the strategy is called. ``*_dtypes``: elements by type. ``backend_class``: whose NCCL it is, which
     torch 2.15 has two of. ``apex_kernels`` and ``bf16_instructions`` are null where they do not apply.
@@ -215,6 +216,7 @@ class Effective:
     bf16_instructions: bool | None
     threads: Count
     affinity: Count
+    bound_cores: Count | None
     versions: Mapping[str, str | int | None]
     precision: str | None
     apex_kernels: bool | None

@@ -124,6 +124,21 @@ def _launch_from_7(record: Json) -> Json:
     return {**record, "effective": ran, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
 
 
+def _from_8(document: Json) -> Json:
+    """The cores that a switch leaves a rank came with 9."""
+    found = _launches(document, _launch_from_8)
+    found["checkpoints"] = [_launch_from_8(record) for record in found["checkpoints"]]
+    for name in ("input_sweep", "tuning"):
+        if found[name] is not None:
+            found[name] = {**found[name], "launches": [_launch_from_8(record) for record in found[name]["launches"]]}
+    return found
+
+
+def _launch_from_8(record: Json) -> Json:
+    ran = record.get("effective")  # the reference has none
+    return record if ran is None else {**record, "effective": _empty("bound_cores") | ran}
+
+
 _STRATEGIES = {
     name: {"hue": hue, "dash": dash, "not_comparable": None}
     for name, hue, dash in (
@@ -234,6 +249,6 @@ def _lists(names: str) -> Json:
 
 
 STEPS: dict[int, Callable[[Json], Json]] = dict(
-    enumerate((_from_1, _from_2, _from_3, _from_4, _from_5, _from_6, _from_7), start=1)
+    enumerate((_from_1, _from_2, _from_3, _from_4, _from_5, _from_6, _from_7, _from_8), start=1)
 )
 """By the version that each step begins at."""

@@ -57,6 +57,7 @@ def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[
         "bf16_instructions": None if cuda else cpu.bf16_instructions(),
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
+        "bound_cores": session.bound_cores,
         "versions": versions(),
     }
     found["compiled"] = _compiled()

@@ -1,5 +1,6 @@
 """One rank's training step in four calls: load, forward, backward, optimize."""
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -124,7 +125,10 @@ class Session:
         self._serve = serve
         self.parts, self.micro_batches = parts, micro_batches
         self.quiet, self.whole, self._after_step, self._replicas = quiet, whole, after_step, replicas
+        given = os.sched_getaffinity(0)
         parts.from_switches("begin")
+        now = os.sched_getaffinity(0)
+        self.bound_cores = None if now == given else len(now)
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         self.amp = _amp(parts, optimizer or parts.build_optimizer)

@@ -1,5 +1,6 @@
 """Switches: how they are asked for, what is refused, and what each of them does to a live session."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -281,6 +282,21 @@ def test_keywords_reach_the_wrapper() -> None:
     assert (module.bucket_bytes_cap, module.gradient_as_bucket_view) == (3 << 20, True)
     assert module.find_unused_parameters
     assert ran["label"] == "torch DDP + buckets of 3 MiB + bucket_view + find_unused"
+
+
+def test_cores_that_a_switch_takes_away_are_known(tmp_path: Path) -> None:
+    given = os.sched_getaffinity(0)
+    one = tmp_path / "one_core.py"
+    one.write_text(
+        "import os\n\nfrom bench.seams import Switch\n\nSWITCH = Switch(summary='one core', label='one core')\n\n\n"
+        "def begin(parts):\n    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    )
+    try:
+        _, ran = trained(f"single+{one}", steps=1)
+    finally:
+        os.sched_setaffinity(0, given)
+    assert ran["bound_cores"] == (1 if len(given) > 1 else None)
+    assert session_for("single")[0].bound_cores is None
 
 
 def test_a_switch_of_ones_own_is_called(mine: str) -> None:

@@ -108,6 +108,23 @@ def test_threads_are_those_planned_for_each_host(run: Run) -> None:
     ]
 
 
+def test_a_switch_may_bind_ranks_to_some_of_the_cores(run: Run) -> None:
+    (plain,) = run.document.launches
+    assert plain.effective is not None
+    few = replace(plain.effective, affinity=1)
+    others = [plain, replace(plain, launch=2, scenario="bound", ranks=(), effective=few)]
+    steps = pd.concat([run.steps, run.steps.assign(launch=2, scenario="bound")])
+
+    def found() -> list[str]:
+        document = changed(run, launches=others).document
+        table = findings(document, launch_figures(steps), parity(document, iterations(steps), run.numerics))
+        return [row["scenario"] for row in table.to_dict("records") if row["code"] == "unequal"]
+
+    assert found() == ["ddp", "bound"]
+    others[1] = replace(others[1], effective=replace(few, bound_cores=1))
+    assert found() == []
+
+
 def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
     def result(**ran: Any) -> dict[str, Any]:
         window = {"step_ms": [1.0], "wall_ms": 1.0, "loss": [1.0]}
