@@ -1,0 +1,220 @@
+"""What an engine tells each bench that it starts, one per host: its number, how many there are, and where the first is.
+
+    torchrun --nnodes 2 --nproc-per-node 1 --node-rank 0 --master-addr node0 --master-port 29500 -m bench run
+
+Pure: from the variables of the environment to an :class:`Engine`, by the names that each engine documents.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bench.core.errors import RequestError
+
+Environment = Mapping[str, str]
+
+SECRET, SECRET_FILE = "BENCH_SECRET", "BENCH_SECRET_FILE"
+NO_RUN_ID = ("", "none")
+"""What torchrun has for a run that nobody has named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How this bench was started. ``name``: of the engine. ``index``: of this host, from 0. ``count``: of hosts.
+
+    ``address`` and ``port``: of the first host, for all to meet at; empty and 0 for one host alone. ``agent_store``:
+    whether torchrun itself listens there, with a store in which the first host says where it can be found.
+    ``attempt``: how often the engine has restarted this host. ``run``: what the engine calls the job, if anything.
+    """
+
+    name: str
+    index: int
+    count: int
+    address: str
+    port: int
+    agent_store: bool = False
+    attempt: int = 0
+    run: str | None = None
+
+
+def engine_of(environment: Environment) -> Engine | None:
+    """The engine that started this bench; None if nothing in the environment says that one did.
+
+    Raises :class:`RequestError` that names a variable which is missing, or is not what the engine sets, and for more
+    than one process per host.
+    """
+    for signs, read in ENGINES:
+        if any(sign in environment for sign in signs):
+            engine = read(environment)
+            if not 0 <= engine.index < engine.count:
+                problem = f"{engine.name} gives this host number {engine.index}, and there are {engine.count}"
+                raise RequestError(signs[0], problem, "number hosts from 0, each once")
+            return engine
+    return None
+
+
+def _torchrun(environment: Environment) -> Engine:
+    count, ranks = _number(environment, "GROUP_WORLD_SIZE"), _number(environment, "WORLD_SIZE")
+    if ranks != count:
+        raise _too_many("torchrun", ranks, count, "--nproc-per-node 1")
+    run = environment["TORCHELASTIC_RUN_ID"]
+    return _engine(
+        "torchrun",
+        environment,
+        index=_number(environment, "GROUP_RANK"),
+        count=count,
+        agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
+        run=None if run in NO_RUN_ID else run,
+    )
+
+
+def _pet(environment: Environment) -> Engine:
+    """TrainJob, and PyTorchJob where it sets these names too. They count hosts, unlike WORLD_SIZE there."""
+    nodes = environment.get("PET_NNODES", "")
+    if ":" in nodes:
+        what = f"{nodes!r} is a range, and each run has a fixed number of hosts"
+        raise RequestError("PET_NNODES", what, "give one number, or start bench with torchrun")
+    return _engine(
+        "PyTorchJob" if "RANK" in environment else "TrainJob",
+        environment,
+        index=_number(environment, "PET_NODE_RANK"),
+        count=_number(environment, "PET_NNODES"),
+        prefix="PET_",
+    )
+
+
+def _plain(environment: Environment) -> Engine:
+    """``env://``: PyTorchJob, and whoever exports these four by hand."""
+    count, here = _number(environment, "WORLD_SIZE"), _number(environment, "LOCAL_WORLD_SIZE", default=1)
+    if here > 1:
+        raise _too_many("the engine", count, max(1, count // here), "one process per host")
+    return _engine("env://", environment, index=_number(environment, "RANK"), count=count)
+
+
+def _slurm(environment: Environment) -> Engine:
+    step = "SLURM_STEP_NUM_NODES" in environment
+    count = _number(environment, "SLURM_STEP_NUM_NODES" if step else "SLURM_NNODES")
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS" if step else "SLURM_NTASKS", default=count)
+    if tasks > count:
+        raise _too_many("srun", tasks, count, "--ntasks-per-node 1")
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((environment[name] for name in names if environment.get(name)), "")
+    return _engine(
+        "Slurm",
+        environment,
+        index=_number(environment, "SLURM_PROCID"),
+        count=count,
+        first=first_of(nodes),
+        attempt=_number(environment, "SLURM_RESTART_COUNT", default=0),
+        run=environment.get("SLURM_JOB_ID"),
+    )
+
+
+def _skypilot(environment: Environment) -> Engine:
+    return _engine(
+        "SkyPilot",
+        environment,
+        index=_number(environment, "SKYPILOT_NODE_RANK"),
+        count=_number(environment, "SKYPILOT_NUM_NODES", default=1),
+        first=(environment.get("SKYPILOT_NODE_IPS", "").split() or [""])[0],
+        run=environment.get("SKYPILOT_TASK_ID"),
+    )
+
+
+def _dstack(environment: Environment) -> Engine:
+    return _engine(
+        "dstack",
+        environment,
+        index=_number(environment, "DSTACK_NODE_RANK"),
+        count=_number(environment, "DSTACK_NODES_NUM", default=1),
+        first=environment.get("DSTACK_MASTER_NODE_IP", ""),
+        run=environment.get("DSTACK_RUN_NAME"),
+    )
+
+
+ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Engine]], ...] = (
+    (("TORCHELASTIC_RUN_ID",), _torchrun),
+    (("PET_NNODES", "PET_NODE_RANK"), _pet),
+    (("RANK", "WORLD_SIZE"), _plain),
+    (("SLURM_PROCID",), _slurm),
+    (("SKYPILOT_NODE_RANK",), _skypilot),
+    (("DSTACK_NODE_RANK",), _dstack),
+)
+"""By the variables that show who started this process; the first one counts, since torchrun may run in a Slurm job."""
+
+
+def _engine(
+    name: str,
+    environment: Environment,
+    *,
+    index: int,
+    count: int,
+    first: str = "",
+    prefix: str = "",
+    agent_store: bool = False,
+    attempt: int = 0,
+    run: str | None = None,
+) -> Engine:
+    """``first``: the address of the first host, where MASTER_ADDR does not say it. ``prefix``: before both names."""
+    about = {"index": index, "count": count, "agent_store": agent_store, "attempt": attempt, "run": run}
+    if count == 1:
+        return Engine(name=name, address="", port=0, **about)  # type: ignore[arg-type]
+    named = environment.get(f"{prefix}MASTER_ADDR") or environment.get("MASTER_ADDR") or first
+    if not named:
+        raise _missing(f"{prefix}MASTER_ADDR", "set it to the address of the first host, the same on all hosts")
+    own = f"{prefix}MASTER_PORT"
+    port = _number(environment, own if own in environment else "MASTER_PORT")
+    if not 0 < port < 1 << 16:
+        raise RequestError(own, f"{port} is no port", "set it to a port that is free on the first host")
+    return Engine(name=name, address=named, port=port, **about)  # type: ignore[arg-type]
+
+
+def first_of(nodes: str) -> str:
+    """The first name of a list as Slurm writes it: ``gpu[03-05,9],head`` begins with ``gpu03``."""
+    match = re.match(r"([^\[,]*)(?:\[(\w+)[^\]]*\]([^,\[]*))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else ""
+
+
+def _number(environment: Environment, name: str, default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None:
+        raise _missing(name, REMEDIES.get(name, "start bench with your engine, once per host, or unset the others"))
+    if not re.fullmatch(r"\d{1,9}", text.strip(), re.ASCII):
+        raise RequestError(name, f"{text!r} is not a whole number", "have the engine set it")
+    return int(text)
+
+
+REMEDIES = {
+    "MASTER_PORT": "export MASTER_PORT=29500, a port that is free on the first host, the same on all hosts",
+    "RANK": "set it to the number of this host, 0 on the first, or unset WORLD_SIZE",
+    "WORLD_SIZE": "set it to the number of hosts, or unset RANK",
+}
+
+
+def _missing(name: str, remedy: str) -> RequestError:
+    return RequestError(name, "it is not set, and this is one of several hosts", remedy)
+
+
+def _too_many(who: str, processes: int, hosts: int, remedy: str) -> RequestError:
+    what = f"{who} started {processes} processes on {hosts} host{'s' * (hosts != 1)}, and bench starts ranks itself"
+    return RequestError(remedy.split(" ")[0] if remedy.startswith("-") else "WORLD_SIZE", what, f"use {remedy}")
+
+
+def secret_of(environment: Environment) -> bytes | None:
+    """The secret that hosts show each other; None if there is none. Raises :class:`RequestError` for a bad file."""
+    if text := environment.get(SECRET, "").strip():
+        return text.encode()
+    file = environment.get(SECRET_FILE)
+    if not file:
+        return None
+    try:
+        with open(file, "rb") as opened:
+            found = opened.read(1 << 16).strip()
+    except OSError as error:
+        raise RequestError(SECRET_FILE, f"{file} cannot be read: {error.strerror}", "name a file with one") from error
+    if not found:
+        raise RequestError(SECRET_FILE, f"{file} is empty", "write one into it: openssl rand -hex 16")
+    return found
