@@ -16,9 +16,9 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "checkpoint", "reference", "input")
+PURPOSES = ("measure", "diagnose", "checkpoint", "reference", "input", "bandwidth", "exchanges")
 """What a launch is for: figures; where its time goes; what a checkpoint costs; the numbers that every scenario is held
-against; how fast the loader alone is."""
+against; how fast the loader alone is; how fast an all-reduce is; what a step exchanges, and when."""
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
 MOST_CHECKPOINT_STEPS = 50
 """Of a cycle of steps with one save, however seldom there is to be one."""

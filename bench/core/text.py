@@ -36,3 +36,11 @@ def two_digits(value: float) -> str:
     decimals = max(0, 1 - math.floor(math.log10(rounded))) if rounded else 0
     shown = f"{rounded:,.{decimals}f}"
     return shown.rstrip("0").rstrip(".") if decimals else shown
+
+
+def size_text(size: float) -> str:
+    """A number of bytes in the largest unit that it fills: ``64 MiB``."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):,.4g} {unit}"
+    return f"{size:,.0f} B"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Self, TypedDict
 
 from bench.core.codec import Between, Moment, OneOf
-from bench.core.records import CHECKPOINTS, PARITIES, SCHEMA_VERSION, STATUSES, Computation, Setting
+from bench.core.records import CHECKPOINTS, PARITIES, PHASES, SCHEMA_VERSION, STATUSES, Computation, Setting
 from bench.machine.nvml import Gpu
 
 Names = tuple[str, ...]
@@ -569,6 +569,96 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """Over what ranks talk. ``interface``: of their sockets. ``reason``: why something is unknown."""
+
+    backend: str
+    library: str | None
+    interface: str | None
+    nominal_mbit: Amount | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduces:
+    """All-reduces of one size. ``times_ms``: of one call, a value for each sample, of the slowest rank."""
+
+    bytes: Elements
+    times_ms: tuple[Amount, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthRecord(LaunchRecord):
+    """A launch of all-reduces and nothing else. ``left_out``: why larger sizes are missing."""
+
+    transport: Transport | None
+    sizes: tuple[AllReduces, ...]
+    left_out: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What a step hands over to the process group: how much, and how long after the step's start.
+
+    Medians over steps of a single rank whose exchanges take no time. ``phase``: of :data:`bench.core.records.PHASES`.
+    """
+
+    kind: Annotated[str, OneOf(("all_reduce", "broadcast"))]
+    phase: Annotated[str, OneOf(PHASES)]
+    bytes: Elements
+    ready_ms: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangesRecord(LaunchRecord):
+    """A launch of one rank that computes, and hands over its gradients to nobody. ``ends_ms``: of each phase."""
+
+    global_batch: Batch
+    ends_ms: Mapping[str, Amount]
+    exchanges: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRecord(LaunchRecord):
+    """A launch with another number of devices, or another batch, than those of the run."""
+
+    global_batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointDiagnostic(DiagnosticRecord):
+    global_batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What ``bench scale`` measured beside the launches of the run, which are those on all devices.
+
+    ``modes``: ``weak`` (the same batch on each rank) and ``strong`` (the same batch in all). ``predict``: numbers of
+    devices to predict; ``what_if_mbit``: the bandwidth to assume for that, None for the measured one.
+    """
+
+    counts: tuple[Several, ...]
+    modes: Names
+    batch_per_rank: Batch
+    predict: tuple[Several, ...] = ()
+    what_if_mbit: Amount | None = None
+    launches: tuple[PointRecord, ...] = ()
+    diagnostics: tuple[PointDiagnostic, ...] = ()
+    bandwidth: tuple[BandwidthRecord, ...] = ()
+    exchanges: tuple[ExchangesRecord, ...] = ()
+
+    @property
+    def records(self) -> tuple[LaunchRecord, ...]:
+        return (*self.launches, *self.diagnostics, *self.bandwidth, *self.exchanges)
+
+
+OfAnyKind = LaunchRecord | DiagnosticRecord | CheckpointRecord | ReferenceRecord | InputRecord
+OfScaling = PointRecord | PointDiagnostic | BandwidthRecord | ExchangesRecord
+Superseded = OfAnyKind | OfScaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What is wrong with the values of a launch, or of a scenario (``launch`` is None), and what to do about it.
 
@@ -705,11 +795,12 @@ class RunDocument:
     validity: tuple[Finding, ...] = ()
     parity: tuple[ParityRecord, ...] = ()
     recommendation: Recommendation | None = None
-    superseded: tuple[LaunchRecord | DiagnosticRecord | CheckpointRecord | ReferenceRecord | InputRecord, ...] = ()
+    superseded: tuple[Superseded, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     batch_search: BatchSearch | None = None
     input_sweep: InputSweep | None = None
     tuning: Tuning | None = None
+    scaling: Scaling | None = None
     end: State | None = None
     complete: bool = False
     files: Mapping[str, Sealed] = field(default_factory=dict)
@@ -734,12 +825,15 @@ class RunDocument:
         reference = (self.reference,) if self.reference else ()
         everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.superseded]
         everything += [*self.aside, *reference]
+        if self.scaling is not None:
+            everything += [*self.scaling.diagnostics, *self.scaling.bandwidth, *self.scaling.exchanges]
         return sorted(everything, key=lambda record: record.launch)
 
     @property
     def aside(self) -> list[LaunchRecord]:
-        """Launches with steps that are none of the measured ones: of a search, or of an input sweep."""
-        experiments = (self.batch_search, self.input_sweep, self.tuning)
+        """Launches with steps that are none of the measured ones: of a search, of an input sweep, or with other numbers
+        of devices."""
+        experiments = (self.batch_search, self.input_sweep, self.tuning, self.scaling)
         return [launch for experiment in experiments if experiment for launch in experiment.launches]
 
     @property

@@ -145,6 +145,17 @@ class RunWriter:
         self.note_tuning(launches=(*self._document.tuning.launches, record))
         self.put(**tables)
 
+    def note_scaling(self, **fields: Any) -> None:
+        """Begin the record of how something scales, or change these fields of it."""
+        known = self._document.scaling
+        self._change(scaling=parts.Scaling(**fields) if known is None else replace(known, **fields))
+
+    def add_scaling(self, kind: str, record: parts.OfScaling, **tables: Rows) -> None:
+        """A launch of this ``kind``, the name of a field of :class:`bench.runs.document.Scaling`."""
+        assert self._document.scaling is not None, "note_scaling() comes first"
+        self.note_scaling(**{kind: (*getattr(self._document.scaling, kind), record)})
+        self.put(**tables)
+
     def note_attached(self, launch: parts.AttachedLaunch) -> None:
         attached = self._document.attached
         assert attached is not None, "the run is of an attached command"
@@ -173,6 +184,11 @@ class RunWriter:
     def supersede(self, record: parts.LaunchRecord | parts.ReferenceRecord, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
         document, sweep, tuning = self._document, self._document.input_sweep, self._document.tuning
+        scaling = document.scaling
+        kinds = ("launches", "diagnostics", "bandwidth", "exchanges")
+        left: dict[str, Any] = {
+            kind: tuple(one for one in getattr(scaling, kind) if one is not record) for kind in kinds if scaling
+        }
         self._change(
             superseded=(*document.superseded, record if reason is None else replace(record, reason=reason)),
             reference=None if record is document.reference else document.reference,
@@ -182,6 +198,7 @@ class RunWriter:
             input_sweep=sweep
             and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
             tuning=tuning and replace(tuning, launches=tuple(one for one in tuning.launches if one is not record)),
+            scaling=scaling and replace(scaling, **left),
         )
 
     def frames(self) -> Run:

@@ -1,17 +1,26 @@
 """``python -m bench doctor``: what this machine can measure, and what would spoil it."""
 
+import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from bench.core.errors import OK
+from bench.core.errors import OK, RequestError
 from bench.verbs.options import Parser, check_apex, check_python, print_json
+
+if TYPE_CHECKING:
+    from bench.runs.document import BandwidthRecord
 
 DESCRIPTION = """\
 What this machine can measure, and what would spoil it: GPUs, driver, topology, torch, apex module by module, CPU and
 container, on one page. Each finding says what it means for a measurement and what to do about it.
 """
 EPILOG = """\
-Nothing is measured and nothing is changed. The exit code is 0 whatever is found (a script reads --json), and 2 where
-the request is wrong.
+Nothing is measured without --bandwidth, and nothing is changed. The exit code is 0 whatever is found (a script reads
+--json), and 2 where the request is wrong.
+
+examples:
+  python -m bench doctor                    what there is
+  python -m bench doctor --bandwidth        and how fast all GPUs exchange gradients (without GPUs: two ranks)
 """
 
 
@@ -19,17 +28,51 @@ def main(arguments: list[str]) -> int:
     parser = Parser("doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")
     parser.add_argument("--python", metavar="PATH", help="the interpreter whose torch is looked at (default: this one)")
+    fast = "also measure all-reduces of 1 KiB to 64 MiB over all GPUs (without GPUs: over two ranks of the CPU)"
+    parser.add_argument("--bandwidth", action="store_true", help=fast)
     options = parser.parse_args(arguments)
     check_apex(options.apex)
     check_python(options.python)
     from bench.machine.doctor import examine
 
     report = examine(apex_path=options.apex, python=options.python)
+    record = _all_reduces(options) if options.bandwidth else None
     if options.json:
-        print_json(report)
+        from bench.analyse.all_reduce import for_programs
+
+        print_json(report if record is None else {**report, "bandwidth": for_programs([record])})
         return OK
     from bench.console import tell
     from bench.machine.doctor.page import page
 
     tell(page(report), file=sys.stdout)
+    if record is not None:
+        tell("", *_page(record), file=sys.stdout)
     return OK
+
+
+def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
+    """A launch over all GPUs, or over two ranks on the CPU. Raises :class:`RequestError` for a single GPU."""
+    from bench.console import Console
+    from bench.experiments.bandwidth import of_this_machine
+    from bench.seams import switching
+    from bench.verbs.asked import request_of
+    from bench.verbs.run import run_parser
+
+    found = switching.scenario("ddp")
+    usual = run_parser().parse_args([])
+    usual.python, usual.apex = options.python, options.apex
+    request = request_of(usual, (found,))
+    if request.replicas < 2:
+        raise RequestError("--bandwidth", "there is one GPU, and nothing to exchange with", "leave it out")
+    return of_this_machine(request, found, Console())
+
+
+def _page(record: "BandwidthRecord") -> list[str]:
+    from bench.analyse.all_reduce import samples, sentences
+    from bench.console import align, columns
+    from bench.report.all_reduce import bandwidth_table
+
+    table = bandwidth_table(samples([record]))
+    shown = [align(table.texts(), left=(), width=columns(sys.stdout))] if table else []
+    return [f"All-reduces over {record.processes} ranks", "", *shown, "", *sentences([record])]

@@ -26,6 +26,7 @@ from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (
     apex,
+    bandwidth,
     checkpoint,
     data,
     diagnose,
@@ -134,6 +135,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         "checkpoint": _checkpoint,
         "reference": _reference,
         "input": _load_alone,
+        "bandwidth": _bandwidth,
     }
     result = purposes[job.purpose](plan, report, born_ns)
     _barrier()
@@ -311,6 +313,11 @@ def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     stream = data.stream_of(job.workload, job.replicas, [job.parts_of(rank)], pin)
     _barrier()  # all ranks load at the same time, as they do while they train
     return loading.run(stream, job.workload.warmup, job.iters, report("measure"))
+
+
+def _bandwidth(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+    """Time all-reduces by size and train nothing; see ``bench.worker.bandwidth``."""
+    return bandwidth.run(plan.parts.device, report("measure", of=len(bandwidth.SIZES)))
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:

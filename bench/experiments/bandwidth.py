@@ -1,0 +1,45 @@
+"""All-reduces by size: launches that do nothing else, in a run of ``bench scale`` or for ``bench doctor``."""
+
+import tempfile
+from typing import Any
+
+from bench.console import Console
+from bench.core.codec import decode
+from bench.core.records import Job
+from bench.experiments import lab, record
+from bench.experiments.launch import execute
+from bench.plan import Request
+from bench.plan.scaling import bandwidth_at
+from bench.runs.document import AllReduces, BandwidthRecord, LaunchRecord, Transport
+from bench.seams.discover import Found
+
+
+def of_this_machine(request: Request, found: Found, console: Console) -> BandwidthRecord:
+    """A launch over all chosen devices that leaves no run behind."""
+    with (
+        lab._alone(request, wait=False, console=console) as (locks, _),
+        lab._site(request, locks.descriptors) as site,
+        tempfile.TemporaryDirectory() as logs,
+    ):
+        with console.waiting("importing torch"):
+            site.wait_until_ready()
+        job = bandwidth_at(request, found, request.replicas, 1, site.hosts)
+        with console.waiting(f"all-reduces over {job.processes} ranks"):
+            done = execute(job, site, logs, lambda event: None)
+    return of(job, record.of(job, done, {}), done.outcome.results)
+
+
+def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> BandwidthRecord:
+    """What the ranks of a launch report, as its record: of each sample the slowest rank."""
+    found = [result["bandwidth"] for result in results] if launch.status == "ok" else []
+    return BandwidthRecord.of(
+        launch,
+        transport=decode(Transport, results[0]["transport"], "transport") if found else None,
+        sizes=tuple(
+            AllReduces(bytes=size, times_ms=tuple(map(max, zip(*times, strict=True))))
+            for size, *times in zip(found[0]["bytes"], *(one["times_ms"] for one in found), strict=True)
+        )
+        if found
+        else (),
+        left_out=found[0]["left_out"] if found else None,
+    )

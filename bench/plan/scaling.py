@@ -1,0 +1,86 @@
+"""How ``bench scale`` is laid out: which numbers of devices, which batch on each, and which launches. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.errors import RequestError
+from bench.core.records import Host, Job
+from bench.plan import Request, diagnostic, one_round
+from bench.seams.discover import Found
+
+MODES = ("weak", "strong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A number of devices with a global batch. ``modes``: which curves it is on."""
+
+    count: int
+    global_batch: int
+    modes: tuple[str, ...]
+
+
+def default_counts(devices: int) -> tuple[int, ...]:
+    """Powers of two up to all devices, and all of them."""
+    powers = (1 << power for power in range(devices.bit_length()))
+    return tuple(dict.fromkeys((*powers, devices)))
+
+
+def points(counts: Sequence[int], batch_per_rank: int, modes: Sequence[str]) -> tuple[Point, ...]:
+    """What is measured, the smallest number of devices first. The last is all devices with the run's own batch: both
+    curves end there.
+
+    Raises :class:`RequestError` where the batch in all is not divisible by a number of devices.
+    """
+    most = max(counts)
+    whole = most * batch_per_rank
+    found: dict[tuple[int, int], Point] = {}
+    for count in sorted({1, *counts}):
+        for mode in modes:
+            if mode == "strong" and whole % count:
+                step = math.lcm(*counts)
+                fits = f"{step * max(1, round(whole / step))} is"
+                what = f"{whole} examples are not divisible by {count} devices"
+                raise RequestError("--counts", what, f"with --global-batch {fits.split()[0]} they are, or use --weak")
+            batch = whole if mode == "strong" else count * batch_per_rank
+            known = found.get((count, batch))
+            on = (*(known.modes if known else ()), mode)
+            found[count, batch] = Point(count=count, global_batch=batch, modes=on)
+    return tuple(found.values())
+
+
+def request_at(request: Request, count: int, global_batch: int) -> Request:
+    """The request for the first ``count`` of its devices."""
+    return replace(request, replicas=count, devices=request.devices[:count], global_batch=global_batch)
+
+
+def measured_at(request: Request, found: Found, point: Point, repeat: int, launch: int, hosts: Sequence[Host]) -> Job:
+    """A launch at a point. On the CPU each rank has as many threads as with all of them, whatever their number: a rank
+    stands for a device, and one device does not become faster when others are left out."""
+    at = request_at(request, point.count, point.global_batch)
+    (planned,) = one_round(at, [found], repeat, launch, hosts)
+    return _alike(planned.job, request, found, hosts)
+
+
+def diagnosed_at(request: Request, found: Found, point: Point, launch: int, hosts: Sequence[Host]) -> Job:
+    at = request_at(request, point.count, point.global_batch)
+    return _alike(diagnostic(at, found, launch, hosts, "").job, request, found, hosts)
+
+
+def bandwidth_at(request: Request, found: Found, count: int, launch: int, hosts: Sequence[Host]) -> Job:
+    """A launch of all-reduces over the first ``count`` devices."""
+    job = measured_at(request, found, Point(count=count, global_batch=count, modes=()), 0, launch, hosts)
+    return replace(job, purpose="bandwidth")
+
+
+def exchanges_at(request: Request, found: Found, batch: int, launch: int, hosts: Sequence[Host]) -> Job:
+    """A launch of one rank with this batch, whose exchanges are noted and go nowhere."""
+    job = measured_at(request, found, Point(count=1, global_batch=batch, modes=()), 0, launch, hosts)
+    return replace(job, purpose="exchanges")
+
+
+def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:
+    (whole,) = one_round(request, [found], 0, 0, hosts)
+    threads = min(rank.threads for rank in whole.job.ranks)
+    return replace(job, ranks=tuple(replace(rank, threads=min(rank.threads, threads)) for rank in job.ranks))

@@ -1,0 +1,96 @@
+"""All-reduces: the fit finds what a planted link is capable of, and a launch measures real ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import CommandLine
+from standin.documents import launch
+
+from bench.analyse.all_reduce import Sample, bus_share, fitted, samples, sentences
+from bench.runs.document import AllReduces, BandwidthRecord, Transport
+from bench.worker.transport import _address, nominal_mbit
+
+SIZES = [1024 * 4**power for power in range(9)]
+
+
+def planted(ranks: int, alpha_ms: float, beta_ms: float, noise: float = 0.0) -> list[Sample]:
+    found = []
+    for place, size in enumerate(SIZES):
+        exact = 2 * (ranks - 1) * alpha_ms + bus_share(ranks) * size * beta_ms
+        time_ms = exact * (1 + noise * (-1) ** place)
+        found.append(Sample(ranks=ranks, bytes=size, time_ms=time_ms, low_ms=time_ms, high_ms=time_ms))
+    return found
+
+
+def test_the_fit_finds_latency_and_bandwidth_over_several_counts() -> None:
+    link = fitted([*planted(2, 0.05, 1e-6), *planted(4, 0.05, 1e-6)])
+    assert link is not None and link.ranks == (2, 4)
+    assert (link.alpha_ms, link.beta_ms) == pytest.approx((0.05, 1e-6), rel=1e-6)
+    assert link.gb_s == pytest.approx(1.0) and link.worst < 1e-6
+    assert link.all_reduce_ms(1e6, 8) == pytest.approx(14 * 0.05 + 1.75 * 1.0)
+    assert link.broadcast_ms(1e6, 8) == pytest.approx(3 * 1.05)
+
+
+def test_errors_of_the_fit_are_stated_and_one_wild_size_changes_little() -> None:
+    link = fitted(planted(2, 0.05, 1e-6, noise=0.1))
+    assert link is not None and link.typical == pytest.approx(0.1, rel=0.3)
+    wild = planted(2, 0.05, 1e-6, noise=0.01)
+    wild[4] = Sample(ranks=2, bytes=wild[4].bytes, time_ms=5 * wild[4].time_ms, low_ms=1, high_ms=9)
+    robust = fitted(wild)
+    assert robust is not None and robust.alpha_ms == pytest.approx(0.05, rel=0.1)
+    assert robust.beta_ms == pytest.approx(1e-6, rel=0.1) and robust.worst > 0.7
+
+
+def test_a_link_without_latency_is_not_fitted_with_one_below_zero() -> None:
+    link = fitted([Sample(ranks=2, bytes=one, time_ms=(one * 1e-6) ** 1.2, low_ms=0, high_ms=0) for one in SIZES])
+    assert link is not None and link.alpha_ms >= 0 and link.beta_ms >= 0
+    assert fitted(planted(2, 0.05, 1e-6)[:2]) is None
+
+
+def test_bus_bandwidth() -> None:
+    assert Sample(ranks=4, bytes=10**9, time_ms=1000.0, low_ms=1, high_ms=1).bus_gb_s == pytest.approx(1.5)
+
+
+def test_what_is_said_of_a_launch() -> None:
+    about = Transport(backend="gloo", library=None, interface="eth0", nominal_mbit=10_000.0, reason=None)
+    sizes = tuple(AllReduces(bytes=one.bytes, times_ms=(one.time_ms,) * 3) for one in planted(2, 0.05, 1e-6))
+    record = BandwidthRecord.of(
+        launch(processes=2), transport=about, sizes=sizes, left_out="larger sizes were left out: slow"
+    )
+    fit, transport, left_out = sentences([record])
+    assert fit.startswith("Fit: 50.0 µs a step of a ring and 1.00 GB/s; it misses")
+    assert transport == "Transport: gloo over eth0, nominally 10,000 Mbit/s (1.25 GB/s)."
+    assert left_out == "Larger sizes were left out: slow."
+    assert len(samples([record])) == len(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("listed", "address"),
+    [
+        ("0100007F", "127.0.0.1"),
+        ("0000000000000000FFFF00000100007F", "127.0.0.1"),
+        ("00000000000000000000000001000000", "::1"),
+    ],
+)
+def test_addresses_as_the_kernel_lists_them(listed: str, address: str) -> None:
+    assert _address(listed) == address
+
+
+@pytest.mark.parametrize(("content", "mbit"), [("25000\n", 25000.0), ("-1\n", None), (None, None)])
+def test_nominal_speed(tmp_path: Path, content: str | None, mbit: float | None) -> None:
+    (tmp_path / "eth0").mkdir()
+    if content is not None:
+        (tmp_path / "eth0" / "speed").write_text(content)
+    assert nominal_mbit("eth0", str(tmp_path)) == mbit
+
+
+def test_doctor_measures_all_reduces_for_real(run_here: CommandLine) -> None:
+    done = run_here("doctor", "--bandwidth", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["bandwidth"]
+    assert found["failed"] == [] and found["transport"]["backend"] == "gloo"
+    assert found["transport"]["interface"] == "lo" and "no nominal speed" in found["transport"]["reason"]
+    times = {one["bytes"]: one["time_ms"] for one in found["all_reduces"]}
+    assert min(times) == 1024 and times[max(times)] > times[1024] > 0
+    assert found["fit"]["ranks"] == [2] and found["fit"]["beta_ms"] > 0
