@@ -29,6 +29,7 @@ verbs:
   import    make a run of a measurement by others, to compare with
   attach    measure a training script of your own, unchanged
   recipe    a training script of what a run measured, without bench
+  submit    run on several hosts by Slurm, Kubernetes or SkyPilot
 
 Start with:
   python -m bench run                        all ten scenarios, in a few minutes
@@ -50,7 +51,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "tune", "recipe",
+    "attach", "tune", "recipe", "submit",
 )
 # fmt: on
 

@@ -41,7 +41,8 @@ RESERVED = "reference"
 class Kind:
     """A seam: what its files declare, where they are, and which functions each of them must or may define.
 
-    ``option``: the one that errors name. ``first``: the names that come first, in their order.
+    ``option``: the one that errors name. ``first``: the names that come first, in their order. ``shown_by``: what lists
+    them all.
     """
 
     word: str
@@ -49,6 +50,7 @@ class Kind:
     functions: tuple[str, ...] = ()
     may_define: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    shown_by: str = "bench list"
 
     @property
     def declares(self) -> str:
@@ -57,7 +59,7 @@ class Kind:
 
     @property
     def declaration(self) -> type:
-        """What it must be, such as ``bench.seams.scenario.Scenario``; sites alone are imported no sooner than this."""
+        """What it must be, such as ``bench.seams.scenario.Scenario``; a site's is imported no sooner than this."""
         kind: type = getattr(importlib.import_module(f"bench.seams.{self.word}"), self.word.capitalize())
         return kind
 
@@ -68,10 +70,10 @@ class Kind:
 
     @property
     def folder(self) -> str:
-        """Where the built-in files are: beside the package in a checkout, inside it in a wheel (sites: always)."""
+        """Where the built-in files are: beside the package in a checkout, inside it in a wheel (some: always)."""
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        if self.word == "site":
-            return os.path.join(package, "sites")
+        if self.word in ("site", "engine"):
+            return os.path.join(package, self.plural)
         beside = os.path.join(os.path.dirname(package), self.plural)
         return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
 
@@ -90,6 +92,12 @@ WORKLOAD = Kind(
 )
 SWITCH = Kind(word="switch", option="--with", may_define=SWITCH_FUNCTIONS)
 SITE = Kind(word="site", option="--site", functions=("connect(options)",))
+ENGINE = Kind(
+    word="engine",
+    option="--engine",
+    functions=("specification(asked)", "call(asked)", "notes(asked)"),
+    shown_by="bench submit --help",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +216,7 @@ def resolve(request: str, kind: Kind = SCENARIO) -> tuple[str, str]:
     if request in known:
         _check_there(request, known[request], kind)
         return request, known[request]
-    remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('bench list' shows all)"
+    remedy = f"{closest(request.lower(), list(known), n=3, cutoff=0.4)} ('{kind.shown_by}' shows all)"
     raise RequestError(kind.option, f"there is no {kind.word} {request!r}", remedy)
 
 

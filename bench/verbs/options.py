@@ -241,6 +241,21 @@ def check_python(path: str | None) -> None:
         raise RequestError("--python", "it is empty", "give an interpreter's path, or leave it out")
 
 
+def refuse_existing(out: str | None) -> None:
+    """Refuse an ``--out FILE`` that would be overwritten."""
+    if out is not None and os.path.lexists(out):
+        raise RequestError("--out", f"{out} is there already", "give another name, or move it away")
+
+
+def write_new(path: str, text: str) -> None:
+    """Write a new file. Raises :class:`RequestError` where it cannot be written, or is there by now."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another place") from error
+
+
 def print_json(document: object) -> None:
     import json
 

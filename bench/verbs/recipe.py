@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bench.console import count, tell
 from bench.core.errors import FAILED, INCONCLUSIVE, OK, REGRESSED, RequestError
 from bench.runs.names import find
-from bench.verbs.options import Parser, print_json, whole_number
+from bench.verbs.options import Parser, print_json, refuse_existing, whole_number, write_new
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
@@ -41,8 +41,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.pairs and not options.check:
         raise RequestError("--pairs", "it has no effect without --check", "add --check, or leave it out")
-    if options.out is not None and os.path.lexists(options.out):
-        raise RequestError("--out", f"{options.out} is there already", "give another name, or move it away")
+    refuse_existing(options.out)
     folder = find(options.run, options.results)
     from bench.analyse.analysed import Analysed
     from bench.report.recipe import script
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> int:
         print(text, end="")
         return OK
     if options.out is not None:
-        _write(options.out, text)
+        write_new(options.out, text)
         said = f"{options.out}: {count(len(text.splitlines()), 'line')}; its first lines say how to start it"
         tell(said, file=sys.stderr if options.json else sys.stdout)
     if options.json:
@@ -84,7 +83,7 @@ def _check(run: "Analysed", scenario: str | None, text: str, pairs: int, *, as_j
     again = [*same_work(request, (discover.load(*discover.resolve(name)),)), *once]
     with TemporaryDirectory(prefix="bench-recipe-") as folder:
         file = os.path.join(folder, "train.py")
-        _write(file, text)
+        write_new(file, text)
         found = check(run, name, file, again, pairs, folder)
     ratio = found.ratio
     within = "" if ratio.low is None else f" ({ratio.low:.3f} to {ratio.high:.3f}, 95 %)"
@@ -101,12 +100,3 @@ def _check(run: "Analysed", scenario: str | None, text: str, pairs: int, *, as_j
     if not found.same:
         return FAILED
     return {"slower": REGRESSED, "unclear": INCONCLUSIVE}.get(found.speed, OK)
-
-
-def _write(path: str, text: str) -> None:
-    """Write a new file. Raises :class:`RequestError` where it cannot be written, or is there by now."""
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise RequestError("--out", f"{path} cannot be written: {error.strerror}", "give another place") from error

@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         return _resume(options, parser)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
-    _check_experiment(options)
+    check_experiment(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
     scenarios = scenarios_of(asked, options.set, options.switches, options.device)
     if options.input_sweep and len(scenarios) > 1:
@@ -231,7 +231,7 @@ def _profiles() -> str:
     return "\n".join(lines)
 
 
-def _check_experiment(options: argparse.Namespace) -> None:
+def check_experiment(options: argparse.Namespace) -> None:
     """Refuse what a search for the largest batch, or a sweep of the input, would ignore."""
     asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
     if asked is None:

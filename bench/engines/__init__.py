@@ -1,0 +1,58 @@
+"""The engines that start one bench on each of several hosts, a file each: what they are asked, in their own words.
+
+Specifications are written as people write them: block style, in order, with the command and what comes next on top.
+"""
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+
+from bench.seams.engine import Asked
+
+Yaml = Mapping[str, object]
+
+PLAIN = re.compile(r"[A-Za-z~/][\w./~-]*", re.ASCII)
+"""What YAML takes as a string without quotes."""
+
+NO_STRING = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
+"""What would be plain and no string to a parser of YAML 1.1, as kubectl's is."""
+
+
+def as_yaml(document: Yaml) -> str:
+    """Mappings, lists, strings, whole numbers and None as YAML. Mappings are never empty; other lists take one line."""
+    return "\n".join(_mapping(document)) + "\n"
+
+
+def _mapping(document: Yaml) -> list[str]:
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            lines += [f"{key}:", *(f"  {line}" for line in _mapping(value))]
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            lines += [f"{key}:"]
+            for each in value:
+                first, *rest = _mapping(each)
+                lines += [f"  - {first}", *(f"    {line}" for line in rest)]
+        elif isinstance(value, str) and "\n" in value:
+            lines += [f"{key}: |", *(f"  {line}" for line in value.splitlines())]
+        else:
+            lines.append(f"{key}: {_scalar(value)}")
+    return lines
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str) and PLAIN.fullmatch(value) and value.lower() not in NO_STRING:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def header(asked: Asked, **commands: str) -> str:
+    """What it does and what comes next, as comments."""
+    lines = [shlex.join(("python", "-m", "bench", *asked.run)), *(f"{what}: {each}" for what, each in commands.items())]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def new_secret() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,63 @@
+"""What an engine is: who starts one bench on each of several hosts, and how it is asked to.
+
+An engine is one file, ``bench/engines/NAME.py`` or ``bench submit --engine ./mine.py``: ``ENGINE = Engine(...)``, and
+three functions. ``specification(asked)`` returns the text that the engine takes, with ``asked.nodes`` in one place;
+``call(asked)`` says how its client is given that text; ``notes(asked)`` are commands for afterwards, by what they are
+for. The secret, by which the hosts know each other, stands in no specification.
+"""
+
+from dataclasses import dataclass, field
+
+SECRET = "BENCH_SECRET"
+"""The variable that each host finds the secret in."""
+
+FILE = "{file}"
+"""In a client's command: the file with the specification. Without it the client reads standard input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What an engine's file declares. ``client``: the program that submits. ``gpu_type``: whether a type of GPU, as in
+    H100:8, is ``needed``, ``optional`` or ``unused``. ``results``: where results go in the image that the engine runs,
+    which is a volume; None if it runs none. Raises ``ValueError`` for a bad value.
+    """
+
+    summary: str
+    client: str
+    gpu_type: str = "optional"
+    results: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.summary.strip() or not self.client.strip():
+            raise ValueError("summary and client are needed: what the engine is, and the program that submits")
+        if self.gpu_type not in ("needed", "optional", "unused"):
+            raise ValueError(f"gpu_type={self.gpu_type!r} is not needed, optional or unused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is submitted. ``run``: the words after ``python -m bench``. ``out``: where the run goes. ``gpus``: per node.
+    ``image`` and ``claim``: None if it runs no image. ``python``: this interpreter. ``folder``: where the user is.
+    ``source``: the checkout of bench, None if bench is installed.
+    """
+
+    name: str
+    nodes: int
+    run: tuple[str, ...]
+    out: str
+    gpus: int
+    gpu_type: str | None
+    image: str | None
+    claim: str | None
+    python: str
+    folder: str
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """How the client is started. ``before``: what it reads ahead of the specification. ``environment``: is added."""
+
+    command: tuple[str, ...]
+    before: str = ""
+    environment: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,206 @@
+"""``python -m bench submit``: the same run on several hosts, by the engine that is there already."""
+
+import argparse
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from tempfile import NamedTemporaryFile
+from types import ModuleType
+
+from bench.console import tell
+from bench.core.errors import OK, BenchError, RequestError
+from bench.machine.redact import command_line
+from bench.seams import discover
+from bench.seams.discover import ENGINE, WORKLOAD
+from bench.seams.engine import FILE, Asked, Engine
+from bench.verbs.options import DEFAULT_OUT, Parser, device_count, print_json, refuse_existing, whole_number, write_new
+from bench.verbs.run import check_experiment, run_parser
+from bench.verbs.sets import LADDER, scenarios_of
+
+CLAIM = "bench-results"
+DESCRIPTION = """\
+Write what an engine takes to start one bench on each of several hosts, and submit it. The hosts measure one run
+together, which lands where the first of them is. What follows '--' are options of 'bench run'.
+"""
+EPILOG = """\
+engines:
+{engines}
+
+examples:
+  python -m bench submit --engine slurm --nodes 2 --gpus-per-node 8 -- --scenario ddp,fsdp2
+  python -m bench submit --engine slurm --nodes 2 --dry-run --out job.sh -- --profile standard
+  python -m bench submit --engine trainjob --nodes 4 --gpus-per-node 8 --image registry.example/bench -- --scenario ddp
+  python -m bench submit --engine skypilot --nodes 2 --gpus-per-node H100:8 -- --scenario ddp
+
+The secret by which hosts know each other is made for each job, and is in no file. Partition and account (sbatch's
+SBATCH_PARTITION and SBATCH_ACCOUNT), namespace and cloud are those that sbatch, kubectl and sky take by themselves.
+
+Exit codes: 0 submitted, or written with --dry-run; 1 the engine's client failed; 2 the request is wrong, and nothing
+was written.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    parser = _parser()
+    options, rest = parser.parse_known_args(own)
+    if "--" not in arguments:
+        how = "write it before them, such as: -- --scenario ddp"
+        raise RequestError("--", "it is missing in front of the options of 'bench run'", how)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    file = discover.resolve(options.engine, ENGINE)
+    engine = discover.load_file(*file, ENGINE)
+    asked = _asked(options, engine.ENGINE, arguments[len(own) + 1 :])
+    text = engine.specification(asked)
+    refuse_existing(options.out)
+    if not options.dry_run:
+        _check_client(engine.ENGINE.client)
+    if options.out is not None:
+        write_new(options.out, text)
+    if not options.json and options.out is None:
+        print(text, end="", flush=True)
+    if not options.dry_run:
+        _submit(engine, asked, text)
+        tell(*(f"{what}: {command}" for what, command in engine.notes(asked).items()), file=sys.stderr)
+    elif options.out is not None:
+        tell(f"{options.out}: its first lines say how to submit it", file=sys.stderr)
+    if options.json:
+        what = {"engine": file[0], "name": asked.name, "nodes": asked.nodes, "submitted": not options.dry_run}
+        print_json({**what, "file": options.out, "specification": text})
+    return OK
+
+
+def _submit(engine: ModuleType, asked: Asked, text: str) -> None:
+    """Give the specification to the engine's client. What the client prints goes to standard error.
+
+    Raises :class:`BenchError` if the client fails.
+    """
+    call = engine.call(asked)
+    with NamedTemporaryFile("w", suffix=".yaml", prefix="bench-", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        words = [file.name if word == FILE else word for word in call.command]
+        given = None if FILE in call.command else (call.before + text).encode()
+        environment = os.environ | call.environment
+        code = subprocess.run(words, input=given, stdout=2, env=environment).returncode
+    if code:
+        raise BenchError(f"{words[0]} ended with exit code {code}; its reason is above")
+
+
+def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked:
+    """Everything that was asked for, checked. ``run``: the options of ``bench run``."""
+    gpu_type, gpus = options.gpus_per_node or (None, 0)
+    if engine.results is not None and options.image is None:
+        raise RequestError("--image", f"{options.engine} needs one with bench", "build one: docker build -t IMAGE .")
+    for name in ("image", "claim"):
+        if engine.results is None and getattr(options, name) is not None:
+            raise RequestError(f"--{name}", f"{options.engine} runs no image", "leave it out")
+    if engine.gpu_type == "needed" and gpus and gpu_type is None:
+        raise RequestError("--gpus-per-node", f"{options.engine} needs the type of GPU", f"write it like H100:{gpus}")
+    if engine.gpu_type == "unused" and gpu_type is not None:
+        what = f"{options.engine} counts GPUs and knows no types"
+        raise RequestError("--gpus-per-node", what, f"write {gpus}; a node selector chooses nodes")
+    run, out = _run_options(run, gpus, engine)
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return Asked(
+        name=options.name or f"bench-{secrets.token_hex(3)}",
+        nodes=options.nodes,
+        run=("run", *run),
+        out=out,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        image=options.image,
+        claim=(options.claim or CLAIM) if engine.results else None,
+        python=sys.executable,
+        folder=os.getcwd(),
+        source=checkout if os.path.isfile(os.path.join(checkout, "pyproject.toml")) else None,
+    )
+
+
+def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str], str]:
+    """The options of ``bench run``, checked as far as this host can, with what the engine needs; where results go."""
+    asked = run_parser().parse_args(words)
+    for kept, word in zip(command_line(words), words, strict=True):
+        if kept != word:
+            raise RequestError("--", "an option looks like a credential, and anybody may read a job", "leave it out")
+        if not word.isprintable():
+            raise RequestError("--", f"{word!r} has a character that cannot be printed", "leave it out")
+    if asked.resume is None:
+        check_experiment(asked)
+        _check_names(asked, in_image=engine.results is not None)
+    more = []
+    if gpus:
+        if asked.device == "cpu":
+            raise RequestError("--gpus-per-node", "--device cpu measures on the CPU", "leave one of them out")
+        if asked.nproc is not None:
+            raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
+        more += ["--device", "cuda"] if asked.device == "auto" and asked.resume is None else []
+    if engine.results is not None:
+        if asked.out == DEFAULT_OUT:
+            more += ["--out", engine.results]
+        elif os.path.commonpath((engine.results, os.path.abspath(asked.out))) != engine.results:
+            what = f"{asked.out} would be lost with the pod"
+            raise RequestError("--out", what, f"leave it out, or give a folder in {engine.results}")
+    return [*words, *more], asked.out
+
+
+def _check_names(asked: argparse.Namespace, *, in_image: bool) -> None:
+    """``in_image``: files are looked for in the image, and not here."""
+    named = (*(asked.scenario or ()), *(asked.switches or ()), asked.workload)
+    if in_image and any(".py" in one or os.sep in one for one in named):
+        return
+    if asked.set != LADDER:
+        scenarios_of(asked.scenario, asked.set, asked.switches, "cpu")
+    discover.load_workload(*discover.resolve(asked.workload, WORKLOAD))
+
+
+def _check_client(client: str) -> None:
+    if shutil.which(client) is None:
+        raise RequestError("--engine", f"{client} is not installed here", "add --dry-run, and submit it where it is")
+
+
+def gpus_per_node(text: str) -> tuple[str | None, int]:
+    """``8`` or ``H100:8``."""
+    kind, colon, count = text.rpartition(":")
+    if colon and not re.fullmatch(r"[\w.-]+", kind, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, such as 8 or H100:8")
+    return kind or None, device_count(count)
+
+
+def word(text: str) -> str:
+    if not text or not text.isprintable() or any(letter.isspace() for letter in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of an image")
+    return text
+
+
+def job_name(text: str) -> str:
+    """What Kubernetes takes as the name of a service, with room for what engines add to it."""
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", text):
+        what = "is not a name of up to 40 small letters, digits and hyphens that begins with a letter"
+        raise argparse.ArgumentTypeError(f"{text!r} {what}")
+    return text
+
+
+def _parser() -> Parser:
+    known = {
+        name: discover.load_file(name, file, ENGINE).ENGINE.summary for name, file in discover.names(ENGINE).items()
+    }
+    engines = "\n".join(f"  {name:<11} {summary}" for name, summary in known.items())
+    parser = Parser("submit", DESCRIPTION, EPILOG.format(engines=engines))
+    parser.usage = "%(prog)s --engine NAME --nodes N [OPTIONS] -- [RUN OPTIONS]"
+    parser.add_argument("--engine", required=True, metavar="NAME|FILE", help="which starts the processes, see below")
+    parser.add_argument("--nodes", required=True, type=whole_number, metavar="N", help="hosts, with one bench on each")
+    count = "GPUs of each node, for some engines with their type (default: none, which measures on the CPU)"
+    parser.add_argument("--gpus-per-node", type=gpus_per_node, metavar="[TYPE:]K", help=count)
+    image = "with bench in it, on Kubernetes; 'docker build -t IMAGE .' in a checkout makes one"
+    parser.add_argument("--image", type=word, metavar="IMAGE", help=image)
+    claim = f"the persistent volume claim that results go to, on Kubernetes (default: {CLAIM})"
+    parser.add_argument("--claim", type=job_name, metavar="NAME", help=claim)
+    parser.add_argument("--name", type=job_name, metavar="NAME", help="of the job (default: bench- and six digits)")
+    parser.add_argument("--dry-run", action="store_true", help="write the specification and submit nothing")
+    parser.add_argument("--out", metavar="FILE", help="where the specification goes (default: standard output)")
+    return parser

@@ -1,0 +1,174 @@
+"""``bench submit``: what is written, what the engine's client is given, and what is refused before either."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench
+
+from bench.cli import main
+
+RUN = ("--", "--scenario", "ddp,fsdp2", "--iters", "3")
+SLURM = ("submit", "--engine", "slurm", "--nodes", "2")
+POD = ("submit", "--engine", "pytorchjob", "--nodes", "2", "--image", "registry.example/bench")
+HEARD = """\
+#!{python}
+import json, os, pathlib, sys
+given = [pathlib.Path(word).read_text() for word in sys.argv[1:] if word.endswith(".yaml")]
+about = dict(words=sys.argv[1:], text=given[0] if given else sys.stdin.read(), secret=os.environ.get("BENCH_SECRET"))
+pathlib.Path("heard.json").write_text(json.dumps(about))
+print("Submitted batch job 7")
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def bench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """The command line in this process, with what the client prints, and no client on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("BENCH_SECRET", raising=False)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def client(here: Path, name: str, code: int = 0) -> None:
+    """A stand-in that notes what it is given."""
+    (here / "bin").mkdir(exist_ok=True)
+    (here / "bin" / name).write_text(HEARD.format(python=sys.executable, code=code))
+    (here / "bin" / name).chmod(0o755)
+
+
+def heard(here: Path) -> Any:
+    return json.loads((here / "heard.json").read_text())
+
+
+def test_a_dry_run_prints_the_specification_alone(bench: Bench) -> None:
+    code, out, err = bench(*SLURM, "--gpus-per-node", "H100:4", "--dry-run", *RUN)
+    assert (code, err) == (0, "")
+    assert out.startswith("#!/bin/bash\n") and "#SBATCH --gpus-per-node=H100:4\n" in out
+    assert out.endswith("-m bench run --scenario ddp,fsdp2 --iters 3 --device cuda\n")
+
+
+def test_a_file_and_a_document(bench: Bench, tmp_path: Path) -> None:
+    code, out, err = bench(*POD, "--dry-run", "--name", "mine", "--out", "job.yaml", "--json", *RUN)
+    about = json.loads(out)
+    text = (tmp_path / "job.yaml").read_text()
+    assert (code, err) == (0, "job.yaml: its first lines say how to submit it\n")
+    assert about.pop("specification") == text and '"ddp,fsdp2"' in text and "name: mine\n" in text
+    assert about == {"engine": "pytorchjob", "name": "mine", "nodes": 2, "submitted": False, "file": "job.yaml"}
+
+
+def test_sbatch_reads_the_script(bench: Bench, tmp_path: Path) -> None:
+    client(tmp_path, "sbatch")
+    code, out, err = bench(*SLURM, "--name", "mine", *RUN)
+    assert code == 0 and heard(tmp_path) == {"words": [], "text": out, "secret": None}
+    assert err == "Submitted batch job 7\nWatch: squeue --name mine\nLogs: tail -f mine-*.log\n"
+
+
+def test_kubectl_reads_the_secret_and_the_job(bench: Bench, tmp_path: Path) -> None:
+    client(tmp_path, "kubectl")
+    code, out, err = bench(*POD, "--claim", "disk", *RUN)
+    about = heard(tmp_path)
+    secret, _, job = about["text"].partition("\n---\n")
+    assert (code, about["words"], job) == (0, ["create", "-f", "-"], out)
+    assert len(json.loads(secret)["stringData"]["BENCH_SECRET"]) == 32 and "claimName: disk\n" in out
+    assert "Logs: kubectl logs -f bench-" in err and "kubectl create secret" not in err
+
+
+def test_sky_takes_the_secret_from_its_environment(bench: Bench, tmp_path: Path) -> None:
+    client(tmp_path, "sky")
+    code, out, _ = bench("submit", "--engine", "skypilot", "--nodes", "2", "--name", "mine", *RUN)
+    about = heard(tmp_path)
+    assert (code, about["text"], len(about["secret"])) == (0, out, 32)
+    *words, file = about["words"]
+    assert words == ["launch", "--yes", "--detach-run", "--cluster", "mine", "--secret", "BENCH_SECRET"]
+    assert not Path(file).exists(), "it is a copy that the client has read"
+
+
+def test_a_client_that_fails(bench: Bench, tmp_path: Path) -> None:
+    client(tmp_path, "sbatch", code=3)
+    code, out, err = bench(*SLURM, "--json", *RUN)
+    assert code == 1 and err.endswith("bench: error: sbatch ended with exit code 3; its reason is above\n")
+    assert json.loads(out)["exit_code"] == 1
+
+
+def test_an_engine_of_ones_own(bench: Bench, tmp_path: Path) -> None:
+    """One file, of which nothing else has to know."""
+    client(tmp_path, "bsub")
+    (tmp_path / "lsf.py").write_text(
+        "from bench.seams.engine import Call, Engine\n\n"
+        'ENGINE = Engine(summary="LSF", client="bsub")\n\n\n'
+        "def specification(asked):\n    return f'#BSUB -nnodes {asked.nodes}\\n'\n\n\n"
+        "def call(asked):\n    return Call(command=('bsub',))\n\n\n"
+        "def notes(asked):\n    return {'Watch': 'bjobs'}\n"
+    )
+    code, out, err = bench("submit", "--engine", "./lsf.py", "--nodes", "2", *RUN)
+    assert (code, out, heard(tmp_path)["text"]) == (0, "#BSUB -nnodes 2\n", out) and err.endswith("Watch: bjobs\n")
+
+
+def test_help_names_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in ("slurm", "trainjob", "pytorchjob", "skypilot"))
+
+
+WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "no hosts": (("submit", "--engine", "slurm", "--nodes", "0", *RUN), ("--nodes: '0'", "at least 1")),
+    "no number of hosts": (("submit", "--engine", "slurm", *RUN), ("--nodes", "submit --help")),
+    "no engine": (("submit", "--nodes", "2", *RUN), ("--engine", "submit --help")),
+    "unknown engine": (
+        ("submit", "--engine", "slrum", "--nodes", "2", *RUN),
+        ("--engine: there is no engine 'slrum'; did you mean slurm? ('bench submit --help' shows all)",),
+    ),
+    "no client": ((*SLURM, "--out", "job.sh", *RUN), ("--engine: sbatch is not installed here; add --dry-run",)),
+    "no dashes": ((*SLURM, "--dry-run"), ("--: it is missing", "-- --scenario ddp")),
+    "no dashes before the options": ((*SLURM, "--dry-run", "--scenario", "ddp"), ("--: it is missing",)),
+    "an unknown option": ((*SLURM, "--partition", "gpu", *RUN), ("--partition", "submit --help")),
+    "an unknown option of run": ((*SLURM, "--dry-run", "--", "--frobnicate"), ("--frobnicate", "run --help")),
+    "a bad value of run": ((*SLURM, "--dry-run", "--", "--iters", "0"), ("--iters: '0'", "at least 1")),
+    "an unknown scenario": ((*SLURM, "--dry-run", "--", "--scenario", "ddp_02"), ("--scenario", "did you mean ddp_o2")),
+    "an unknown set": ((*SLURM, "--dry-run", "--", "--set", "some"), ("--set: there is no set 'some'",)),
+    "an unknown workload": ((*SLURM, "--dry-run", "--", "--workload", "gtp"), ("--workload", "did you mean gpt")),
+    "a file that is missing": ((*SLURM, "--dry-run", "--", "--scenario", "./my.py"), ("--scenario: there is no file",)),
+    "a file there already": ((*SLURM, "--dry-run", "--out", "there", *RUN), ("--out: there is there already",)),
+    "no folder": ((*SLURM, "--dry-run", "--out", "no/job.sh", *RUN), ("--out: no/job.sh cannot be written",)),
+    "no image": ((*POD[:5], "--dry-run", *RUN), ("--image: pytorchjob needs one", "docker build -t IMAGE .")),
+    "an image for nothing": ((*SLURM, "--image", "a", *RUN), ("--image: slurm runs no image; leave it out",)),
+    "a claim for nothing": ((*SLURM, "--claim", "a", *RUN), ("--claim: slurm runs no image; leave it out",)),
+    "a bad image": ((*POD[:5], "--image", "a b", *RUN), ("--image: 'a b'",)),
+    "a bad name": ((*SLURM, "--name", "My_Job", *RUN), ("--name: 'My_Job'", "letters, digits and hyphens")),
+    "no GPUs": ((*SLURM, "--gpus-per-node", "0", *RUN), ("--gpus-per-node: '0'", "at least 1")),
+    "a bad type": ((*SLURM, "--gpus-per-node", "a b:8", *RUN), ("--gpus-per-node: 'a b:8'", "H100:8")),
+    "a type where there is none": ((*POD, "--gpus-per-node", "H100:8", *RUN), ("--gpus-per-node", "write 8;")),
+    "no type": (
+        ("submit", "--engine", "skypilot", "--nodes", "2", "--gpus-per-node", "8", *RUN),
+        ("--gpus-per-node: skypilot needs the type of GPU; write it like H100:8",),
+    ),
+    "the CPU of nodes with GPUs": (
+        (*SLURM, "--gpus-per-node", "8", "--", "--device", "cpu"),
+        ("--gpus-per-node: --device cpu measures on the CPU",),
+    ),
+    "processes on GPUs": ((*SLURM, "--gpus-per-node", "8", "--", "--nproc", "2"), ("--nproc", "follows from --gpus")),
+    "results that are lost": ((*POD, "--dry-run", "--", "--out", "mine"), ("--out: mine would be lost", "/results")),
+    "a credential": ((*SLURM, "--dry-run", "--", "--setting", "api_token=abc123"), ("--: ", "looks like a credential")),
+    "a line break": ((*SLURM, "--dry-run", "--", "--label", "a\nb"), ("--: 'a\\nb'", "cannot be printed")),
+    "what excludes itself": ((*SLURM, "--dry-run", "--", "--find-batch", "--iters", "3"), ("--iters: --find-batch",)),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_request(bench: Bench, tmp_path: Path, case: str) -> None:
+    arguments, parts = WRONG[case]
+    (tmp_path / "there").write_text("mine")
+    code, out, err = bench(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith("bench: error: ")
+    assert [part for part in parts if part not in err] == [], err
+    assert [path.name for path in tmp_path.iterdir()] == ["there"] and (tmp_path / "there").read_text() == "mine"

@@ -1,0 +1,233 @@
+"""Specifications for engines: valid by the engine's own schema, strictly, and what the hosts get out of them."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from standin.engine_schemas import SCHEMAS
+
+from bench.engines import as_yaml
+from bench.seams import discover
+from bench.seams.engine import Asked, Engine
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = 37
+FILES = discover.names(discover.ENGINE)
+
+
+def load(name: str) -> ModuleType:
+    return discover.load_file(name, FILES[name], discover.ENGINE)
+
+
+def asked(engine: str, *run: str, nodes: int = NODES, gpus: int = 0) -> Asked:
+    in_image = load(engine).ENGINE.results is not None
+    return Asked(
+        name="bench-1a2b3c",
+        nodes=nodes,
+        run=("run", *(run or ("--scenario", "ddp"))),
+        out="results",
+        gpus=gpus,
+        gpu_type="H100" if gpus and load(engine).ENGINE.gpu_type == "needed" else None,
+        image="registry.example/bench:1" if in_image else None,
+        claim="bench-results" if in_image else None,
+        python=sys.executable,
+        folder="/home/me/my work",
+        source="/opt/bench",
+    )
+
+
+def document(engine: str, text: str) -> Any:
+    """What the engine reads: YAML, or the options of a batch script."""
+    if engine == "slurm":
+        options = re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", text, re.MULTILINE)
+        assert len(dict(options)) == len(options)
+        return dict(options)
+    yaml = pytest.importorskip("ruamel.yaml", reason="it comes with check-jsonschema")
+    return yaml.YAML(typ="safe", pure=True).load(text)
+
+
+def valid(engine: str, found: Any) -> bool:
+    jsonschema = pytest.importorskip("jsonschema", reason="it comes with check-jsonschema")
+    return bool(jsonschema.Draft202012Validator(SCHEMAS[engine]).is_valid(found))
+
+
+def objects(found: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(found, dict):
+        yield found
+    for each in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from objects(each)
+
+
+@pytest.mark.parametrize("gpus", [0, 16])
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("engine", SCHEMAS)
+def test_it_is_what_the_engine_takes(engine: str, nodes: int, gpus: int) -> None:
+    found = document(engine, load(engine).specification(asked(engine, nodes=nodes, gpus=gpus)))
+    assert valid(engine, found), found
+    assert ("16" in json.dumps(found)) is bool(gpus)
+
+
+@pytest.mark.parametrize("engine", SCHEMAS)
+def test_an_unknown_field_is_seen(engine: str) -> None:
+    found = document(engine, load(engine).specification(asked(engine, gpus=8)))
+    places = len(list(objects(found)))
+    for at in range(places):
+        wrong = deepcopy(found)
+        list(objects(wrong))[at]["unknown"] = "x"
+        assert not valid(engine, wrong), list(objects(wrong))[at]
+    assert places >= 1 and (engine == "slurm" or places > 4)
+
+
+def test_every_engine_has_a_schema() -> None:
+    assert sorted(FILES) == sorted(SCHEMAS)
+
+
+@pytest.mark.parametrize("engine", SCHEMAS)
+def test_the_number_of_hosts_stands_in_one_place(engine: str) -> None:
+    found = document(engine, load(engine).specification(asked(engine)))
+    numbers = re.findall(r"(?<![\w.])(?:36|37)(?![\w.])", json.dumps(found))
+    assert numbers == (["36"] if engine == "pytorchjob" else ["37"])  # the master is one more
+
+
+@pytest.mark.parametrize("engine", SCHEMAS)
+def test_the_secret_stands_in_no_specification(engine: str) -> None:
+    module, about = load(engine), asked(engine)
+    call = module.call(about)
+    secret = re.search(r"[0-9a-f]{32}", call.before + "".join(call.environment.values()))
+    assert (secret is None) is (engine == "slurm")  # where the job makes it
+    text = module.specification(about)
+    assert not re.search(r"[0-9a-f]{32}", text) and "BENCH_SECRET" in text
+    assert not re.search(r"[0-9a-f]{32}", " ".join(call.command))
+
+
+@pytest.mark.parametrize("engine", ["pytorchjob", "trainjob"])
+def test_the_secret_is_made_under_the_name_that_the_pods_look_for(engine: str) -> None:
+    module = load(engine)
+    secret, end, rest = module.call(asked(engine)).before.partition("\n---\n")
+    about = json.loads(secret)
+    assert (about["kind"], about["metadata"]["name"], list(about["stringData"])) == (
+        "Secret",
+        "bench-1a2b3c",
+        ["BENCH_SECRET"],
+    )
+    assert end and not rest
+    wanted = [
+        each["secretKeyRef"]
+        for each in objects(document(engine, module.specification(asked(engine))))
+        if "secretKeyRef" in each
+    ]
+    assert wanted and all(each == {"name": "bench-1a2b3c", "key": "BENCH_SECRET"} for each in wanted)
+
+
+def test_the_master_alone_mounts_the_claim() -> None:
+    roles = document("pytorchjob", load("pytorchjob").specification(asked("pytorchjob")))["spec"]["pytorchReplicaSpecs"]
+    mounts = {role: json.dumps(about).count("results") for role, about in roles.items()}
+    assert mounts["Master"] >= 3 and mounts["Worker"] == 0
+
+
+WORDS = some.lists(
+    some.text(some.characters(codec="utf-8", categories=("L", "M", "N", "P", "S", "Zs"))).filter(str.isprintable),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(WORDS)
+def test_yaml_keeps_what_was_typed(words: list[str]) -> None:
+    about = {"one": words[0], "many": words, "each": [{"word": word, "number": 1} for word in words], "none": None}
+    found = document("any", as_yaml(about))
+    assert found == about
+
+
+@pytest.mark.parametrize(
+    "word", ["yes", "No", "null", "~", "1", "1e3", "a: b", "a #b", "- a", "0x1f", "", " ", "'", "a\\b"]
+)
+def test_a_string_stays_one_for_a_parser_of_yaml_1_1(word: str) -> None:
+    yaml = pytest.importorskip("yaml", reason="it comes with mkdocs")
+    assert yaml.safe_load(as_yaml({"a": word, "b": [word]})) == {"a": word, "b": [word]}
+
+
+def test_kubernetes_does_not_expand_what_was_typed() -> None:
+    text = load("trainjob").specification(asked("trainjob", "--label", "$(HOME) $HOME"))
+    assert document("trainjob", text)["spec"]["trainer"]["args"] == ["run", "--label", "$$(HOME) $HOME"]
+
+
+# ---- the batch script, which is run with stand-ins for what Slurm brings
+
+
+def program(path: Path, lines: str) -> None:
+    path.write_text(f"#!/bin/bash\n{lines}\n")
+    path.chmod(0o755)
+
+
+def test_shellcheck_is_content(tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=os.path.dirname(sys.executable)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed: pip install -e '.[dev]'")
+    (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", "it's", gpus=8)))
+    sky = document("skypilot", load("skypilot").specification(asked("skypilot", "--label", "it's")))
+    (tmp_path / "task.sh").write_text(f"#!/bin/bash\n{sky['setup']}{sky['run']}")
+    done = subprocess.run([shellcheck, "job.sh", "task.sh"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
+    label = 'it\'s "mine": $(touch here) `touch here` \\'
+    (tmp_path / "job.sh").write_text(load("slurm").specification(asked("slurm", "--label", label)))
+    program(tmp_path / "scontrol", '[[ $* == "show hostnames gpu[1-5000]" ]] && seq -f gpu%g 1 5000')
+    heard = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    program(tmp_path / "srun", f'exec {shlex.quote(sys.executable)} -c {shlex.quote(heard)} "$@"')
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_NODELIST": "gpu[1-5000]", "SLURM_JOB_ID": "1234567"}
+    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    words, variables = json.loads(done.stdout)
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("gpu1", "24567")
+    assert re.fullmatch("[0-9a-f]{32}", variables["BENCH_SECRET"])
+    options = [word for word in words if word.startswith("--") and words.index(word) < words.index(sys.executable)]
+    assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1", "--output=bench-1a2b3c-%j-%N.log"} <= set(options)
+    assert words[len(options) :] == [sys.executable, "-m", "bench", "run", "--label", label]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_declaration_is_checked() -> None:
+    for wrong in ({"summary": " "}, {"client": ""}, {"gpu_type": "sometimes"}):
+        with pytest.raises(ValueError, match=r"summary|gpu_type"):
+            Engine(**{"summary": "mine", "client": "mine", **wrong})
+
+
+# ---- the image
+
+
+def test_hadolint_is_content() -> None:
+    hadolint = shutil.which("hadolint", path=os.path.dirname(sys.executable)) or shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed: pip install -e '.[dev]'")
+    done = subprocess.run([hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_is_what_the_pods_expect() -> None:
+    """The user may write where the claim is mounted, and what is built is what pip needs of the checkout."""
+    image, pods = (
+        (ROOT / "Dockerfile").read_text(),
+        document("trainjob", load("trainjob").specification(asked("trainjob"))),
+    )
+    (group,) = {each["fsGroup"] for each in objects(pods) if "fsGroup" in each}
+    results = load("trainjob").ENGINE.results
+    assert f"--uid {group} " in image and f"USER {group}\n" in image and f"VOLUME {results}\n" in image
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    project = (ROOT / "pyproject.toml").read_text()
+    included = re.findall(r'^(\w+) = "bench/builtin_\w+"$', project, re.MULTILINE)
+    assert kept == {"pyproject.toml", "README.md", "LICENSE", "bench", *included}
