@@ -19,6 +19,7 @@ from hypothesis import strategies as some
 from standin.engine_schemas import SCHEMAS
 
 from bench.engines import as_yaml
+from bench.hosts.engine import engine_of, secret_of
 from bench.seams import discover
 from bench.seams.engine import Asked, Engine
 
@@ -199,6 +200,17 @@ def test_the_hosts_of_a_batch_script_meet_at_the_first(tmp_path: Path) -> None:
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1", "--output=bench-1a2b3c-%j-%N.log"} <= set(options)
     assert words[len(options) :] == [sys.executable, "-m", "bench", "run", "--label", label]
     assert not (tmp_path / "here").exists()
+    of_srun = {"SLURM_PROCID": "3", "SLURM_NNODES": str(NODES), "SLURM_STEP_NODELIST": "gpu[1-5000]"}
+    started = engine_of(variables | of_srun)
+    assert started is not None and secret_of(variables)
+    assert (started.index, started.count, started.address, started.port) == (3, NODES, "gpu1", 24567)
+
+
+def test_a_node_of_skypilot_knows_its_place() -> None:
+    variables = document("skypilot", load("skypilot").specification(asked("skypilot")))["envs"]
+    of_sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n"}
+    started = engine_of(variables | of_sky)
+    assert started is not None and (started.index, started.address, started.port) == (1, "10.0.0.1", 29500)
 
 
 def test_a_declaration_is_checked() -> None:
