@@ -18,6 +18,7 @@ SWITCH = Switch(
     value="ddp_optimizer",
     choices=("ddp_optimizer", "no_optimization"),
     searched_on=("cuda",),  # on the CPU compiling takes longer than a search
+    slow_start=10,
     excludes=("checkpointing",),  # which changes batch norm while the backward pass computes again
 )
 

@@ -313,7 +313,8 @@ class Job:
     print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
     from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
     empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
-    they are. ``checkpoint``: what a launch with that purpose saves.
+    they are. ``checkpoint``: what a launch with that purpose saves. ``slow_start``: how many times as long as usual it
+    may take until its first step is over.
     """
 
     launch: int
@@ -341,6 +342,7 @@ class Job:
     trace: str = ""
     memory_probe: bool = True
     checkpoint: Checkpoint | None = None
+    slow_start: float = 1.0
 
     @property
     def steps(self) -> int:

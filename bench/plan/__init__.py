@@ -10,6 +10,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Checkpoint, Computation, Host, Job, Placement, Task, Training
 from bench.runs.document import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
+from bench.seams.switching import load_switch
 from bench.seams.workload import Workload
 
 
@@ -306,6 +307,7 @@ def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequen
         iters=request.iters,
         options=dict(found.scenario.options),
         switches=found.switches,
+        slow_start=max((load_switch(one.name, one.file).slow_start for one in found.switches), default=1.0),
         apex_path=request.apex_path,
         stall_timeout_s=request.stall_timeout_s,
         rendezvous_timeout_s=max(300.0, 10.0 * request.stall_timeout_s),  # the supervisor acts first: it knows who

@@ -51,7 +51,8 @@ def ladder_plot(run: Analysed) -> Plot | None:
     keys = [(handle("point", "line-0"), "over the rung before"), (handle("point", "muted"), "by itself")]
     legend_row(sheet, keys)
     caption = f"Steps from top to bottom, each on top of those above it; the lowest rung is {rows[0]['before']}. "
-    return drawing.drawn(sheet, "ladder", title, caption + "Lines: 95 % intervals over launches.")
+    caption += "Lines: 95 % intervals over launches."
+    return drawing.finished(run, sheet, "ladder", title, caption, [launch.scenario for launch in run.document.good])
 
 
 def _mark(axes: Any, row: Record, names: tuple[str, str, str], y: float, colour: str) -> None:

@@ -43,7 +43,8 @@ class Switch:
     ``excludes``: switches that it cannot be combined with. ``wrapper``: the class that it gives keywords to, so that it
     goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
     it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
-    ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed.
+    ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed. ``slow_start``: how many
+    times as long as without it a launch may take until its first step is over.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -59,6 +60,7 @@ class Switch:
     half: str | None = None
     tried_on: str = "ddp"
     searched_on: tuple[str, ...] = DEVICES
+    slow_start: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("summary", "label"):
@@ -73,6 +75,8 @@ class Switch:
             one_of("precisions", level, PRECISIONS)
         for kind in (*self.searched_on, *([self.device] if self.device is not None else [])):
             one_of("device", kind, DEVICES)
+        if not isinstance(self.slow_start, int | float) or not 1 <= self.slow_start <= 100:
+            raise ValueError(f"slow_start={self.slow_start!r} is not a number from 1 to 100")
         if self.half is not None:
             one_of("half", self.half, ("fp16", "bf16"))
         if self.value is not None:

@@ -606,7 +606,7 @@ def _check_progress(launch: Launch) -> None:
         return
     launch.last_look_s = now
     stall_s = launch.job.stall_timeout_s
-    startup_s = max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S)
+    startup_s = max(STARTUP_FACTOR * stall_s, FEWEST_STARTUP_S) * launch.job.slow_start
     if launch.absent:
         if now - launch.started_s > startup_s:
             reason = f"rank {launch.absent[0]} did not come within {startup_s:.0f} s; see {launch.launcher_log}"

@@ -136,6 +136,7 @@ def test_what_cannot_be_turned_on_is_refused_in_a_line(asked: str, more: list[st
         ("from bench.seams import Switch\nSWITCH = Switch(summary='', label='x')", "summary"),
         ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x', device='tpu')", "device='tpu'"),
         ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x', value='a')", "value='a'"),
+        ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x', slow_start=0)", "slow_start=0"),
         ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\ndef begn(parts): ...", "begin"),
         ("from bench.seams import Switch\nSWITCH = Switch(summary='x', label='x')\ndef model(parts): ...", "model"),
     ],
@@ -255,6 +256,11 @@ def test_tf32_is_on_or_off_in_all_there_is(on: bool, monkeypatch: pytest.MonkeyP
         assert {conv.fp32_precision, matmul.fp32_precision} == {"tf32" if on else "ieee"}
     finally:
         conv.fp32_precision, matmul.fp32_precision = before
+
+
+def test_what_compiles_may_take_long_to_start() -> None:
+    found = scenario("ddp+compile"), scenario("ddp")
+    assert [one.job.slow_start for one in launches(request_for(found), found, one_host(2))] == [10, 1]
 
 
 def test_half_is_bf16_where_it_is_turned_on() -> None:
