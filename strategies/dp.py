@@ -3,11 +3,16 @@
 import time
 from contextlib import contextmanager
 
-from bench.seams import Implementation, Strategy, one_rank_for_all
+from bench.seams import Implementation, Rank, Strategy
+
+
+def ranks(devices):
+    return (Rank(devices=tuple(range(devices)), replicas=devices, on_cpu=1),)
+
 
 STRATEGY = Strategy(
     label="DataParallel",
-    ranks=one_rank_for_all,
+    ranks=ranks,
     group=False,
     implementations=(
         Implementation(name="torch", label="DataParallel", wrapper="torch.nn.parallel.data_parallel.DataParallel"),

@@ -20,9 +20,11 @@ one in fp32 is all of its rounding; two such computations are sqrt(2) times that
 allowed. Where other kernels than the reference's compute in fp32, a unit that rounding switches on or off may take the
 layers in front of it far beyond their bound: so what is small is ``diverged`` only where all tensors are off.
 
-Losses are held against the fp32 training. The *twin* of that training has its weights moved once by at most the unit
-roundoff of half, in the one of eight ways that takes the first gradient farthest: how far its losses stray, times
-:data:`ROUNDINGS`, and the rounding of the loss itself, is what a loss may be off.
+Losses are held against the training at the same precision level, too; a training in half, O3 above all, may leave the
+one in fp32 for good. The *twin* of the fp32 training has its weights moved once by at most the unit roundoff of half,
+in the one of eight ways that takes the first gradient farthest. How far its losses stray, times :data:`ROUNDINGS`, and
+the rounding of the loss itself, is what a loss may be off. In half it may be off by :data:`HALVES` times the distance
+between the two references as well, as a gradient may.
 
 So is how far the twin takes each tensor over *all steps*. A training in half differs from another by roundings of the
 same size, which are made anew in every layer, and both trainings amplify what was moved in the same way; so the twin,
@@ -129,8 +131,8 @@ def by_scenario(launches: pd.DataFrame) -> pd.DataFrame:
 def loss_curves(document: RunDocument, steps: Iterations, numerics: pd.DataFrame) -> pd.DataFrame:
     """The losses of each scenario's first launch that is ``ok``, one row per step, warm-up included.
 
-    ``scenario, launch, step``; ``loss``: of the global batch; ``reference``: of as many replicas; ``bound``: by how
-    much they may differ in the precision that ran. The last two are null without such a reference.
+    ``scenario, launch, step``; ``loss``: of the global batch; ``reference``: of as many replicas, at the same precision
+    level; ``bound``: by how much they may differ. The last two are null without such a reference.
     """
     reference = _Reference.of(document, numerics)
     means = steps.frame[["launch", "step", "loss"]]
@@ -195,15 +197,35 @@ class _Reference:
         return self.trained.get((replicas, computation.threads)) or self.trained.get((replicas, 0))
 
     def loss(self, computation: Computation) -> np.ndarray:
+        """Of the training that computed in the same way; of the one in fp32 where there is none or it overflows."""
+        same = self._arrays.get(("loss", computation, False))
+        if same is not None and np.isfinite(same[0]).all():
+            return same[0]
         of = self.trained_as(computation)
         assert of is not None
         return self._loss(of)
 
     def loss_bounds(self, computation: Computation, unit: float) -> np.ndarray:
         """For each step: what half may do, or what is coarser still."""
-        bounds = self._roundings(unit) * (self.strays + self._rounding(computation))
-        least: np.ndarray = np.maximum(bounds, LEAST_BOUND)
-        return least
+        apart = HALVES * np.maximum.accumulate(self._loss_apart(computation))
+        bounds: np.ndarray = np.maximum(np.maximum(self._loss_moved(computation, unit), apart), LEAST_BOUND)
+        return bounds
+
+    def leaves_fp32(self, computation: Computation, unit: float) -> int | None:
+        """The first step at which the loss of training at this level is farther from that in fp32 than the twin's."""
+        beyond = np.flatnonzero(self._loss_apart(computation) > self._loss_moved(computation, unit))
+        return int(beyond[0]) if len(beyond) else None
+
+    def _loss_apart(self, computation: Computation) -> np.ndarray:
+        """How far the losses at this level are from those in fp32."""
+        plain = self.trained_as(computation)
+        assert plain is not None
+        apart: np.ndarray = np.abs(self.loss(computation) - self._loss(plain))
+        return apart
+
+    def _loss_moved(self, computation: Computation, unit: float) -> np.ndarray:
+        moved: np.ndarray = self._roundings(unit) * (self.strays + self.unit * np.abs(self.loss(computation)))
+        return moved
 
     def all_steps(self, computation: Computation, unit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """What training did to each tensor: sketches [tensor, position]; and what half, and what fp32, may make of it,
@@ -247,10 +269,6 @@ class _Reference:
 
     def _loss(self, computation: Computation, *, twin: bool = False) -> np.ndarray:
         return self._arrays["loss", computation, twin][0]
-
-    def _rounding(self, computation: Computation) -> np.ndarray:
-        rounding: np.ndarray = self.unit * np.abs(self.loss(computation))
-        return rounding
 
 
 def _fp32(replicas: int, threads: int = 0) -> Computation:
@@ -387,8 +405,12 @@ def _judge(
             return found | {"verdict": DIVERGED, "reason": f"the loss leaves its bound at step {first}"}
     if full:
         return found | {"verdict": SAME}
-    reason = f"by the probe: the loss scaler skipped {skipped} steps, so losses belong to other weights"
-    return found | {"verdict": WITHIN_HALF, "reason": reason if skipped else FINE}
+    reason, left = FINE, reference.leaves_fp32(ran, unit)
+    if skipped:
+        reason = f"by the probe: the loss scaler skipped {skipped} steps, so losses belong to other weights"
+    elif left is not None:
+        reason = f"{FINE}; the loss of that level leaves the fp32 loss at step {left}"
+    return found | {"verdict": WITHIN_HALF, "reason": reason}
 
 
 def _probed(numbers: pd.DataFrame, quantity: str, ran: Computation, unit: float, reference: _Reference) -> _Held | None:

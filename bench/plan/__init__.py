@@ -328,7 +328,7 @@ def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[
     return tuple(
         Placement(
             role=rank.role,
-            replicas=rank.replicas,
+            replicas=rank.replicas if request.devices or rank.on_cpu is None else rank.on_cpu,
             host=host.name,
             local_rank=mine[:number].count(host),
             threads=max(1, host.cores // mine.count(host)),

@@ -197,7 +197,7 @@ def losses(run: Analysed) -> Plot | None:
     drawn = set(curves["scenario"].unique())
     rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in drawn]
     held = curves[curves["bound"].notna()]
-    title = "Losses against the fp32 reference" if len(held) else "Losses"
+    title = "Losses against the reference" if len(held) else "Losses"
     upper_in, between_in = 2.2, 0.62
     lower_in = max(2.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
     panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)

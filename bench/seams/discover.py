@@ -377,7 +377,9 @@ def _own_ranks(name: str, file: str, devices: int) -> tuple[Rank, ...]:
 
     found = declared(look, tuple[Rank, ...], name, file, STRATEGY)
     given = set(range(devices))
-    if not found or any(not one.devices or not given.issuperset(one.devices) or one.replicas < 1 for one in found):
+    if not found or any(
+        not one.devices or not given.issuperset(one.devices) or min(one.replicas, one.on_cpu or 1) < 1 for one in found
+    ):
         raise refusal(found)
     return found
 

@@ -33,11 +33,15 @@ DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process of a launch: which of the chosen devices (CPU: ranks) it has, and how many parts of the batch."""
+    """One process of a launch: which of the chosen devices (CPU: ranks) it has, and how many parts of the batch.
+
+    ``on_cpu``: how many parts where all devices are one CPU; default: as many.
+    """
 
     role: str = "replica"
     devices: tuple[int, ...]
     replicas: int = 1
+    on_cpu: int | None = None
 
 
 def one_rank(devices: int) -> tuple[Rank, ...]:

@@ -59,12 +59,13 @@ def of_reference(
     alone: float = 0.7,
     twin_all_steps: Sequence[float] = (0.1, 0.01),
     trained_in_half: bool = True,
+    half_loss: Sequence[float] | None = None,
     launch: int = 99,
 ) -> tuple[tuple[Computation, ...], Rows]:
     """How each pass computed, and the rows of all. ``rounding``: how far the probe's twins stray; ``half``: how far
     from fp32 a computation in half is;
     ``twin_all_steps``: how far training strays that is moved by a rounding in half, and in fp32; ``trained_in_half``:
-    whether it trained at every precision level, as older runs did not."""
+    whether it trained at every precision level, as older runs did not; ``half_loss``: of these (default: ``loss``)."""
     full = [one for one in computations if one.precision == "O0" and not any(one.tf32)]
     passes: list[tuple[Computation, Rows]] = []
     for one, strays in [*((one, None) for one in full), *((full[-1], strays) for strays in twin_all_steps)]:
@@ -74,7 +75,7 @@ def of_reference(
         ]
         passes.append((one, [row | {"twin": twin} for row in rows + trained(strays or 0.0)]))
     for one in [one for one in computations if trained_in_half and one not in full]:
-        rows = [{"quantity": "loss", "position": at, "value": value} for at, value in enumerate(loss)]
+        rows = [{"quantity": "loss", "position": at, "value": value} for at, value in enumerate(half_loss or loss)]
         passes.append((one, [row | {"twin": False} for row in rows + trained(0.0)]))
     for one in computations:
         for twin in (False, True, True) if one in full else (False,):

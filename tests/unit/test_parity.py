@@ -255,6 +255,25 @@ def test_the_loss_of_every_measured_step_has_its_bound(step: int) -> None:
     assert f"at step {step}" in found["reason"]
 
 
+@pytest.mark.parametrize("kind", ["bf16", "tf32"])
+def test_in_half_a_loss_is_held_against_the_training_in_half(kind: str) -> None:
+    """Which may leave the one in fp32 for good; a launch that computes in fp32 is held against that one alone."""
+    far = [5.0, 4.0, 3.5, 2.5]
+    assert judge(kind, off=OFF_IN_HALF, loss=far)["reason"] == "the loss leaves its bound at step 2"
+    held = {"half_loss": far}
+    same = judge(kind, off=OFF_IN_HALF, loss=far, changes=held)
+    assert (same["verdict"], same["loss_error"]) == (WITHIN_HALF, 0.0)
+    assert same["reason"] == f"{FINE}; the loss of that level leaves the fp32 loss at step 2"
+    bound = HALVES * 0.5
+    for factor, verdict in ((0.99, WITHIN_HALF), (1.01, DIVERGED)):
+        found = judge(kind, off=OFF_IN_HALF, loss=[5.0, 4.0, 3.5, 2.5 + factor * bound], changes=held)
+        assert (found["verdict"], found["loss_bound"]) == (verdict, pytest.approx(bound))
+    assert judge("fp32", loss=far, changes=held)["verdict"] == DIVERGED
+    overflowed = judge(kind, off=OFF_IN_HALF, changes={"half_loss": [5.0, math.inf, math.nan, math.nan]})
+    assert overflowed["verdict"] == WITHIN_HALF, "held against the training in fp32"
+    assert judge(kind, off=OFF_IN_HALF, loss=far, changes={"trained_in_half": False})["verdict"] == DIVERGED
+
+
 def test_the_first_step_outside_its_bound_is_named() -> None:
     assert judge(loss=[5.0, 4.0, 3.2, 4.0])["reason"] == "the loss leaves its bound at step 2"
 

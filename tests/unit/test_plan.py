@@ -151,6 +151,15 @@ def test_single_has_the_first_device_and_the_others_have_all_in_the_order_given(
         assert planned.job.devices_on("node1") == (("GPU-c",) if planned.found.name == "single" else gpus)
 
 
+def test_data_parallel_has_one_part_of_the_batch_on_a_cpu() -> None:
+    """There it is a pass-through: with the examples in the order of ``single``, both round alike."""
+    (cpu,) = launches(request(replicas=2), named("dp"), one_host(2, "GPU-a", "GPU-b"))
+    (gpu,) = launches(
+        request(device="cuda", devices=("GPU-a", "GPU-b"), replicas=2), named("dp"), one_host(2, "GPU-a", "GPU-b")
+    )
+    assert [planned.job.replicas for planned in (cpu, gpu)] == [1, 2]
+
+
 def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
     hosts = (Host(name="a", cores=8, devices=("GPU-0", "GPU-1")), Host(name="b", cores=2, devices=("GPU-2",)))
     named_ddp = named("ddp")

@@ -368,7 +368,7 @@ def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Ana
     assert (off["loss"], off["reference"]) == (7.0, 6.0)
     assert off["bound"] == pytest.approx(3 * (0.01 + 6 / 256))
     plot = plot_of(whole, "losses")
-    assert plot.title == "Losses against the fp32 reference"
+    assert plot.title == "Losses against the reference"
     assert {"difference ÷ bound", "reference for ddp", "ddp_o2", "0.00"} <= set(svg_texts(plot.svg))
 
 
