@@ -19,6 +19,7 @@ verbs:
   run       measure scenarios; without options: all ten, quickly
   runs      what runs there are, each with its answer
   tune      search for the fastest way to train this that still trains it
+  scale     what more devices bring, what is lost, and how it goes on
   show      the answer and the table of a run again
   report    turn runs into a page with tables and plots
   check     verify runs: seals, counts, and figures that add up
@@ -51,7 +52,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # fmt: off
 VERBS = (
     "doctor", "list", "run", "runs", "show", "report", "check", "compare", "gate", "history", "accept", "import",
-    "attach", "tune", "recipe", "submit",
+    "attach", "tune", "recipe", "submit", "scale",
 )
 # fmt: on
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import advice
+from bench.analyse import advice, scaling_words
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.comparison import ALIKE, FASTER, compared
@@ -18,6 +18,8 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     """The answer of any run, a line or three; ``table``: its overview. A winner was chosen by the race, and its values
     are of fresh launches."""
     tuning = run.document.tuning
+    if run.document.scaling is not None:
+        return scaling_words.answer(run)
     if tuning is None:
         return [advice.answer(run.document, table)]
     if not tuning.finalists:

@@ -28,14 +28,18 @@ def _diagnose(found: Found, lab: Lab) -> None:
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
-        looks = tuple(
-            Look(
-                reasons={name: of["reason"] for name, of in result["probes"].items()},
-                profile=decode(Profile, result["profile"], "profile"),
-            )
-            for result in done.results
-        )
-        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, looks=looks), **done.tables)
+        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, looks=looks_of(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
     perform(job, lab, "diagnosing", keep)
+
+
+def looks_of(done: Performed) -> tuple[Look, ...]:
+    """What each rank of a diagnostic launch saw."""
+    return tuple(
+        Look(
+            reasons={name: of["reason"] for name, of in result["probes"].items()},
+            profile=decode(Profile, result["profile"], "profile"),
+        )
+        for result in done.results
+    )

@@ -67,6 +67,7 @@ class Finished:
             return sum(found.failed for found in document.batch_search.scenarios.values())
         everything: list[Record | None] = [*document.launches, *document.diagnostics, *document.checkpoints]
         everything += [document.reference, *(document.input_sweep.launches if document.input_sweep else ())]
+        everything += document.scaling.records if document.scaling else ()
         return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
 
 

@@ -73,7 +73,8 @@ def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
     swept = document.input_sweep.launches if document.input_sweep else ()
-    for record in [*document.launches, *document.diagnostics, *document.checkpoints, *swept]:
+    scaled = document.scaling.records if document.scaling else ()
+    for record in [*document.launches, *document.diagnostics, *document.checkpoints, *swept, *scaled]:
         if record.status not in DONE:
             writer.supersede(record)
     for launch in document.tuning.launches[-1:] if document.tuning else ():

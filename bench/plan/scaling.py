@@ -74,10 +74,12 @@ def bandwidth_at(request: Request, found: Found, count: int, launch: int, hosts:
     return replace(job, purpose="bandwidth")
 
 
-def exchanges_at(request: Request, found: Found, batch: int, launch: int, hosts: Sequence[Host]) -> Job:
-    """A launch of one rank with this batch, whose exchanges are noted and go nowhere."""
-    job = measured_at(request, found, Point(count=1, global_batch=batch, modes=()), 0, launch, hosts)
-    return replace(job, purpose="exchanges")
+def exchanges_at(
+    request: Request, found: Found, count: int, batch_per_rank: int, launch: int, hosts: Sequence[Host]
+) -> Job:
+    """A launch of ``count`` ranks that compute side by side; what they exchange is noted and goes nowhere."""
+    at = Point(count=count, global_batch=count * batch_per_rank, modes=())
+    return replace(measured_at(request, found, at, 0, launch, hosts), purpose="exchanges")
 
 
 def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:

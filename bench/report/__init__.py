@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
-from bench.report import device_tables, loader, markdown, page, plots, tables, verdict_tables
+from bench.report import device_tables, loader, markdown, page, plots, scaling, tables, verdict_tables
 from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
 
@@ -57,7 +57,8 @@ def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
 
 def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
     """The tables behind the verdicts and those of devices as CSV, those that have a row."""
-    by_run = [{**verdict_tables.for_csv(run), **device_tables.for_csv(run), **loader.for_csv(run)} for run in runs]
+    kinds = (verdict_tables, device_tables, loader, scaling)
+    by_run = [{name: table for kind in kinds for name, table in kind.for_csv(run).items()} for run in runs]
     names = dict.fromkeys(name for mine in by_run for name in mine)
     filled = {name: [mine[name] for mine in by_run if len(mine.get(name, ()))] for name in names}
     return {f"{name}.csv": utf8(tables.csv(found)) for name, found in filled.items() if found}

@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import checkpoints, published
+from bench.analyse import checkpoints, published, scaling_words
+from bench.analyse.all_reduce import samples as measured_all_reduces
+from bench.analyse.all_reduce import sentences as about_all_reduces
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import failures
 from bench.analyse.questions import questions
+from bench.analyse.scaling import foreseen
 from bench.core.errors import RequestError
-from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
+from bench.report import all_reduce, device_tables, launch_tables, recipe, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot
 from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.loader import loader_table, loader_words
+from bench.report.scaling import prediction_table, scaling_table
 from bench.report.search import search_table, search_words
 from bench.report.tables import Table
 
@@ -58,6 +62,27 @@ def _search(of: Material) -> Chapter | None:
     fold = _fold(f"All candidates ({len(table.rows)})", Grid("All candidates", table))
     blocks = _blocks(of.plots.get("search"), *search_words(of.run), fold)
     return Chapter(slug="search", title="How was the winner found?", blocks=blocks)
+
+
+def _scaling(of: Material) -> Chapter | None:
+    table, scaling = scaling_table(of.run), of.run.document.scaling
+    if table is None or scaling is None:
+        return None
+    reduced = all_reduce.bandwidth_table(measured_all_reduces(scaling.bandwidth))
+    return Chapter(
+        slug="scaling",
+        title="What do more devices bring?",
+        blocks=_blocks(
+            of.plots.get("scaling"),
+            Grid("Efficiency by number of devices", table, fold_notes=True),
+            *scaling_words.sentences(of.run),
+            _grid("Predictions", prediction_table(*foreseen(of.run)), fold_notes=True),
+            *scaling_words.about_predictions(of.run),
+            of.plots.get("all-reduces"),
+            _fold("All-reduces by size", _grid("All-reduces", reduced, fold_notes=True)),
+            *about_all_reduces(scaling.bandwidth),
+        ),
+    )
 
 
 def _trust(of: Material) -> Chapter:
@@ -241,6 +266,7 @@ def _what_ran(run: Analysed) -> tuple[Block, ...]:
 CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _scenarios,
     _search,
+    _scaling,
     _trust,
     _numerics,
     _time,

@@ -19,10 +19,12 @@ from bench.core.channel import die_with_parent
 from bench.core.records import PHASES
 from bench.machine.nvml import Gpu
 from bench.report import drawing
+from bench.report.all_reduce import bandwidth_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.report.ladder import ladder_plot
 from bench.report.loader import loader_plot
+from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
@@ -339,6 +341,8 @@ DRAWINGS = (
     loader_plot,
     search_plot,
     ladder_plot,
+    scaling_plot,
+    bandwidth_plot,
     memory,
     memory_held,
     elapsed,

@@ -600,7 +600,7 @@ class BandwidthRecord(LaunchRecord):
 class Exchange:
     """What a step hands over to the process group: how much, and how long after the step's start.
 
-    Medians over steps of a single rank whose exchanges take no time. ``phase``: of :data:`bench.core.records.PHASES`.
+    A median over steps whose exchanges take no time. ``phase``: of :data:`bench.core.records.PHASES`.
     """
 
     kind: Annotated[str, OneOf(("all_reduce", "broadcast"))]
@@ -611,11 +611,15 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangesRecord(LaunchRecord):
-    """A launch of one rank that computes, and hands over its gradients to nobody. ``ends_ms``: of each phase."""
+    """A launch of ranks that compute side by side and hand over their gradients to nobody; values of the slowest rank.
+
+    ``ends_ms``: of each phase, since the step's start. ``why_not``: why nothing is known of the exchanges.
+    """
 
     global_batch: Batch
     ends_ms: Mapping[str, Amount]
     exchanges: tuple[Exchange, ...]
+    why_not: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,29 @@ def whole_number(text: str) -> int:
     return value
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 to :data:`MOST_DEVICES`, with commas between, each once and in order."""
+    return tuple(sorted({device_count(part.strip()) for part in text.split(",")}))
+
+
+UNITS_MBIT = {"kbit": 1e-3, "Mbit": 1.0, "Gbit": 1e3, "Tbit": 1e6, "kB": 8e-3, "MB": 8.0, "GB": 8e3, "TB": 8e6}
+
+
+def what_if(text: str) -> float:
+    """``bandwidth=100Gbit`` in Mbit/s; a B is a byte, 10^9 of them a GB."""
+    name, equals, value = text.partition("=")
+    parts = re.fullmatch(r"(\d*\.?\d+) *([A-Za-z]+)(?:/s)?", value)
+    if name != "bandwidth" or not equals:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not bandwidth=VALUE, such as bandwidth=100Gbit")
+    if parts is None or parts[2] not in UNITS_MBIT:
+        known = ", ".join(UNITS_MBIT)
+        raise argparse.ArgumentTypeError(f"{brief(value)} is not a number with one of the units {known}")
+    mbit = float(parts[1]) * UNITS_MBIT[parts[2]]
+    if not 0.0 < mbit <= 1e12:
+        raise argparse.ArgumentTypeError(f"{brief(value)} is no bandwidth that a link can have")
+    return mbit
+
+
 def worker_count(text: str) -> int:
     """A whole number from 0 to :data:`MOST_WORKERS`."""
     if not (text.isascii() and text.isdigit()) or len(text) > 9:

@@ -136,6 +136,8 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches"))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
+    if document.scaling:
+        raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
     request = resume.request_of(document)

@@ -63,6 +63,8 @@ def _fastest(document: RunDocument) -> str:
     advice = document.recommendation
     if document.batch_search:
         return "looked for the largest batch"
+    if document.scaling:
+        return f"how {document.request.scenarios[0]} scales to {max(document.scaling.counts)} devices"
     if advice is None or advice.fastest is None:
         return "no valid result" if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)

@@ -76,6 +76,10 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     from bench.analyse.checkpoints import in_words
 
     said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
+    if run.document.scaling is not None:
+        from bench.report.scaling import on_terminal
+
+        return on_terminal(run, width)
     return [
         *_loader(run, width),
         *tuned.answer(run, table),

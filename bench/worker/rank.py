@@ -31,6 +31,7 @@ from bench.worker import (
     data,
     diagnose,
     effective,
+    exchanges,
     fingerprint,
     live,
     loading,
@@ -114,7 +115,9 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = _device(job, me)
     tell("phase", phase="rendezvous")
-    if job.group:
+    if job.purpose == "exchanges":
+        exchanges.join()
+    elif job.group:
         _join(job, me, device)
     tell("phase", phase="build")
     plan = Plan.of(job, me, device)
@@ -136,6 +139,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         "reference": _reference,
         "input": _load_alone,
         "bandwidth": _bandwidth,
+        "exchanges": _exchanges,
     }
     result = purposes[job.purpose](plan, report, born_ns)
     _barrier()
@@ -318,6 +322,13 @@ def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
 def _bandwidth(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Time all-reduces by size and train nothing; see ``bench.worker.bandwidth``."""
     return bandwidth.run(plan.parts.device, report("measure", of=len(bandwidth.SIZES)))
+
+
+def _exchanges(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+    """Note what a step exchanges, and when; see ``bench.worker.exchanges``."""
+    load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
+    tick = report("measure", of=exchanges.SETTLING + max(exchanges.FEWEST, steps))
+    return exchanges.run(session, load, steps, tick)
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:

@@ -1,0 +1,234 @@
+"""What more devices bring: weak and strong efficiency over launches, and what the rest of the time is spent on.
+
+    weak    T(1) / T(N)        the same batch on each device, so that the work grows with them
+    strong  T(1) / (N T(N))    the same batch in all, so that each device has less to do
+
+Ratios come with 95 % intervals over launches, with the drift of the machine taken out (:mod:`bench.analyse.rounds`).
+What a step is longer than it would be at an efficiency of 1 is taken apart by a diagnostic launch, whose steps are in
+pairs with and without synchronisation: communication is the difference of the slowest ranks; skew is how much longer
+the slowest rank takes than their mean where nobody waits; the rest of what the mean is longer is input (waiting for
+data) and computation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.intervals import Estimate, Ratio, estimate, mean_interval
+from bench.analyse.predicted import Prediction, predictions
+from bench.analyse.rounds import Rounds
+from bench.analyse.steps import per_iteration, per_launch
+from bench.core.records import PHASES
+from bench.runs.document import LaunchRecord, PointDiagnostic, RunDocument, Scaling
+from bench.runs.frames import Iterations, LaunchFigures
+
+WEAK, STRONG = "weak", "strong"
+PARTS = ("communication", "skew", "input", "computation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a step is longer than at an efficiency of 1 (ms), and the parts of it; None is unknown, and ``reason`` says
+    why. ``communication`` has a 95 % interval over pairs of steps. ``rest``: how much longer the measured step is than
+    that of the diagnostic launch, whose parts these are."""
+
+    total_ms: float | None
+    communication_ms: float | None
+    communication_low_ms: float | None
+    communication_high_ms: float | None
+    skew_ms: float | None
+    input_ms: float | None
+    computation_ms: float | None
+    rest_ms: float | None
+    reason: str | None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The part of each of :data:`PARTS` in what the diagnostic launch lost; nothing if it lost nothing."""
+        parts = {name: getattr(self, f"{name}_ms") for name in PARTS}
+        if None in parts.values() or sum(parts.values()) <= 0.0:
+            return {}
+        return {name: part / sum(parts.values()) for name, part in parts.items()}
+
+
+UNKNOWN_LOSS = Loss(**dict.fromkeys(Loss.__slots__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """A point of a curve. ``step``: of the slowest rank (ms), over launches. ``per_s``: units a second in all."""
+
+    mode: str
+    count: int
+    global_batch: int
+    step: Estimate
+    per_s: float | None
+    efficiency: Ratio
+    loss: Loss
+    failed: str | None
+
+
+def scaled(run: Analysed) -> list[Scaled]:
+    """Every point of every curve, weak before strong; none of a run that is not of ``bench scale``."""
+    scaling = run.document.scaling
+    if scaling is None:
+        return []
+    of_points = _of_points(run.document, scaling)
+    figures, phases = _figures(run, [one.launch for launches in of_points.values() for one in launches])
+    rounds = _rounds(of_points, figures)
+    return [
+        _point(run, scaling, mode, count, batch, of_points, rounds, phases)
+        for mode in scaling.modes
+        for count, batch in curve(scaling, mode)
+    ]
+
+
+def curve(scaling: Scaling, mode: str) -> list[tuple[int, int]]:
+    """The numbers of devices of a curve, each with its global batch."""
+    whole = max(scaling.counts) * scaling.batch_per_rank
+    counts = sorted({1, *scaling.counts})
+    return [(count, whole if mode == STRONG else count * scaling.batch_per_rank) for count in counts]
+
+
+def _of_points(document: RunDocument, scaling: Scaling) -> dict[tuple[int, int], list[LaunchRecord]]:
+    """The launches at each point, those of the run among them."""
+    whole = (max(scaling.counts), max(scaling.counts) * scaling.batch_per_rank)
+    found: dict[tuple[int, int], list[LaunchRecord]] = {whole: [*document.launches]}
+    for one in scaling.launches:
+        found.setdefault((one.replicas or 0, one.global_batch), []).append(one)
+    return found
+
+
+def _figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigures, pd.DataFrame]:
+    """Of these launches the table of launches, and the mean of each phase over measured steps and ranks."""
+    timed = run.timed if isinstance(run.timed, Iterations) else per_iteration(run.timed)
+    table = timed.only(timed.frame["launch"].isin(launches))
+    frame = table.frame
+    phases = frame.loc[~frame["warmup"]].groupby("launch")[[f"{phase}_ms" for phase in PHASES]].mean()
+    return per_launch(table), phases
+
+
+def _rounds(of_points: dict[tuple[int, int], list[LaunchRecord]], figures: LaunchFigures) -> Rounds:
+    frame: Any = figures.frame
+    medians = dict(zip(frame["launch"], frame["median_ms"], strict=True))
+    good = [(_key(point), one) for point, launches in of_points.items() for one in launches if one.status == "ok"]
+    return Rounds(
+        [name for name, _ in good],
+        [one.repeat for _, one in good],
+        [one.launch for _, one in good],
+        [medians.get(one.launch) for _, one in good],
+    )
+
+
+def _key(point: tuple[int, int]) -> str:
+    return f"{point[0]} x {point[1]}"
+
+
+def _point(
+    run: Analysed,
+    scaling: Scaling,
+    mode: str,
+    count: int,
+    batch: int,
+    of_points: dict[tuple[int, int], list[LaunchRecord]],
+    rounds: Rounds,
+    phases: pd.DataFrame,
+) -> Scaled:
+    first = curve(scaling, mode)[0]
+    here, base = (count, batch), _key(first)
+    step = estimate(rounds.values.get(_key(here), ()))
+    ratio = rounds.ratio(_key(here), base) if count > 1 else Ratio(value=1.0, low=None, high=None, p=None)
+    share = 1.0 if mode == WEAK else 1.0 / count
+    launches = of_points.get(here, [])
+    bad = next((one for one in launches if one.status != "ok"), None)
+    units = batch * (run.document.workload.units_per_example or 1)
+    alone = rounds.values.get(base)
+    ideal_ms = None if alone is None else share * (estimate(alone).value or 0.0)
+    mine = [one for one in scaling.diagnostics if (one.replicas, one.global_batch) == here]
+    waits: Any = phases["data_ms"]
+    data_ms = _mean([float(waits[one.launch]) for one in of_points.get(first, []) if one.launch in waits.index])
+    return Scaled(
+        mode=mode,
+        count=count,
+        global_batch=batch,
+        step=step,
+        per_s=None if step.value is None else 1000 * units / step.value,
+        efficiency=_times(ratio, share),
+        loss=_loss(run.diagnostics, mine, step.value, ideal_ms, share * data_ms) if count > 1 else UNKNOWN_LOSS,
+        failed=None if bad is None else f"{bad.status}: {bad.reason}",
+    )
+
+
+def _times(ratio: Ratio, share: float) -> Ratio:
+    value, low, high = (None if end is None else end * share for end in (ratio.value, ratio.low, ratio.high))
+    return Ratio(value=value, low=low, high=high, p=None)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _loss(
+    rows: pd.DataFrame,
+    launches: Sequence[PointDiagnostic],
+    step_ms: float | None,
+    ideal_ms: float | None,
+    ideal_data_ms: float,
+) -> Loss:
+    """``ideal_data_ms``: what of the ideal step is waiting for data."""
+    total = None if step_ms is None or ideal_ms is None else step_ms - ideal_ms
+    record = launches[-1] if launches else None
+    pairs = rows[(rows["launch"] == record.launch) & (rows["look"] == "pairs")] if record else rows[:0]
+    if record is None or pairs.empty or ideal_ms is None:
+        why = "there is no diagnostic launch"
+        if record is not None:
+            why = record.reason or (record.looks[0].reasons.get("pairs") if record.looks else None) or why
+        return Loss(**dict.fromkeys(Loss.__slots__) | {"total_ms": total, "reason": why})
+    whole = pairs[[f"{phase}_ms" for phase in PHASES]].sum(axis=1)
+    steps = pairs.assign(whole_ms=whole).groupby(["pair", "synchronised"])
+    slowest, middle = steps["whole_ms"].max().unstack(), steps["whole_ms"].mean().unstack()
+    communication = mean_interval((slowest[True] - slowest[False]).to_numpy())
+    skew = float((slowest[False] - middle[False]).mean())
+    data = float(pairs.loc[~pairs["synchronised"].astype(bool), "data_ms"].mean()) - ideal_data_ms
+    computation = float(middle[False].mean()) - ideal_ms - data
+    known = communication[0] + skew + data + computation
+    return Loss(
+        total_ms=total,
+        communication_ms=communication[0],
+        communication_low_ms=communication[1],
+        communication_high_ms=communication[2],
+        skew_ms=skew,
+        input_ms=data,
+        computation_ms=computation,
+        rest_ms=None if total is None else total - known,
+        reason=None,
+    )
+
+
+def measured_weak(run: Analysed) -> dict[int, float]:
+    """The step (ms) by number of devices, with the batch of a rank kept."""
+    scaling = run.document.scaling
+    assert scaling is not None
+    every = {(one.count, one.global_batch): one.step.value for one in scaled(run)}
+    found = {count: every.get((count, count * scaling.batch_per_rank)) for count in sorted({1, *scaling.counts})}
+    return {count: value for count, value in found.items() if value is not None}
+
+
+def foreseen(
+    run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None
+) -> tuple[list[Prediction], list[Prediction]]:
+    """Predictions for the numbers that were measured, which check them, and for those that were asked for."""
+    scaling = run.document.scaling
+    if scaling is None:
+        return [], []
+    measured = measured_weak(run)
+    wanted = tuple(predict) or scaling.predict or default_predictions(max(scaling.counts))
+    checks = predictions(scaling, measured, [count for count in measured if count > 1])
+    return checks, predictions(scaling, measured, wanted, what_if_mbit or scaling.what_if_mbit)
+
+
+def default_predictions(most: int) -> tuple[int, ...]:
+    return tuple(most * times for times in (2, 4, 8))

@@ -1,0 +1,106 @@
+"""How something scales, in sentences: the answer, what is lost on what, and how far predictions can be trusted."""
+
+from collections.abc import Sequence
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.caveats import listed
+from bench.analyse.intervals import Ratio
+from bench.analyse.predicted import largest_error, why_not
+from bench.analyse.scaling import WEAK, Scaled, foreseen, scaled
+
+WORDS = {
+    "communication": "communication",
+    "skew": "waiting for the slowest rank",
+    "input": "waiting for data",
+    "computation": "slower computation",
+}
+LEAST_SHARE = 0.02
+"""What is less is not named."""
+APART = 0.15
+"""How much longer or shorter than measured steps those of a diagnostic launch may be before that is worth a word."""
+
+
+def answer(run: Analysed) -> list[str]:
+    """What is left of all devices' speed, in a line for each curve."""
+    scaling, said = run.document.scaling, []
+    assert scaling is not None
+    points, name = scaled(run), run.document.request.scenarios[0]
+    for mode in scaling.modes:
+        last = [one for one in points if one.mode == mode][-1]
+        work = "the same batch on each" if mode == WEAK else f"the same batch of {last.global_batch} in all"
+        if last.efficiency.value is None:
+            said.append(f"{mode.title()} scaling of {name}: unknown ({last.failed or 'it was not measured'}).")
+        else:
+            rate = _share(last.efficiency)
+            said.append(f"{mode.title()} scaling of {name}: {rate} efficient on {last.count} devices, {work}.")
+    return said
+
+
+def _share(ratio: Ratio) -> str:
+    value = f"{100 * (ratio.value or 0.0):.0f} %"
+    return (
+        value
+        if ratio.low is None or ratio.high is None
+        else f"{value} ({100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
+    )
+
+
+def sentences(run: Analysed) -> list[str]:
+    """What the largest number of devices loses, and on what; what the machine has to do with it."""
+    scaling, said = run.document.scaling, []
+    if scaling is None:
+        return []
+    for mode in scaling.modes:
+        last = [one for one in scaled(run) if one.mode == mode][-1]
+        loss = last.loss
+        if last.count == 1 or loss.total_ms is None:
+            continue
+        if loss.reason is not None:
+            said.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
+            continue
+        named = [f"{100 * share:.0f} % {WORDS[name]}" for name, share in loss.shares.items() if share >= LEAST_SHARE]
+        if named:
+            lost = f"a step on {last.count} devices loses {loss.total_ms:,.1f} ms"
+            said.append(f"{mode.title()}: {lost}: {', '.join(named)}.{_doubt(last)}")
+    cores, most = run.document.machine.cores_usable, max(scaling.counts)
+    if run.document.workload.device == "cpu":
+        share = f"{most} ranks share {cores} cores" if cores and most > cores else "The ranks share caches and memory"
+        said.append(f"{share}, so computation slows down too, as it would not on devices of their own.")
+    return said
+
+
+def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
+    """How far to trust the predictions, or why there are none."""
+    scaling = run.document.scaling
+    if scaling is None:
+        return []
+    why = why_not(scaling)
+    if why is not None:
+        return [f"Nothing is predicted: {why}."]
+    checks, asked = foreseen(run, predict, what_if_mbit)
+    error, said = largest_error(checks), []
+    if error is None:
+        said.append("The predictions were checked with no measured number of devices.")
+    else:
+        several = listed([f"{one.count} ({100 * (one.error or 0.0):+.0f} %)" for one in checks])
+        how = "left out of" if all(one.left_out for one in checks) else "which is also in"
+        said.append(
+            f"Checked on {several} devices, {how} the fit of all-reduces: off by {100 * error:.0f} % at most. No "
+            "measured step is in a prediction."
+        )
+    farthest = max(asked, key=lambda one: one.beyond, default=None)
+    if farthest is not None and farthest.beyond > 1.0:
+        said.append(
+            f"{farthest.count:,} devices are {farthest.beyond:,.4g} times beyond what was measured; a prediction takes "
+            "every device and link to be as fast as those measured, and no rank to wait for a slower one."
+        )
+    return said
+
+
+def _doubt(one: Scaled) -> str:
+    """Where the launch that the parts come from was not like those that were measured."""
+    rest, step = one.loss.rest_ms, one.step.value
+    if rest is None or step is None or abs(rest) <= APART * step:
+        return ""
+    how = "longer" if rest < 0 else "shorter"
+    return f" Low confidence: the diagnostic launch had {100 * abs(rest) / step:.0f} % {how} steps."

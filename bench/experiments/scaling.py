@@ -1,0 +1,171 @@
+"""``bench scale``: the same training on 1, 2, 4, ... devices, and what is lost on the way.
+
+Rounds over all numbers of devices, with the batch of each rank kept (weak) and with that of all kept (strong). Then for
+each number a diagnostic launch, which tells communication from computation, one of all-reduces alone, and one of ranks
+that compute and exchange nothing. From the last two, numbers that were not measured are predicted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bench.console import Console, count
+from bench.core.codec import decode
+from bench.core.records import Job
+from bench.experiments import bandwidth, measure
+from bench.experiments.diagnose import looks_of
+from bench.experiments.lab import Finished, Lab, opened
+from bench.experiments.launch import Performed, perform, where_to_look
+from bench.plan import Request
+from bench.plan import scaling as plan
+from bench.plan.scaling import Point
+from bench.runs.document import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
+from bench.seams.discover import Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What ``bench scale`` asks for besides the request, which is that of all devices."""
+
+    counts: tuple[int, ...]
+    modes: tuple[str, ...]
+    predict: tuple[int, ...]
+    what_if_mbit: float | None
+
+    def points(self, request: Request) -> tuple[Point, ...]:
+        return plan.points(self.counts, request.global_batch // max(self.counts), self.modes)
+
+
+def scale(
+    request: Request,
+    found: Found,
+    asked: Asked,
+    *,
+    out: str,
+    console: Console,
+    wait: bool = False,
+    resumed: str | None = None,
+) -> Finished:
+    """Write a run folder under ``out``, or go on with ``resumed``; see :func:`bench.experiments.pipeline.run`."""
+    points = asked.points(request)
+    with opened(request, (found,), out=out, console=console, wait=wait, resumed=resumed) as lab, lab.progress:
+        lab.writer.note_scaling(
+            counts=asked.counts,
+            modes=asked.modes,
+            batch_per_rank=request.global_batch // max(asked.counts),
+            predict=asked.predict,
+            what_if_mbit=asked.what_if_mbit,
+        )
+        if lab.obstacles[found.name] is None:
+            _Curves(lab, found, points).run()
+    return Finished(path=lab.writer.path, document=lab.writer.document)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    lab: Lab
+    found: Found
+    points: tuple[Point, ...]
+
+    def run(self) -> None:
+        rounds, several = self._rounds(), [point for point in self.points if point.count > 1]
+        done = self._scaling
+        diagnosed = {(one.replicas, one.global_batch) for one in done.diagnostics}
+        to_diagnose = [one for one in several if (one.count, one.global_batch) not in diagnosed]
+        counts = sorted({point.count for point in several} - {one.processes for one in done.bandwidth})
+        computing = sorted({point.count for point in self.points} - {one.processes for one in done.exchanges})
+        total = len(rounds) + len(to_diagnose) + len(counts) + len(computing)
+        self.lab.progress.expect([self.found.name] * total)
+        devices = ", ".join(str(one) for one in sorted({point.count for point in self.points}))
+        self.lab.progress.console.line(
+            f"{count(total, 'launch', 'launches')} of {self.found.name} on {devices} devices"
+        )
+        for point, repeat in rounds:
+            self._measure(point, repeat)
+        for point in to_diagnose:
+            self._diagnose(point)
+        for number in counts:
+            self._all_reduce(number)
+        for number in computing:
+            self._note_exchanges(number)
+
+    @property
+    def _scaling(self) -> Scaling:
+        scaling = self.lab.writer.document.scaling
+        assert scaling is not None
+        return scaling
+
+    def _rounds(self) -> list[tuple[Point, int]]:
+        """What is still to be measured, every other round backwards, so that drift of the machine hits all alike."""
+        whole = {(one.replicas, self.lab.request.global_batch, one.repeat) for one in self.lab.writer.document.launches}
+        done = whole | {(one.replicas, one.global_batch, one.repeat) for one in self._scaling.launches}
+        rounds = [
+            (point, repeat)
+            for repeat in range(self.lab.request.launches)
+            for point in (self.points[::-1] if repeat % 2 else self.points)
+        ]
+        return [(one, repeat) for one, repeat in rounds if (one.count, one.global_batch, repeat) not in done]
+
+    def _measure(self, point: Point, repeat: int) -> None:
+        lab = self.lab
+        at = replace(lab, request=plan.request_at(lab.request, point.count, point.global_batch))
+        whole = point.global_batch == lab.request.global_batch and point.count == lab.request.replicas
+
+        def keep(done: Performed) -> str:
+            if whole:
+                lab.writer.add(done.record, **done.tables)
+            else:
+                record = PointRecord.of(done.record, global_batch=point.global_batch)
+                lab.writer.add_scaling("launches", record, **done.tables)
+            return measure.how_fast(at, done)
+
+        lab.progress.units, lab.progress.steps = at.request.workload.units, at.request.warmup + at.request.iters
+        job = plan.measured_at(lab.request, self.found, point, repeat, lab.next_launch(), lab.site.hosts)
+        self._perform(job, f"{point.count} x {point.global_batch // point.count}", keep)
+
+    def _diagnose(self, point: Point) -> None:
+        lab = self.lab
+
+        def keep(done: Performed) -> str:
+            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, looks=looks_of(done))
+            lab.writer.add_scaling("diagnostics", record, **done.tables)
+            return where_to_look(done.record) or "profiled"
+
+        job = plan.diagnosed_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts)
+        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep)
+
+    def _all_reduce(self, number: int) -> None:
+        lab = self.lab
+
+        def keep(done: Performed) -> str:
+            record = bandwidth.of(done.job, done.record, done.results)
+            lab.writer.add_scaling("bandwidth", record)
+            return where_to_look(done.record) or f"all-reduces of {count(len(record.sizes), 'size')}"
+
+        job = plan.bandwidth_at(lab.request, self.found, number, lab.next_launch(), lab.site.hosts)
+        self._perform(job, f"all-reduces over {number}", keep)
+
+    def _note_exchanges(self, number: int) -> None:
+        lab, batch = self.lab, self._scaling.batch_per_rank
+
+        def keep(done: Performed) -> str:
+            slowest = max(done.results, key=lambda one: max(one["ends_ms"].values(), default=0.0), default=None)
+            said = slowest if done.record.status == "ok" and slowest else {"ends_ms": {}, "exchanges": ()}
+            record = ExchangesRecord.of(
+                done.record,
+                global_batch=number * batch,
+                ends_ms=said["ends_ms"],
+                exchanges=decode(tuple[Exchange, ...], said["exchanges"], "exchanges"),
+                why_not=said.get("why_not"),
+            )
+            lab.writer.add_scaling("exchanges", record)
+            noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
+            return where_to_look(done.record) or noted
+
+        job = plan.exchanges_at(lab.request, self.found, number, batch, lab.next_launch(), lab.site.hosts)
+        self._perform(job, f"{number} without exchanging", keep)
+
+    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str]) -> None:
+        def told(done: Performed) -> str:
+            return f"{doing}: {keep(done)}"
+
+        perform(job, self.lab, doing, told)

@@ -1,0 +1,200 @@
+"""How something scales: its efficiency by number of devices as a table and a plot, and what is predicted."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import scaling_words
+from bench.analyse.all_reduce import samples
+from bench.analyse.all_reduce import sentences as about_all_reduces
+from bench.analyse.analysed import Analysed
+from bench.analyse.bars import bar
+from bench.analyse.predicted import Prediction
+from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
+from bench.console import align
+from bench.core.codec import encode
+from bench.report import all_reduce, drawing
+from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.tables import UNKNOWN, Cell, Table, figure, number, of_run, tabulate, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLOURS = {"weak": "line-0", "strong": "line-1"}
+MOST_DRAWN = 64
+"""How many times beyond the measured numbers a prediction is drawn."""
+
+
+def scaling_table(run: Analysed) -> Table | None:
+    """A row for each number of devices on each curve; None of a run that is not of ``bench scale``."""
+    points = scaled(run)
+    unit = run.document.workload.unit_short
+
+    def step(one: Scaled) -> Cell:
+        if one.step.value is None:
+            return Cell(text=UNKNOWN, small=one.failed or "", wrap=True)
+        return Cell(text=f"{one.step.value:,.1f}", small=bar(one.step.half_width_percent))
+
+    def efficiency(one: Scaled) -> Cell:
+        value, low, high = one.efficiency.value, one.efficiency.low, one.efficiency.high
+        small = "" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f}"
+        return Cell(text=UNKNOWN if value is None else f"{100 * value:.0f} %", small=small)
+
+    columns = (
+        text("scaling", lambda one: one.mode),
+        figure("devices", lambda one: f"{one.count}"),
+        figure("batch in all", lambda one: f"{one.global_batch}"),
+        figure("step ms", step),
+        figure(f"{unit}/s", lambda one: UNKNOWN if one.per_s is None else f"{one.per_s:,.1f}"),
+        figure("efficiency", efficiency),
+        figure("loses ms", lambda one: _ms(one.loss.total_ms)),
+        *(figure(f"{part} %", partial(_part, part)) for part in PARTS),
+    )
+    notes = (
+        "efficiency: weak T(1) / T(N), strong T(1) / (N T(N)), with its 95 % interval over launches. loses: what a "
+        "step is longer than at an efficiency of 1, and the shares of it that a diagnostic launch saw.",
+        "communication: steps with synchronisation less steps without, of the slowest rank. skew: how much longer the "
+        "slowest rank takes than their mean. input: waiting for data. computation: all else that takes longer.",
+    )
+    return tabulate(columns, points, notes) if points else None
+
+
+def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) -> Table | None:
+    """A row for each prediction, those that were checked first."""
+    rows = [*checks, *asked]
+    columns = (
+        figure("devices", lambda one: f"{one.count:,}"),
+        figure("predicted step ms", lambda one: f"{one.step_ms:,.1f}"),
+        figure("of that waiting ms", lambda one: f"{one.exposed_ms:,.1f}"),
+        figure("weak efficiency", lambda one: f"{100 * one.efficiency:.0f} %"),
+        figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),
+        figure("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
+        text("beyond what was measured", lambda one: f"{one.beyond:,.4g} times" if one.beyond > 1 else "no"),
+    )
+    notes = (
+        "From ranks that compute and exchange nothing, and the fit of all-reduces; the batch of a rank is kept. "
+        "Overlap is simulated from the moments at which gradients are handed over.",
+    )
+    return tabulate(columns, rows, notes) if rows else None
+
+
+def on_terminal(
+    run: Analysed, width: int | None, predict: Sequence[int] = (), what_if_mbit: float | None = None
+) -> list[str]:
+    """The answer, what is lost on what, the link, and the predictions. ``width``: of the terminal."""
+    scaling = run.document.scaling
+    assert scaling is not None
+    mbit = what_if_mbit or scaling.what_if_mbit
+    link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
+    parts = (
+        ("", scaling_table(run), scaling_words.sentences(run)),
+        (
+            "All-reduces",
+            all_reduce.bandwidth_table(samples(scaling.bandwidth)),
+            about_all_reduces(scaling.bandwidth),
+        ),
+        (
+            f"Predictions{link}",
+            prediction_table(*foreseen(run, predict, what_if_mbit)),
+            scaling_words.about_predictions(run, predict, what_if_mbit),
+        ),
+    )
+    lines = scaling_words.answer(run)
+    for title, table, words in parts:
+        lines += ["", *([title, ""] if title and table else [])]
+        left = ("scaling", "beyond what was measured")
+        lines += [align(table.texts(), left=left, width=width), ""] if table else []
+        lines += words
+    return lines
+
+
+def for_csv(run: Analysed) -> "dict[str, pd.DataFrame]":
+    """Both tables with all their values, by the names of their files."""
+    import pandas as pd
+
+    points = scaled(run)
+    if not points:
+        return {}
+    checks, asked = foreseen(run)
+    found = {"scaling": pd.json_normalize([flat(one) for one in points])}
+    if checks or asked:
+        found["predictions"] = pd.DataFrame([encode(one) for one in (*checks, *asked)])
+    return {name: of_run(run, table) for name, table in found.items()}
+
+
+def flat(one: Scaled) -> dict[str, Any]:
+    """A point of a curve as a row."""
+    return {
+        **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
+        "step_ms": one.step.value,
+        "step_low_ms": one.step.low,
+        "step_high_ms": one.step.high,
+        "launches": one.step.n,
+        "efficiency": one.efficiency.value,
+        "efficiency_low": one.efficiency.low,
+        "efficiency_high": one.efficiency.high,
+        "loss": encode(one.loss),
+    }
+
+
+def scaling_plot(run: Analysed) -> Plot | None:
+    """Efficiency by number of devices: measured with intervals, and what is predicted for weak scaling."""
+    points = [one for one in scaled(run) if one.efficiency.value is not None]
+    if not points:
+        return None
+    checks, asked = foreseen(run)
+    most = max(one.count for one in points)
+    drawn = [one for one in (*checks, *asked) if one.count <= MOST_DRAWN * most]
+    title, height_in = "What is left of the speed of each device", 3.0
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
+    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 0.98, height_in)
+    axes.axhline(100, color=light("muted"), linewidth=0.9)
+    keys = []
+    for mode, colour in COLOURS.items():
+        mine = [one for one in points if one.mode == mode]
+        if mine:
+            _curve(axes, mine, mode, light(colour))
+            keys.append(
+                (handle("point", colour), f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}")
+            )
+    if drawn:
+        places, values = [one.count for one in drawn], [100 * one.efficiency for one in drawn]
+        order = sorted(range(len(drawn)), key=places.__getitem__)
+        axes.plot([places[at] for at in order], [values[at] for at in order], linestyle=(0, (2, 2)), linewidth=1.2)
+        axes.lines[-1].set(
+            color=light("ink"), marker="D", markersize=5, markerfacecolor=light("paper"), gid="predicted"
+        )
+        keys.append((handle("diamond", "ink"), "weak, predicted"))
+    legend_row(sheet, keys)
+    counts = sorted({one.count for one in points} | {one.count for one in drawn})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.set_ylim(0, max(110.0, 1.08 * max(100 * (one.efficiency.value or 0.0) for one in points)))
+    axes.yaxis.set_major_formatter("{x:,.0f} %")
+    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
+    axes.set_xlabel("devices")
+    axes.set_ylabel("efficiency")
+    caption = "At 100 % every device is as fast as one by itself. Bars: 95 % intervals over launches."
+    return drawing.drawn(sheet, "scaling", title, caption)
+
+
+def _curve(axes: Any, mine: Sequence[Scaled], mode: str, colour: str) -> None:
+    values = [100 * (one.efficiency.value or 0.0) for one in mine]
+    axes.plot([one.count for one in mine], values, marker="o", markersize=6, linewidth=1.8, color=colour)
+    axes.lines[-1].set_gid(mode)
+    for one, value in zip(mine, values, strict=True):
+        low, high = one.efficiency.low, one.efficiency.high
+        if low is not None and high is not None:
+            ends = [max(0.0, 100 * low), min(100 * high, 2 * value)]
+            axes.plot([one.count] * 2, ends, color=colour, marker="_", linewidth=1.1)
+            drawing.hover(axes.lines[-1], f"{mode}, {one.count} devices: {value:.0f} %")
+
+
+def _part(part: str, one: Scaled) -> str:
+    share = one.loss.shares.get(part)
+    return UNKNOWN if share is None else f"{round(100 * share)}"
+
+
+def _ms(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.1f}"

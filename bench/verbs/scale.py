@@ -1,0 +1,198 @@
+"""``python -m bench scale``: what more devices bring, what is lost on the way, and how it goes on."""
+
+import argparse
+import math
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bench import machine
+from bench.console import Console, columns, tell
+from bench.console import count as quantity
+from bench.core.codec import encode
+from bench.core.errors import FAILED, OK, RequestError
+from bench.experiments import resume
+from bench.plan import PROFILES, Request, check_memory
+from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.plan.scaling import MODES, default_counts, points
+from bench.runs.names import find
+from bench.runs.reader import read, verified
+from bench.seams.discover import Found
+from bench.verbs.asked import DEFAULT_RANKS, add_result, add_work, refuse_other_options, request_of
+from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
+from bench.verbs.run import run_parser
+from bench.verbs.sets import scenarios_of
+
+if TYPE_CHECKING:
+    from bench.analyse.analysed import Analysed
+    from bench.experiments.scaling import Asked
+
+DESCRIPTION = """\
+Train on 1, 2, 4, ... devices, and show what is left of the speed of each: with the same batch on each device (weak
+scaling) and with the same batch in all (strong scaling). Diagnostic launches tell what the rest is spent on, and
+launches of all-reduces alone how fast the link is. From these and one rank by itself, more devices are predicted.
+"""
+EPILOG = """\
+examples:
+  python -m bench scale                                  ddp on 1, 2, 4, ... up to all GPUs
+  python -m bench scale --scenario ddp_o2 --counts 1,4   these numbers of devices (1 is always measured)
+  python -m bench scale --weak                           only with the same batch on each device
+  python -m bench scale --predict 16,64,1024             what to expect of more devices
+  python -m bench scale --resume latest --predict 512 --what-if bandwidth=100Gbit
+                                                         the same of a run that is done, on a faster link
+  python -m bench scale --resume latest                  go on after an interruption
+
+Exit codes: 0 done; 1 a launch failed, and the others are in the run; 2 the request is wrong, and nothing was run; 130
+interrupted, and what was done is in the run.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.resume is not None:
+        return _resume(options, parser)
+    if options.set is not None:
+        raise RequestError("--set", "bench scale is about one scenario", "name it with --scenario")
+    chosen = scenarios_of(options.scenario or ["ddp"], None, options.switches, options.device)
+    if len(chosen) > 1:
+        raise RequestError("--scenario", "bench scale is about one scenario", "name one, such as ddp")
+    (found,) = chosen
+    modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
+    counts = _counts(options)
+    _check_scenario(found, counts)
+    usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
+    request = _request(request_of(usual, chosen), counts, modes, options)
+    check_memory(request, chosen, machine.available_memory_bytes())
+    from bench.experiments.scaling import Asked
+
+    asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
+    return _scale(request, found, asked, options)
+
+
+def _counts(options: argparse.Namespace) -> tuple[int, ...]:
+    """The numbers of devices; the largest becomes that of the request. Raises :class:`RequestError` for one that is
+    larger than what was chosen."""
+    device, gpus, _ = machine.choose_device(options.device)
+    chosen = machine.choose_gpus(options.gpus, gpus) if device == "cuda" else ()
+    if chosen:
+        most, where = len(chosen), "chosen GPUs"
+    else:
+        most, where = options.nproc or max(options.counts or (DEFAULT_RANKS,)), "ranks of --nproc"
+    counts: tuple[int, ...] = options.counts or default_counts(most)
+    if max(counts) > most:
+        what = f"{max(counts)} is more than the {most} {where}"
+        raise RequestError("--counts", what, f"use at most {most}" if chosen else "leave --nproc out")
+    if max(counts) == 1:
+        option = "--counts" if options.counts else "--gpus" if chosen else "--nproc"
+        raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
+    if chosen:
+        options.gpus = ",".join(chosen[: max(counts)])
+    else:
+        options.nproc = max(counts)
+    return counts
+
+
+def _check_scenario(found: Found, counts: tuple[int, ...]) -> None:
+    for count in (1, *counts):
+        if found.strategy.replicas(count) != count:
+            has = quantity(found.strategy.replicas(count), "replica")
+            what = f"{found.name} trains {has} on {quantity(count, 'device')}"
+            raise RequestError("--scenario", what, "choose one with a replica on each device, such as ddp")
+
+
+def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], options: argparse.Namespace) -> Request:
+    """With a batch that all numbers of devices can share, and enough launches."""
+    share = math.lcm(*counts) if "strong" in modes else max(counts)
+    if options.global_batch is None and options.batch_per_rank is None:
+        request = replace(request, global_batch=share * max(1, round(request.global_batch / share)))
+    points(counts, request.global_batch // max(counts), modes)  # refuses a batch that cannot be shared
+    launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
+    return replace(request, launches=launches, parity=False, diagnose=False)
+
+
+def _scale(request: Request, found: Found, asked: "Asked", options: argparse.Namespace, path: str | None = None) -> int:
+    from bench.experiments.scaling import scale
+
+    how: dict[str, Any] = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path}
+    finished = scale(request, found, asked, **how)
+    return _show(finished.path, options, failed=finished.failed)
+
+
+def _resume(options: argparse.Namespace, parser: Parser) -> int:
+    """Go on with a run, or show a finished one again, perhaps with other predictions."""
+    allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "predict", "what_if")
+    refuse_other_options(options, parser, allowed)
+    path = find(options.resume, options.out, "--resume")
+    document = verified(path, allow_incomplete=True, option="--resume")
+    known = document.scaling
+    if known is None:
+        what = "that run is not of bench scale"
+        raise RequestError("--resume", what, f"go on with bench run --resume {called(path)}")
+    if document.complete and not any(one.status != "ok" for one in (*document.launches, *known.records)):
+        return _show(path, options, failed=0)
+    if not options.trust:
+        resume.refuse_what_is_foreign(path, document)
+    request = resume.request_of(document)
+    request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
+    resume.check_site(document, request.site)
+    from bench.experiments.scaling import Asked
+
+    predict, mbit = options.predict or known.predict, options.what_if or known.what_if_mbit
+    asked = Asked(counts=known.counts, modes=known.modes, predict=predict, what_if_mbit=mbit)
+    (found,) = resume.scenarios_of(document)
+    return _scale(request, found, asked, options, path)
+
+
+def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+    from bench.analyse.analysed import Analysed
+    from bench.report.scaling import on_terminal
+
+    run = Analysed.of(read(path))
+    people = sys.stderr if options.json else sys.stdout
+    after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
+    tell("", *on_terminal(run, columns(people), options.predict or (), options.what_if), "", after, file=people)
+    if options.json:
+        print_json({"path": path, **encode(run.document), "scale": for_programs(run, options)})
+    return FAILED if failed else OK
+
+
+def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]:
+    from bench.analyse import all_reduce
+    from bench.analyse.predicted import largest_error
+    from bench.analyse.scaling import foreseen, scaled
+    from bench.report.scaling import flat
+
+    scaling = run.document.scaling
+    assert scaling is not None
+    checks, asked = foreseen(run, options.predict or (), options.what_if)
+    return {
+        "points": [flat(one) for one in scaled(run)],
+        "all_reduces": all_reduce.for_programs(scaling.bandwidth),
+        "checks": encode(checks),
+        "largest_error": largest_error(checks),
+        "predictions": encode(asked),
+    }
+
+
+def _parser() -> Parser:
+    parser = Parser("scale", DESCRIPTION, EPILOG)
+    add_work(parser)
+    what = parser.add_argument_group("how it scales")
+    default = "numbers of devices (default: powers of two up to all that are chosen, and all)"
+    what.add_argument("--counts", type=whole_numbers, metavar="1,2,4,8", help=default)
+    what.add_argument("--weak", action="store_true", help="the same batch on each device (default: both)")
+    what.add_argument("--strong", action="store_true", help="the same batch in all (default: both)")
+    default = "numbers of devices to predict (default: 2, 4 and 8 times as many as are measured)"
+    what.add_argument("--predict", type=whole_numbers, metavar="16,64,1024", help=default)
+    faster = "predict for a link of this bandwidth; its latency stays as measured"
+    what.add_argument("--what-if", type=what_if, metavar="bandwidth=100Gbit", help=faster)
+    much = parser.add_argument_group("how much")
+    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
+    default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"
+    much.add_argument("--profile", choices=profiles, default="quick", help=default)
+    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
+    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each number of devices")
+    add_result(parser)
+    return parser

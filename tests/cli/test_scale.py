@@ -1,0 +1,98 @@
+"""``bench scale`` for real on two ranks: curves, what is lost, all-reduces, predictions, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Bench, CommandLine
+from test_workload import MLP
+
+from bench.experiments import scaling
+from bench.experiments.launch import perform
+from bench.sites.local import WorkerHost
+
+
+def document_of(folder: Path) -> dict[str, Any]:
+    (path,) = folder.iterdir()
+    loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return loaded
+
+
+def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
+    run_here: CommandLine, host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mlp.py").write_text(MLP)
+    out = tmp_path / "out"
+    work = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--warmup", "1", "--iters", "6")
+    launched: list[Any] = []
+
+    def interrupted(job: Any, *rest: Any) -> Any:
+        if len(launched) == 2:
+            raise KeyboardInterrupt
+        launched.append((job.processes, job.workload.global_batch))
+        return perform(job, *rest)
+
+    monkeypatch.setattr(scaling, "perform", interrupted)
+    asked = ("--device", "cpu", "--counts", "2", "--launches", "2", "--global-batch", "8", "--out", str(out))
+    assert run_here("scale", *work, *asked).returncode == 130
+    assert launched == [(1, 4), (1, 8)] and document_of(out)["complete"] is False
+    launched[:] = [()] * 3
+    other = run_here("run", "--resume", "latest", "--out", str(out))
+    assert other.returncode == 2 and "bench scale --resume" in other.stderr
+    done = run_here("scale", "--resume", "latest", "--out", str(out), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    known = document["scaling"]
+    points = {(one["replicas"], one["global_batch"], one["repeat"]) for one in known["launches"]}
+    assert points == {(1, 4, 0), (1, 8, 0), (1, 4, 1), (1, 8, 1)}, "those on two ranks are launches of the run"
+    assert [(one["replicas"], one["repeat"]) for one in document["launches"]] == [(2, 0), (2, 1)]
+    assert [one["replicas"] for one in known["diagnostics"]] == [2]
+    assert {one["ran_threads"] for launch in known["launches"] for one in launch["ranks"]} == {
+        one["ran_threads"] for launch in document["launches"] for one in launch["ranks"]
+    }, "a rank is as fast by itself as among others"
+    (weak_1, weak_2, strong_1, strong_2) = document["scale"]["points"]
+    assert (weak_1["efficiency"], strong_1["efficiency"]) == (1.0, 1.0)
+    assert weak_2["efficiency"] == pytest.approx(weak_1["step_ms"] / weak_2["step_ms"], rel=0.5)
+    assert strong_2["efficiency"] == pytest.approx(strong_1["step_ms"] / strong_2["step_ms"] / 2, rel=0.5)
+    assert weak_2["loss"]["communication_ms"] is not None and weak_2["loss"]["reason"] is None
+    exchanged = known["exchanges"][0]["exchanges"]
+    parameters = document["launches"][0]["effective"]["parameter_dtypes"]["float32"]
+    gradients = [one["bytes"] for one in exchanged if one["phase"] == "backward"]
+    assert sum(gradients) == 4 * parameters, "DDP exchanges every gradient, in fp32"
+    assert [one["count"] for one in document["scale"]["predictions"]] == [4, 8, 16]
+    assert document["scale"]["checks"][0]["measured_ms"] == pytest.approx(weak_2["step_ms"])
+    assert run_here("check", "latest", "--results", str(out)).returncode == 0
+
+    again = run_here("scale", "--resume", "latest", "--out", str(out), "--predict", "64", "--what-if", "bandwidth=1GB")
+    assert again.stdout.splitlines()[1].startswith("Weak scaling of ddp: ")
+    assert "Predictions on a link of 8,000 Mbit/s" in again.stdout and "32 times beyond" in again.stdout
+    assert run_here("show", "latest", "--results", str(out)).stdout.startswith("Weak scaling of ddp: ")
+    page = tmp_path / "page"
+    assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
+    assert "What do more devices bring?" in (page / "index.html").read_text()
+    assert {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"} <= {one.name for one in page.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--counts", "0"), "--counts: '0' is not a whole number of at least 1"),
+        (("--counts", "1,two"), "--counts: 'two' is not a whole number"),
+        (("--counts", "1"), "--counts: there is one device"),
+        (("--counts", "1,8", "--nproc", "4"), "--counts: 8 is more than the 4 ranks of --nproc; leave --nproc out"),
+        (("--nproc", "1"), "--nproc: there is one device"),
+        (("--counts", "2,3", "--batch-per-rank", "1"), "--counts: 3 examples are not divisible by 2 devices"),
+        (("--counts", "2", "--global-batch", "3"), "--global-batch: 3 images are not divisible by 2 ranks; use"),
+        (("--scenario", "single"), "--scenario: single trains 1 replica on 2 devices"),
+        (("--scenario", "ddp,dp"), "--scenario: bench scale is about one scenario"),
+        (("--what-if", "bandwidth=100Gb"), "--what-if: '100Gb' is not a number with one of the units"),
+        (("--what-if", "latency=1ms"), "--what-if: 'latency=1ms' is not bandwidth=VALUE"),
+        (("--what-if", "bandwidth=0Gbit"), "--what-if: '0Gbit' is no bandwidth"),
+        (("--predict", "-4"), "--predict: "),
+    ],
+)
+def test_what_is_refused(bench: Bench, arguments: tuple[str, ...], said: str) -> None:
+    code, out, errors = bench("scale", "--device", "cpu", *arguments)
+    assert (code, out) == (2, "") and len(errors.splitlines()) == 1
+    assert said in errors

@@ -1,0 +1,104 @@
+"""A step as a timeline: each case is worked out by hand."""
+
+import pytest
+from standin.documents import launch
+
+from bench.analyse.all_reduce import Link
+from bench.analyse.predicted import Predictor, largest_error, predictions, with_bandwidth
+from bench.analyse.timeline import Costed, simulated
+from bench.runs.document import AllReduces, BandwidthRecord, Exchange, ExchangesRecord, Scaling
+
+ENDS = {"data": 1.0, "forward": 11.0, "backward": 31.0, "optimizer": 33.0}
+
+
+def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
+    return [Costed(phase="backward", ready_ms=ready, cost_ms=cost) for ready, cost in ready_and_cost]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "step_ms", "exposed_ms"),
+    [
+        pytest.param([], 33.0, 0.0, id="nothing to exchange"),
+        pytest.param(in_backward((15.0, 10.0)), 33.0, 0.0, id="overlapped as a whole"),
+        pytest.param(in_backward((31.0, 10.0)), 43.0, 10.0, id="one bucket at the end: nothing overlaps"),
+        pytest.param(in_backward((21.0, 15.0)), 38.0, 5.0, id="overlapped in part"),
+        pytest.param(in_backward((12.0, 15.0), (20.0, 6.0)), 35.0, 2.0, id="the second waits for the first: 27 to 33"),
+        pytest.param(in_backward((12.0, 3.0), (20.0, 6.0)), 33.0, 0.0, id="the link is free in between"),
+        pytest.param([Costed(phase="forward", ready_ms=2.0, cost_ms=4.0)], 37.0, 4.0, id="waited for at once"),
+        pytest.param(
+            [Costed(phase="forward", ready_ms=2.0, cost_ms=4.0), *in_backward((25.0, 10.0))],
+            41.0,
+            8.0,
+            id="what comes later is handed over later: 29 to 39, and the backward pass ends at 35",
+        ),
+        pytest.param(
+            [*in_backward((31.0, 10.0)), Costed(phase="optimizer", ready_ms=32.0, cost_ms=5.0)],
+            48.0,
+            15.0,
+            id="exchanged by the optimizer too",
+        ),
+    ],
+)
+def test_a_step(exchanges: list[Costed], step_ms: float, exposed_ms: float) -> None:
+    step = simulated(ENDS, exchanges)
+    assert (step.step_ms, step.exposed_ms) == pytest.approx((step_ms, exposed_ms))
+    assert step.busy_ms == sum(one.cost_ms for one in exchanges)
+
+
+def test_exchanges_take_the_link_in_turn() -> None:
+    step = simulated(ENDS, in_backward((12.0, 15.0), (20.0, 6.0), (40.0, 1.0)))
+    assert step.begins_ms == (12.0, 27.0, 40.0) and step.ends_ms == (27.0, 33.0, 41.0)
+
+
+def without_exchanging(ranks: int, slower: float = 1.0) -> ExchangesRecord:
+    ready = Exchange(kind="all_reduce", phase="backward", bytes=10**6, ready_ms=31.0 * slower)
+    ends = {name: slower * end for name, end in ENDS.items()}
+    about = {"global_batch": ranks, "ends_ms": ends, "exchanges": (ready,), "why_not": None}
+    return ExchangesRecord.of(launch(processes=ranks), **about)
+
+
+def all_reduces(ranks: int, alpha_ms: float, beta_ms: float) -> BandwidthRecord:
+    sizes = [1024 * 4**power for power in range(9)]
+    link = Link(alpha_ms=alpha_ms, beta_ms=beta_ms, ranks=(ranks,), typical=0.0, worst=0.0)
+    times = tuple(AllReduces(bytes=size, times_ms=(link.all_reduce_ms(size, ranks),)) for size in sizes)
+    return BandwidthRecord.of(launch(processes=ranks), transport=None, sizes=times, left_out=None)
+
+
+def scaling(**more: object) -> Scaling:
+    known: dict[str, object] = {
+        "bandwidth": (all_reduces(2, 0.1, 1e-6), all_reduces(4, 0.1, 1e-6)),
+        "exchanges": (without_exchanging(1), without_exchanging(2, 1.1), without_exchanging(4, 1.2)),
+    }
+    return Scaling(counts=(1, 2, 4), modes=("weak",), batch_per_rank=1, **(known | more))  # type: ignore[arg-type]
+
+
+def test_a_prediction_is_made_of_computation_and_the_link() -> None:
+    """10^6 bytes at 10^-6 ms each: 2 (N - 1) / N ms, and 2 (N - 1) steps of 0.1 ms; as slow as four side by side."""
+    (found,) = predictions(scaling(), {1: 33.0, 4: 44.0}, [8])
+    assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.75 + 14 * 0.1)
+    assert found.efficiency == pytest.approx(33.0 / found.step_ms)
+    assert (found.beyond, found.measured_ms, found.error) == (2.0, None, None)
+
+
+def test_a_measured_number_is_predicted_from_the_others() -> None:
+    wrong = scaling(bandwidth=(all_reduces(2, 0.1, 1e-6), all_reduces(4, 0.5, 9e-6)))
+    (found,) = predictions(wrong, {4: 50.0}, [4])
+    assert found.left_out and found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 + 6 * 0.1)
+    assert found.error == pytest.approx(found.step_ms / 50.0 - 1)
+    assert largest_error([found]) == pytest.approx(abs(found.error or 0.0))
+    (alone,) = predictions(scaling(bandwidth=(all_reduces(2, 0.1, 1e-6),)), {2: 40.0}, [2])
+    assert not alone.left_out, "there are no others"
+
+
+def test_a_faster_link_keeps_its_latency() -> None:
+    """1 Gbit/s are 125,000 bytes a ms."""
+    (found,) = predictions(scaling(), {4: 44.0}, [4], what_if_mbit=1000.0)
+    assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.5 * 8.0 + 6 * 0.1) and found.error is None
+    slow = Link(alpha_ms=0.1, beta_ms=1.0, ranks=(2,), typical=0.0, worst=0.0)
+    assert with_bandwidth(slow, 1000.0).all_reduce_ms(125_000, 2) == pytest.approx(1.0 + 0.2)
+
+
+def test_what_cannot_be_predicted() -> None:
+    assert predictions(scaling(exchanges=()), {}, [8]) == []
+    assert predictions(scaling(bandwidth=()), {}, [8]) == []
+    assert Predictor.of([without_exchanging(2)]) is None, "one rank by itself is what efficiency is relative to"
