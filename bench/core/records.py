@@ -16,9 +16,10 @@ STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
 PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
-PURPOSES = ("measure", "diagnose", "checkpoint", "reference", "input", "bandwidth", "exchanges")
-"""What a launch is for: figures; where its time goes; what a checkpoint costs; the numbers that every scenario is held
-against; how fast the loader alone is; how fast an all-reduce is; what a step exchanges, and when."""
+PURPOSES = ("measure", "diagnose", "checkpoint", "restart", "reference", "input", "bandwidth", "exchanges")
+"""What a launch is for: figures; where its time goes; what a checkpoint costs; what the loss of a rank costs; the
+numbers that every scenario is held against; how fast the loader alone is; how fast an all-reduce is; what a step
+exchanges, and when."""
 CHECKPOINTS = ("torch", "dcp", "dcp_async")
 MOST_CHECKPOINT_STEPS = 50
 """Of a cycle of steps with one save, however seldom there is to be one."""
@@ -302,6 +303,11 @@ class Checkpoint:
         """Of a cycle that is measured."""
         return min(self.every, MOST_CHECKPOINT_STEPS)
 
+    @property
+    def job_file(self) -> str:
+        """Where the ranks that an engine starts find their job."""
+        return f"{self.folder}/job.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -313,8 +319,8 @@ class Job:
     print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
     from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
     empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
-    they are. ``checkpoint``: what a launch with that purpose saves. ``slow_start``: how many times as long as usual it
-    may take until its first step is over.
+    they are. ``checkpoint``: what a launch saves that is about that, or about restarts. ``slow_start``: how many times
+    as long as usual it may take until its first step is over.
     """
 
     launch: int

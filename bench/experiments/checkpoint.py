@@ -42,11 +42,8 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         lab.progress.drop(job.scenario)
         lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
-    needed_mib = size_mib(lab.writer.document, job.scenario)
-    free_mib = shutil.disk_usage(lab.writer.path).free / 2**20
-    if OVERHEAD * needed_mib + SPARE_MIB > free_mib:
-        what = f"a checkpoint takes about {needed_mib:,.0f} MiB and {free_mib:,.0f} MiB are free on the disk of the run"
-        reason = f"{what}; free space there, or give another disk with --out"
+    reason = no_room(lab, job.scenario)
+    if reason is not None:
         blank = replace(record.blank(job), status="error", reason=reason)
         lab.progress.begin(job.scenario, "saving", job.launch)
         lab.progress.end(status="error", text=reason)
@@ -62,6 +59,16 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         return where_to_look(done.record) or f"{size:,.0f} MiB saved"
 
     perform(job, lab, "saving", keep)
+
+
+def no_room(lab: Lab, scenario: str, copies: int = 1) -> str | None:
+    """Why so many checkpoints of a scenario do not fit on the disk of the run, with the remedy; None if they do."""
+    needed_mib = size_mib(lab.writer.document, scenario)
+    free_mib = shutil.disk_usage(lab.writer.path).free / 2**20
+    if copies * OVERHEAD * needed_mib + SPARE_MIB <= free_mib:
+        return None
+    what = f"a checkpoint takes about {needed_mib:,.0f} MiB and {free_mib:,.0f} MiB are free on the disk of the run"
+    return f"{what}; free space there, or give another disk with --out"
 
 
 def size_mib(document: RunDocument, scenario: str) -> float:

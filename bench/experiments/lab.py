@@ -65,7 +65,12 @@ class Finished:
         document = self.document
         if document.batch_search:
             return sum(found.failed for found in document.batch_search.scenarios.values())
-        everything: list[Record | None] = [*document.launches, *document.diagnostics, *document.checkpoints]
+        everything: list[Record | None] = [
+            *document.launches,
+            *document.diagnostics,
+            *document.checkpoints,
+            *document.restarts,
+        ]
         everything += [document.reference, *(document.input_sweep.launches if document.input_sweep else ())]
         everything += document.scaling.records if document.scaling else ()
         return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)

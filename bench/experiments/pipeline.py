@@ -6,7 +6,7 @@ each launch is one isolated set of processes, and its rows are on disk before th
 
 from bench import machine
 from bench.console import Console, count, duration
-from bench.experiments import checkpoint, diagnose, input_sweep, measure, reference, resume
+from bench.experiments import checkpoint, diagnose, input_sweep, measure, reference, restart, resume
 from bench.experiments.lab import Finished, Lab, opened
 from bench.plan import REFERENCE, Request
 from bench.seams.discover import Found
@@ -36,6 +36,7 @@ def run(
                     diagnose.each_scenario(ready)
                 if request.checkpoint:
                     checkpoint.in_rounds(ready)
+                restart.in_rounds(ready)
                 if request.parity:
                     reference.train(ready)
     return Finished(path=lab.writer.path, document=lab.writer.document)
@@ -51,6 +52,8 @@ def _announce(lab: Lab, console: Console) -> None:
     lab.progress.expect([name for name in runnable if name not in done.diagnosed] * request.diagnose)
     left = [name for repeat in range(request.launches) for name in runnable if (name, repeat) not in done.checkpoints]
     lab.progress.expect(left if request.checkpoint else [])
+    killed = restart.missing(lab, request)
+    lab.progress.expect(killed)
     lab.progress.expect([REFERENCE] * (request.parity and not done.reference))
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     console.line(
@@ -70,6 +73,8 @@ def _announce(lab: Lab, console: Console) -> None:
         extra.append("one profiled launch of each scenario")
     if request.checkpoint:
         extra.append(f"{count(len(left), 'launch', 'launches')} with checkpoints")
+    if killed:
+        extra.append(f"{count(len(killed), 'launch', 'launches')} in which a rank is killed")
     if request.parity:
         extra.append("one fp32 reference run")
     if extra:

@@ -32,11 +32,12 @@ SAME_GPU = ("name", "driver", "power_limit_w")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """What a run already has: launches by scenario and repeat, diagnosed scenarios,
-    launches with checkpoints, whether there is a reference."""
+    launches with checkpoints, launches in which a rank was killed, whether there is a reference."""
 
     launches: frozenset[tuple[str, int]]
     diagnosed: frozenset[str]
     checkpoints: frozenset[tuple[str, int]]
+    restarts: frozenset[tuple[str, int]]
     reference: bool
 
     def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
@@ -54,6 +55,7 @@ def done(document: RunDocument) -> Done:
         launches=frozenset((launch.scenario, launch.repeat) for launch in good),
         diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
         checkpoints=frozenset((one.scenario, one.repeat) for one in document.checkpoints if one.status in DONE),
+        restarts=frozenset((one.scenario, one.repeat) for one in document.restarts if one.status in DONE),
         reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
     )
 
@@ -65,6 +67,7 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
         have.missing(request, request.scenarios)
         or (request.diagnose and measured - have.diagnosed)
         or (request.checkpoint and set(product(measured, range(request.launches))) - have.checkpoints)
+        or set(product({one.scenario for one in document.restarts}, range(request.launches))) - have.restarts
         or (request.parity and measured and not have.reference)
     )
 
@@ -74,7 +77,8 @@ def supersede_failures(writer: RunWriter) -> None:
     document = writer.document
     swept = document.input_sweep.launches if document.input_sweep else ()
     scaled = document.scaling.records if document.scaling else ()
-    for record in [*document.launches, *document.diagnostics, *document.checkpoints, *swept, *scaled]:
+    mine = (*document.launches, *document.diagnostics, *document.checkpoints, *document.restarts)
+    for record in [*mine, *swept, *scaled]:
         if record.status not in DONE:
             writer.supersede(record)
     for launch in document.tuning.launches[-1:] if document.tuning else ():

@@ -13,7 +13,7 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
     """The rows for each table, by what the launch is for. Arguments as in :class:`bench.seams.site.Outcome`."""
     if job.purpose == "diagnose":
         return {"diagnostics": diagnostic_rows(job, results)}
-    if job.purpose in ("checkpoint", "bandwidth", "exchanges"):
+    if job.purpose in ("checkpoint", "restart", "bandwidth", "exchanges"):
         return {}
     if job.purpose == "reference":
         return {"numerics": reference_rows(job, results)}

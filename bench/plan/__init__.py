@@ -47,6 +47,9 @@ gradients, what the backward pass makes, and cuDNN's search."""
 PREFETCH = 2
 """Batches that each process of a loader makes ahead, as torch's default is."""
 
+RESTARTED_EVERY = Checkpoint(every=4)
+"""What a launch in which a rank is killed saves if nothing else is asked for."""
+
 BYTES_PER_STEP = 2048
 """Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
 
@@ -240,6 +243,18 @@ def checkpointed(request: Request, found: Found, launch: int, repeat: int, hosts
     assert request.checkpoint is not None
     job = _job(request, found, launch, repeat, hosts)
     return replace(job, purpose="checkpoint", checkpoint=replace(request.checkpoint, folder=folder))
+
+
+def restarted(
+    request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host], folder: str
+) -> tuple[Job, Job]:
+    """The launch ``repeat`` of a scenario in which a rank is killed: what one process does that stands in for it, and
+    what the ranks train that an engine starts in its place, with checkpoints in ``folder``."""
+    saves = replace(request.checkpoint or RESTARTED_EVERY, how="torch", folder=folder)
+    job = replace(_job(request, found, launch, repeat, hosts), purpose="restart", checkpoint=saves)
+    first, all_devices = job.ranks[0], dict.fromkeys(uuid for rank in job.ranks for uuid in rank.devices)
+    alone = replace(first, replicas=job.replicas, devices=tuple(all_devices))
+    return replace(job, ranks=(alone,), group=False), job
 
 
 def loading(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import checkpoints, published, scaling_words
+from bench.analyse import checkpoints, published, restarts, scaling_words
 from bench.analyse.all_reduce import samples as measured_all_reduces
 from bench.analyse.all_reduce import sentences as about_all_reduces
 from bench.analyse.analysed import Analysed
@@ -22,6 +22,7 @@ from bench.report.checkpoint_tables import checkpoint_table
 from bench.report.facts import facts
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.loader import loader_table, loader_words
+from bench.report.restart_tables import restart_table
 from bench.report.scaling import prediction_table, scaling_table
 from bench.report.search import search_table, search_words
 from bench.report.tables import Table
@@ -194,6 +195,17 @@ def _checkpoints(of: Material) -> Chapter:
     )
 
 
+def _restarts(of: Material) -> Chapter:
+    return Chapter(
+        slug="restarts",
+        title="What does the loss of a rank cost?",
+        blocks=_blocks(
+            *restarts.in_words(of.run.document),
+            _grid("What the loss of a rank costs", restart_table(of.run), fold_notes=True),
+        ),
+    )
+
+
 def _ladder(of: Material) -> Chapter:
     return Chapter(
         slug="ladder",
@@ -274,6 +286,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _memory,
     _energy,
     _checkpoints,
+    _restarts,
     _ladder,
     _questions,
     _published,

@@ -7,6 +7,7 @@ from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
 from bench.analyse.checkpoints import checkpoints
 from bench.analyse.launches import ok_rows
+from bench.analyse.restarts import restarts
 from bench.analyse.steps import scenarios
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Record, Table, bounded, figure, number, tabulate, text
@@ -38,6 +39,7 @@ def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
         "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
         "memory-parts": memory_parts.parts(run.document),
         "checkpoints": checkpoints(run.document),
+        "restarts": restarts(run.document),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
 

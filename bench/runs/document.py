@@ -435,6 +435,36 @@ class CheckpointRecord(LaunchRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLook:
+    """What came of killing a rank after its step ``killed_step``: all went on from the checkpoint of ``resumed_step``.
+
+    Times (ms) run from the kill until the last rank was there: its new interpreter had imported torch (``up_ms``), it
+    had met the others (``joined_ms``) and loaded the checkpoint (``loaded_ms``), its next step was over
+    (``next_step_ms``), and the first step that had not been trained before (``caught_up_ms``). ``step_ms``: the median
+    step before. ``loss_error``: how far the losses of steps that were trained twice are apart, relative.
+    """
+
+    killed_rank: Count
+    killed_step: Count
+    resumed_step: Count
+    up_ms: Amount
+    joined_ms: Amount
+    loaded_ms: Amount
+    next_step_ms: Amount
+    caught_up_ms: Amount
+    step_ms: Amount | None
+    loss_error: Amount | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRecord(LaunchRecord):
+    """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
+
+    every: Several
+    restart: RestartLook | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TryRecord(LaunchRecord):
     """``why_not``: None if the batch trains."""
 
@@ -657,7 +687,7 @@ class Scaling:
         return (*self.launches, *self.diagnostics, *self.bandwidth, *self.exchanges)
 
 
-OfAnyKind = LaunchRecord | DiagnosticRecord | CheckpointRecord | ReferenceRecord | InputRecord
+OfAnyKind = LaunchRecord | DiagnosticRecord | CheckpointRecord | RestartRecord | ReferenceRecord | InputRecord
 OfScaling = PointRecord | PointDiagnostic | BandwidthRecord | ExchangesRecord
 Superseded = OfAnyKind | OfScaling
 
@@ -793,6 +823,7 @@ class RunDocument:
     launches: tuple[LaunchRecord, ...] = ()
     diagnostics: tuple[DiagnosticRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
+    restarts: tuple[RestartRecord, ...] = ()
     probe_seed: int | None = None
     reference: ReferenceRecord | None = None
     interval_target: IntervalTargetRecord | None = None
@@ -827,8 +858,8 @@ class RunDocument:
     def records(self) -> list[Record]:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
         reference = (self.reference,) if self.reference else ()
-        everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.superseded]
-        everything += [*self.aside, *reference]
+        everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.restarts]
+        everything += [*self.superseded, *self.aside, *reference]
         if self.scaling is not None:
             everything += [*self.scaling.diagnostics, *self.scaling.bandwidth, *self.scaling.exchanges]
         return sorted(everything, key=lambda record: record.launch)

@@ -125,8 +125,8 @@ def _launch_from_7(record: Json) -> Json:
 
 
 def _from_8(document: Json) -> Json:
-    """The cores that a switch leaves a rank, and scaling, came with 9."""
-    found = _launches({**_empty("scaling"), **document}, _launch_from_8)
+    """The cores that a switch leaves a rank, scaling and restarts came with 9."""
+    found = _launches({**_empty("scaling"), **_lists("restarts"), **document}, _launch_from_8)
     found["checkpoints"] = [_launch_from_8(record) for record in found["checkpoints"]]
     for name in ("input_sweep", "tuning"):
         if found[name] is not None:

@@ -106,6 +106,10 @@ class RunWriter:
         self._change(checkpoints=(*self._document.checkpoints, record))
         self.put()
 
+    def add_restart(self, record: parts.RestartRecord) -> None:
+        self._change(restarts=(*self._document.restarts, record))
+        self.put()
+
     def add_reference(self, record: parts.ReferenceRecord, **tables: Rows) -> None:
         self._change(reference=record)
         self.put(**tables)
@@ -195,6 +199,7 @@ class RunWriter:
             launches=tuple(other for other in document.launches if other is not record),
             diagnostics=tuple(other for other in document.diagnostics if other is not record),
             checkpoints=tuple(other for other in document.checkpoints if other is not record),
+            restarts=tuple(other for other in document.restarts if other is not record),
             input_sweep=sweep
             and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
             tuning=tuning and replace(tuning, launches=tuple(one for one in tuning.launches if one is not record)),

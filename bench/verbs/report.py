@@ -86,6 +86,7 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     from bench.analyse.checkpoints import checkpoints
     from bench.analyse.memory_parts import parts
     from bench.analyse.questions import questions
+    from bench.analyse.restarts import restarts
     from bench.analyse.verdicts import records
     from bench.report import device_tables, loader
     from bench.report.tables import of_run, summary_of
@@ -104,5 +105,6 @@ def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
         said["memory"] += records(device_tables.memory_of(run))
         said["memory_parts"] += records(of_run(run, parts(run.document)))
         said["checkpoints"] += records(of_run(run, checkpoints(run.document)))
+        said["restarts"] += records(of_run(run, restarts(run.document)))
         said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]
     return said

@@ -49,17 +49,18 @@ def main(arguments: list[str]) -> int:
 
 
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
-    """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints cost, and what a sweep of
-    its input found, if there was one."""
+    """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints and the loss of a rank
+    cost, and what a sweep of its input found, if there was one."""
     from bench.analyse.checkpoints import checkpoints
     from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts
+    from bench.analyse.restarts import restarts
     from bench.analyse.verdicts import records
 
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
     found |= {"memory_parts": records(parts(run.document)), "checkpoint_costs": records(checkpoints(run.document))}
-    found |= {"ladder": records(ladder(run))}
+    found |= {"restart_times": records(restarts(run.document)), "ladder": records(ladder(run))}
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -70,10 +71,9 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
 
 def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
-    from bench.analyse import tuned
+    from bench.analyse import checkpoints, restarts, tuned
     from bench.analyse.advice import advice, findings, main_finding
     from bench.analyse.caveats import about_implementations
-    from bench.analyse.checkpoints import in_words
 
     said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
     if run.document.scaling is not None:
@@ -88,7 +88,8 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *([] if verbose else about_implementations(run.document)),
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
-        *in_words(run.document),
+        *checkpoints.in_words(run.document),
+        *restarts.in_words(run.document),
         *_ladder(run, width),
         *(findings if verbose else main_finding)(run),
     ]

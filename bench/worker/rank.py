@@ -40,6 +40,7 @@ from bench.worker import (
     memory_probe,
     probe,
     reference,
+    restart,
     workload,
 )
 from bench.worker.beats import FD_VARIABLE, Beats
@@ -112,8 +113,10 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
+    if job.purpose == "restart":  # the ranks are started by what this process starts
+        return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
     torch.set_num_threads(job.ranks[me.rank].threads)
-    device = _device(job, me)
+    device = device_of(job, me)
     tell("phase", phase="rendezvous")
     if job.purpose == "exchanges":
         exchanges.join()
@@ -339,7 +342,7 @@ def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:
     return problems if device.type == "cpu" else apex.probe(job.apex_path)["problems"]
 
 
-def _device(job: Job, me: Identity) -> torch.device:
+def device_of(job: Job, me: Identity) -> torch.device:
     """This rank's device; on a GPU the one whose UUID was chosen, or an error."""
     if job.workload.device == "cpu":
         return torch.device("cpu")
@@ -355,23 +358,31 @@ def _device(job: Job, me: Identity) -> torch.device:
 
 def _join(job: Job, me: Identity, device: torch.device) -> None:
     """Form the process group: over a socket that the launcher bound to port 0, or else by ``env://``."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    timeout = timedelta(seconds=job.rendezvous_timeout_s)
-    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     fd = os.environ.get(STORE_FD)
     if fd is None:
-        dist.init_process_group(backend, timeout=timeout, **options)
+        join(job, me, device, None)
         return
     listening = {"is_master": True, "master_listen_fd": int(fd)} if me.rank == 0 else {"is_master": False}
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         me.world_size,
-        timeout=timeout,
+        timeout=timedelta(seconds=job.rendezvous_timeout_s),
         wait_for_workers=False,
         use_libuv=torch.__version__ >= LIBUV_TAKES_SOCKETS,
         **listening,
     )
+    join(job, me, device, store)
+
+
+def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
+    """Form the process group over a store, or by ``env://`` without one."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    timeout = timedelta(seconds=job.rendezvous_timeout_s)
+    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
+    if store is None:
+        dist.init_process_group(backend, timeout=timeout, **options)
+        return
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
 
 

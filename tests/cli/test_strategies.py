@@ -73,7 +73,7 @@ def document(run: Path) -> dict[str, Any]:
 def test_all_strategies_are_tried_here() -> None:
     tried = {*WHOLE, *COMPRESSED, *AVERAGED}
     strategies = {name: discover.load(name, file).strategy_name for name, file in discover.names().items()}
-    elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices"}
+    elsewhere = {"single", "dp", "apex_ddp", "ddp_two_devices", "ddp_elastic"}
     assert {strategies[name] for name in tried & strategies.keys()} | elsewhere == set(strategies.values())
 
 
@@ -158,6 +158,25 @@ def test_what_memory_holds(document: dict[str, Any]) -> None:
     dealt_out = [parts_of(document, "zero1", rank)["optimizer"] for rank in (0, 1)]
     assert sum(dealt_out) == WEIGHTS and min(dealt_out) > 0
     assert 0 < parts_of(document, "fsdp2")["gathered"] <= WEIGHTS
+
+
+@pytest.mark.slow
+def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torchrun: steps that are trained twice give the same losses, bit for bit."""
+    (tmp_path / "mlp.py").write_text(MLP.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    small = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--device", "cpu", "--iters", "2")
+    asked = ("run", *small, "--scenario", "ddp_elastic", "--out", str(tmp_path / "out"))
+    assert in_this_process(host, monkeypatch, asked) == 0
+    (path,) = (tmp_path / "out").iterdir()
+    document = json.loads((path / "run.json").read_text())
+    (one,) = document["restarts"]
+    look = one["restart"]
+    assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
+    assert (look["killed_step"], look["resumed_step"], look["loss_error"]) == (6, 4, 0.0)
+    ends = ("up_ms", "joined_ms", "loaded_ms", "next_step_ms", "caught_up_ms")
+    assert [look[name] for name in ends] == sorted(look[name] for name in ends) and look["up_ms"] > 0
+    assert not (path / ".scratch").exists()
+    assert [row["verdict"] for row in document["parity"]] == [SAME]
 
 
 def test_an_unknown_option(run_here: CommandLine, tmp_path: Path) -> None:

@@ -1,0 +1,163 @@
+"""What the loss of a rank costs: torchrun trains, a rank is killed, torchrun starts all of them again.
+
+One process of the worker host stands in for the launch. It starts torchrun, watches the diaries that the ranks keep
+(:mod:`bench.worker.restarted`), kills the last rank between two checkpoints, and waits until all have gone on from the
+last one, past the step that they had reached. Ranks meet over files, so that nothing listens.
+"""
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from bench.core.channel import die_with_parent
+from bench.core.errors import BenchError
+from bench.core.records import Job, job_from_json, job_to_json
+
+ENGINE = "torch.distributed.run"
+LOOK_EVERY_S = 0.002
+STEPS_AFTER = 2
+"""Beyond the one that was reached."""
+LATEST, DIARY = "latest.json", "diary-{turn}-{rank}"
+"""In the folder of a launch: the last whole checkpoint, and what each rank of each start wrote down."""
+
+Tell = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """When a rank is killed: after ``killed`` steps, with a checkpoint every so many; training ends at ``last``."""
+
+    killed: int
+    last: int
+
+    @classmethod
+    def of(cls, every: int) -> "Steps":
+        killed = every + max(1, every // 2)
+        return cls(killed=killed, last=killed + STEPS_AFTER)
+
+
+def run(job: Job, tell: Tell) -> dict[str, Any]:
+    """For :class:`bench.runs.document.RestartLook`, or why there is no engine (``missing``)."""
+    if find_spec(ENGINE) is None:
+        return {"missing": "torch has no torchrun here (torch.distributed.run); use a torch that has torch.distributed"}
+    assert job.checkpoint is not None
+    folder = job.checkpoint.folder
+    inner = _as_trained(job)
+    victim, steps = inner.processes - 1, Steps.of(job.checkpoint.steps)
+    tell("phase", phase="restart")
+    engine = subprocess.Popen(
+        _command(folder, inner.processes), env=_environment(), preexec_fn=partial(die_with_parent, os.getpid())
+    )
+    diaries = Diaries(folder, inner.processes)
+    killed_ns, reached = None, 0
+    for note in _until_over(engine, diaries):
+        reached = max(reached, note["step"])
+        tell("step", step=reached, of=steps.last)
+        if killed_ns is None and note["what"] == "step" and (note["rank"], note["step"]) == (victim, steps.killed):
+            killed_ns = time.monotonic_ns()
+            os.kill(note["pid"], signal.SIGKILL)
+    if engine.returncode != 0 or killed_ns is None:
+        raise BenchError(f"torchrun ended with status {engine.returncode} before training was over; see the log")
+    return {**found(diaries.notes, killed_ns, victim, steps), "effective": diaries.one("ran", 1)["ran"]}
+
+
+def _as_trained(job: Job) -> Job:
+    """The job of the ranks under the engine, with what is known only now; it is left where they find it."""
+    assert job.checkpoint is not None
+    path = job.checkpoint.job_file
+    with open(path, encoding="utf-8") as file:
+        inner = replace(job_from_json(json.load(file)), logs=job.logs, apex_problems=job.apex_problems)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(job_to_json(inner), file)
+    return inner
+
+
+def _command(folder: str, processes: int) -> list[str]:
+    meet = ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "--rdzv-endpoint", f"{folder}/engine"]
+    ranks = ["--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "1"]
+    return [sys.executable, "-m", ENGINE, *ranks, *meet, "-m", "bench.worker.restarted", folder]
+
+
+def _environment() -> dict[str, str]:
+    """That of the ranks without what the worker host gives to its own, and with this package on the path."""
+    own = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
+    kept = {name: value for name, value in os.environ.items() if name not in own and not name.startswith("BENCH_")}
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (here, kept.get("PYTHONPATH"))))}
+
+
+def _until_over(engine: "subprocess.Popen[bytes]", diaries: "Diaries") -> Iterator[dict[str, Any]]:
+    """What ranks write down, as they do, until the engine has ended."""
+    while engine.poll() is None:
+        yield from diaries.read()
+        time.sleep(LOOK_EVERY_S)
+    yield from diaries.read()
+
+
+class Diaries:
+    """What the ranks of each start of the engine have written down: a line of JSON each time."""
+
+    def __init__(self, folder: str, ranks: int) -> None:
+        self.files = [
+            os.path.join(folder, DIARY.format(turn=turn, rank=rank)) for turn in (0, 1) for rank in range(ranks)
+        ]
+        self.read_to = dict.fromkeys(self.files, 0)
+        self.notes: list[dict[str, Any]] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """The notes since the last time."""
+        new = []
+        for path in self.files:
+            if os.path.exists(path) and os.path.getsize(path) > self.read_to[path]:
+                with open(path, "rb") as file:
+                    file.seek(self.read_to[path])
+                    whole, newline, _ = file.read().rpartition(b"\n")
+                self.read_to[path] += len(whole + newline)
+                new += [json.loads(line) for line in whole.splitlines()]
+        self.notes += new
+        return new
+
+    def one(self, what: str, turn: int) -> dict[str, Any]:
+        """Of the first rank."""
+        return next(note for note in self.notes if (note["what"], note["turn"], note["rank"]) == (what, turn, 0))
+
+
+def found(notes: list[dict[str, Any]], killed_ns: int, victim: int, steps: Steps) -> dict[str, Any]:
+    """Times (ms) from the kill to when the last rank was there; and what the steps say that were trained twice."""
+    ends: dict[tuple[int, str, int], int] = defaultdict(int)
+    losses: dict[int, dict[tuple[int, int], float]] = {0: {}, 1: {}}
+    for note in notes:
+        at = (note["turn"], note["what"], note["step"])
+        ends[at] = max(ends[at], note["ns"])
+        if note["what"] == "step":
+            losses[note["turn"]][note["rank"], note["step"]] = note["loss"]
+    loaded = next(step for turn, what, step in ends if (turn, what) == (1, "loaded"))
+
+    def since_ms(what: str, step: int) -> float:
+        return (ends[1, what, step] - killed_ns) / 1e6
+
+    before = [ends[0, "step", step] - ends[0, "step", step - 1] for step in range(3, steps.killed + 1)]
+    twice = [at for at in losses[0].keys() & losses[1].keys() if losses[0][at] and math.isfinite(losses[1][at])]
+    return {
+        "killed_rank": victim,
+        "killed_step": steps.killed,
+        "resumed_step": loaded,
+        "up_ms": since_ms("up", 0),
+        "joined_ms": since_ms("joined", 0),
+        "loaded_ms": since_ms("loaded", loaded),
+        "next_step_ms": since_ms("step", loaded + 1),
+        "caught_up_ms": since_ms("step", steps.killed + 1),
+        "step_ms": statistics.median(before) / 1e6 if before else None,
+        "loss_error": max((abs(losses[1][at] / losses[0][at] - 1) for at in twice), default=None),
+    }

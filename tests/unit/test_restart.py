@@ -1,0 +1,157 @@
+"""A rank is killed: what its diaries say, and a rank that goes on from the checkpoint of the one before."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import one_host, request_for
+from standin.documents import document
+
+from bench.analyse.restarts import in_words, restarts
+from bench.core.records import Checkpoint, job_to_json
+from bench.experiments import restart as experiment
+from bench.plan import restarted
+from bench.runs.document import RestartLook, RestartRecord
+from bench.seams.switching import scenario
+from bench.worker import restart
+from bench.worker import restarted as member
+
+KILLED_NS = 10**9
+
+
+def note(turn: int, what: str, step: int, ms: float, rank: int = 0, **more: Any) -> dict[str, Any]:
+    return {"turn": turn, "rank": rank, "what": what, "step": step, "ns": KILLED_NS + int(1e6 * ms), **more}
+
+
+def diary(turn: int, rank: int, first: int, last: int, late_ms: float) -> list[dict[str, Any]]:
+    """A step takes 100 ms; the second start has torch after 3 s, has met after 4 s and loaded after 6 s."""
+    begin_ms = 6000.0 if turn else -100.0 * last
+    found = [note(turn, what, 0, ms + late_ms, rank) for what, ms in (("up", 3000.0), ("joined", 4000.0)) if turn]
+    found += [note(turn, "loaded", first, begin_ms + late_ms, rank)]
+    for number, step in enumerate(range(first + 1, last + 1), start=1):
+        found.append(note(turn, "step", step, begin_ms + 100 * number + late_ms, rank, loss=1.0 / step))
+    return found
+
+
+def test_times_run_from_the_kill_to_the_last_rank() -> None:
+    notes = [*diary(0, 0, 0, 6, 0.0), *diary(0, 1, 0, 6, 0.0), *diary(1, 0, 4, 8, 0.0), *diary(1, 1, 4, 8, 20.0)]
+    notes[-3]["loss"] *= 1.001  # of step 6, which was trained twice
+    found = restart.found(notes, KILLED_NS, 1, restart.Steps(killed=6, last=8))
+    assert found == {
+        "killed_rank": 1,
+        "killed_step": 6,
+        "resumed_step": 4,
+        "up_ms": 3020.0,
+        "joined_ms": 4020.0,
+        "loaded_ms": 6020.0,
+        "next_step_ms": 6120.0,
+        "caught_up_ms": 6320.0,
+        "step_ms": 100.0,
+        "loss_error": pytest.approx(0.001),
+    }
+
+
+@pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3), (5, 7), (50, 75)])
+def test_a_rank_is_killed_after_a_checkpoint_and_before_the_next(every: int, killed: int) -> None:
+    steps = restart.Steps.of(every)
+    assert (steps.killed, steps.last) == (killed, killed + 2) and every < killed <= 2 * every
+
+
+def test_diaries_are_read_as_they_grow(tmp_path: Path) -> None:
+    diaries, mine = restart.Diaries(str(tmp_path), 2), member.Diary(str(tmp_path), 0, 1)
+    assert diaries.read() == []
+    mine.note("up")
+    os.write(mine.fd, b'{"what": ')
+    assert [one["what"] for one in diaries.read()] == ["up"]
+    os.write(mine.fd, b'"step"}\n')
+    assert [one["what"] for one in diaries.read()] == ["step"]
+
+
+def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scenario("single")
+    asked = request_for((found,), replicas=1, global_batch=2, checkpoint=Checkpoint(every=2))
+    alone, job = restarted(asked, found, 1, 0, one_host(1), str(tmp_path))
+    assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
+    Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(job_to_json(job)))
+    about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    diaries = restart.Diaries(str(tmp_path), 1)
+    for turn in (0, 1):
+        for name, value in (about | {"TORCHELASTIC_RESTART_COUNT": str(turn)}).items():
+            monkeypatch.setenv(name, value)
+        member.main(str(tmp_path))
+        if turn == 0:  # as if the rank had been killed after step 3
+            saved = json.loads((tmp_path / "latest.json").read_text())
+            assert saved["step"] == 4 and os.listdir(saved["folder"]) == ["checkpoint.pt"]
+            monkeypatch.setattr(restart.Steps, "of", lambda every: restart.Steps(killed=3, last=6))
+    notes = diaries.read()
+    assert [one["step"] for one in notes if one["what"] == "step"] == [1, 2, 3, 4, 5, 5, 6]
+    five, again = [one["loss"] for one in notes if (one["what"], one["step"]) == ("step", 5)]
+    assert five == again, "weights, momentum and data are where they were"
+    (latest,) = tmp_path.glob("step-*")
+    assert latest.name == "step-6"
+    damaged = json.loads((tmp_path / "latest.json").read_text()) | {"weights": "others"}
+    (tmp_path / "latest.json").write_text(json.dumps(damaged))
+    with pytest.raises(Exception, match="are not those that were saved"):
+        member.main(str(tmp_path))
+
+
+def test_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "find_spec", lambda name: None)
+    found = restart.run(None, lambda *about, **more: None)  # type: ignore[arg-type]
+    assert "no torchrun" in found["missing"]
+
+
+@pytest.mark.parametrize(
+    ("results", "status", "says"),
+    [([{"missing": "no torchrun"}], "unsupported", "no torchrun"), ([], "error", "broke")],
+)
+def test_what_cannot_be_restarted_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: list[Any], status: str, says: str
+) -> None:
+    kept: list[RestartRecord] = []
+    launch = replace(
+        document(launches=[{"scenario": "ddp_elastic"}]).launches[0],
+        status="ok" if results else "error",
+        reason=None if results else "it broke",
+    )
+    writer = SimpleNamespace(add_restart=kept.append, document=document(launches=[{"scenario": "ddp_elastic"}]))
+    writer.path = str(tmp_path)
+    lab: Any = SimpleNamespace(writer=writer)
+    monkeypatch.setattr(
+        experiment, "perform", lambda job, lab, doing, keep: keep(SimpleNamespace(record=launch, results=results))
+    )
+    found = scenario("ddp_elastic")
+    jobs = restarted(request_for((found,)), found, 1, 0, one_host(2), str(tmp_path / "folder"))
+    experiment._kill_one(*jobs, str(tmp_path / "folder"), lab)
+    assert (kept[0].status, kept[0].processes, kept[0].restart) == (status, 2, None)
+    assert says in str(kept[0].reason) and not (tmp_path / "folder").exists()
+
+
+def test_the_mean_over_launches() -> None:
+    look = RestartLook(
+        killed_rank=1,
+        killed_step=6,
+        resumed_step=4,
+        up_ms=3000.0,
+        joined_ms=3500.0,
+        loaded_ms=5000.0,
+        next_step_ms=6000.0,
+        caught_up_ms=8000.0,
+        step_ms=100.0,
+        loss_error=0.0,
+    )
+    (launch,) = document(launches=[{"scenario": "ddp_elastic"}]).launches
+    one = RestartRecord.of(launch, every=4, restart=look)
+    two = replace(one, restart=replace(look, next_step_ms=8000.0, loss_error=0.1))
+    failed = replace(one, scenario="mine", status="unsupported", reason="there is no torchrun", restart=None)
+    run = replace(document(), restarts=(one, two, failed))
+    (row,) = restarts(run).to_dict("records")
+    assert (row["launches"], row["next_step_s"], row["up_s"], row["step_s"]) == (2, 7.0, 3.0, 2.0)
+    assert row["next_step_low_s"] < 7.0 < row["next_step_high_s"] and row["loss_error"] == 0.1
+    said, why = in_words(run)
+    assert said.startswith("When a rank of ddp_elastic is killed, the next step is over 7.0 s (")
+    assert "2 steps trained again" in said and why == "mine was not restarted: there is no torchrun."
