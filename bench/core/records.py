@@ -170,10 +170,11 @@ Setting = str | int | float | bool
 class Task:
     """What is trained, apart from how much of it at once: a workload file with its settings.
 
-    ``sha256``: of the file if it is the user's own, None for a built-in one. ``unit``: what is counted, such as
-    ``images``, and ``unit_short`` in tables; ``units_per_example``: how many of it one example has, None for one.
-    ``title``: what people call it. ``data``: the folder of real data, None for made-up data; ``data_sha256``: of the
-    names and sizes of its files; ``examples``: how many it has.
+    ``sha256``: of the file if it is the user's own, None for a built-in one; ``code_sha256``: of the code of a built-in
+    one (:func:`bench.seams.code.code_sha256`), None in older runs. ``unit``: what is counted, such as ``images``, and
+    ``unit_short`` in tables; ``units_per_example``: how many of it one example has, None for one. ``title``: what it is
+    called. ``data``: the folder of real data, None for made-up data; ``data_sha256``: of the names and sizes of its
+    files; ``examples``: how many it has.
     """
 
     name: str
@@ -187,9 +188,10 @@ class Task:
     data: str | None = None
     data_sha256: str | None = None
     examples: int | None = None
+    code_sha256: str | None = None
 
 
-LATER_WORK = ("units_per_example", "data", "data_sha256", "examples", "workers", "prefetch")
+LATER_WORK = ("units_per_example", "data", "data_sha256", "examples", "code_sha256", "workers", "prefetch")
 """Fields of a training that came after the first runs were written; None in those."""
 
 

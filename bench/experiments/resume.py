@@ -21,6 +21,7 @@ from bench.runs.files import sha256
 from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
+from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
 
 DONE = ("ok", "unsupported")
@@ -197,8 +198,13 @@ def _all_of(document: RunDocument) -> tuple[str, ...]:
 
 
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
-    """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one has changed."""
+    """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one of them, or the code
+    of a built-in workload, has changed.
+    """
     found = []
+    work = document.workload
+    if work.code_sha256 and work.file and os.path.isfile(work.file) and code_sha256(work.file) != work.code_sha256:
+        raise RequestError("--resume", f"{work.file} is not what it was when the run was started", "start a new run")
     for name in _all_of(document):
         parts = []
         for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):

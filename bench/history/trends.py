@@ -1,7 +1,7 @@
 """What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
 
 Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights of one track are comparable
-(:func:`bench.analyse.comparable.key`); a trend is of one scenario and of what really ran under its name.
+(:func:`bench.analyse.comparable.series`); a trend is of one scenario and of what really ran under its name.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from bench.analyse.comparable import Digest, changed, key, not_told, other_source, other_sources, source_of, unusable
+from bench.analyse.comparable import Digest, changed, not_told, other_source, other_sources, series, source_of, unusable
 from bench.history import gate
 from bench.history.shifts import Levels, Shift, levels
 from bench.runs.document import what_is_trained
@@ -144,9 +144,9 @@ def tracks(
     which nights regressed; None: they are not looked for.
     """
     grouped: dict[Any, list[Digest]] = {}
-    for digest in digests:
+    for digest, its in zip(digests, series(digests), strict=True):
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
-            grouped.setdefault(key(digest), []).append(digest)
+            grouped.setdefault(its, []).append(digest)
     made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
 

@@ -29,6 +29,7 @@ from bench.core.errors import RequestError
 from bench.core.text import printable
 from bench.runs.document import LaunchRecord, RunDocument
 from bench.seams import Recipe, discover
+from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, WORKLOAD
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _file(document: RunDocument) -> str:
     file = discover.names(WORKLOAD).get(work.name or "") if work.sha256 is None else work.file
     if not file or not os.path.isfile(file):
         raise RequestError("RUN", f"the file of its workload, {file or work.name}, is missing", "bring it back")
-    if work.sha256 not in (None, discover.sha256(file)):
+    if work.sha256 not in (None, discover.sha256(file)) or work.code_sha256 not in (None, code_sha256(file)):
         raise RequestError("RUN", f"{file} is not what it was when the run was started", "start a new run")
     if "weight" in _defined(file):
         raise RequestError("RUN", f"{file} defines weight(batch), which a recipe cannot write down", "choose another")

@@ -14,9 +14,9 @@ from bench.core.files import JSON_BYTES, open_regular, parse_json
 from bench.core.records import STATUSES
 from bench.runs.document import Attached, Count, DeviceKind, Git, Imported, Names, Parity, Several, Utc, WorkloadRecord
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
-from bench.runs.migrate import digest_from_1, digest_from_2
+from bench.runs.migrate import digest_from_1, digest_from_2, digest_from_3
 
-VERSION = 3
+VERSION = 4
 """Of the form that ``bench.analyse.digest`` describes. One of a newer version is made again from the run."""
 
 COMPLETE = b'\n "complete": true'
@@ -107,6 +107,7 @@ def _of_today(digest: Any) -> dict[str, Any] | None:
     try:
         digest = digest_from_1(digest) if version == 1 else digest
         digest = digest_from_2(digest) if digest["digest_version"] == 2 else digest
+        digest = digest_from_3(digest) if digest["digest_version"] == 3 else digest
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is no digest of version {version} ({type(error).__name__}: {error})") from error
     if digest["digest_version"] != VERSION:

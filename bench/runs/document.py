@@ -70,6 +70,7 @@ class WorkloadRecord:
     data: str | None = None
     data_sha256: str | None = None
     examples: Count | None = None
+    code_sha256: str | None = None
     workers: Count | None = None
     prefetch: Count | None = None
     hash: str | None = None

@@ -125,7 +125,11 @@ def _launch_from_7(record: Json) -> Json:
 
 
 def _from_8(document: Json) -> Json:
-    """The cores that a switch leaves a rank, scaling and restarts came with 9."""
+    """The cores that a switch leaves a rank, the code of a built-in workload, scaling and restarts came with 9."""
+    document = {**document, "workload": _empty("code_sha256") | document["workload"]}
+    if document["request"].get("task") is not None:
+        task = _empty("code_sha256") | document["request"]["task"]
+        document["request"] = {**document["request"], "task": task}
     found = _launches({**_empty("scaling"), **_lists("restarts"), **document}, _launch_from_8)
     found["checkpoints"] = [_launch_from_8(record) for record in found["checkpoints"]]
     for name in ("input_sweep", "tuning"):
@@ -204,6 +208,11 @@ def digest_from_1(digest: Json) -> Json:
 def digest_from_2(digest: Json) -> Json:
     """Attached runs came with 3, and its workload is as in run.json of version 7."""
     return {**digest, "digest_version": 3, "attached": None, "workload": _workload_from_6(digest["workload"])}
+
+
+def digest_from_3(digest: Json) -> Json:
+    """Its workload is as in run.json of version 9 since 4."""
+    return {**digest, "digest_version": 4, "workload": _empty("code_sha256") | digest["workload"]}
 
 
 def _renamed(figures: Json) -> Json:

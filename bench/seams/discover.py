@@ -157,7 +157,8 @@ class FoundWorkload:
 
     def task(self, device: str, settings: Mapping[str, Setting], data: str | None = None) -> Task:
         """``data``: the folder of real data."""
-        from bench.core.files import sha256_of_names  # here, since 'bench list' needs none
+        from bench.core.files import sha256_of_names  # here, since 'bench list' needs none of it
+        from bench.seams.code import code_sha256
 
         title = self.workload.title_of(settings) or self.name
         if self.workload.reads:
@@ -168,6 +169,7 @@ class FoundWorkload:
             name=self.name,
             file=self.file,
             sha256=sha256(self.file) if own else None,
+            code_sha256=None if own else code_sha256(self.file),
             unit=self.workload.unit,
             unit_short=self.workload.unit_short or self.workload.unit,
             title=title,

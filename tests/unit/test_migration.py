@@ -70,7 +70,7 @@ def test_its_digest_is_read_without_its_tables(run: Analysed) -> None:
 
 def test_its_workload_is_that_of_an_equal_run_of_today(run: Analysed) -> None:
     work = run.document.workload
-    now = workload(global_batch=work.global_batch, warmup=work.warmup, **work.settings)
+    now = workload(global_batch=work.global_batch, warmup=work.warmup, code_sha256=None, **work.settings)
     assert (work.hash, work.title, work.unit_short) == (now.hash(), now.title, now.unit_short)
 
 

@@ -147,6 +147,7 @@ def test_texts_of_a_run_end_no_string_and_no_line(tmp_path: Path) -> None:
         ({"about": {"settings": {"model": "resnet18"}}}, "other settings than resnet101 takes today"),
         ({"about": {"name": "nothing"}}, "is missing"),
         ({"about": {"sha256": "0" * 64, "file": __file__}}, "is not what it was"),
+        ({"about": {"code_sha256": "0" * 64}}, "is not what it was"),
     ],
 )
 def test_what_cannot_be_written_down(tmp_path: Path, changes: dict[str, Any], says: str) -> None:

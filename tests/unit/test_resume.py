@@ -250,6 +250,14 @@ def test_a_changed_site_is_refused(bench: Bench, tmp_path: Path) -> None:
     assert f"{site} is not what it was when the run was started; start a new run" in resumed(bench, path)
 
 
+def test_changed_code_of_a_built_in_workload_is_refused(bench: Bench, tmp_path: Path) -> None:
+    work = tmp_path / "resnet101.py"
+    work.write_text("SEED = 2\n")
+    about = {"workload": encode(REQUEST.workload) | {"file": str(work), "code_sha256": "0" * 64, "hash": None}}
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST), **about})
+    assert f"{work} is not what it was when the run was started; start a new run" in resumed(bench, path)
+
+
 def test_trust_alone_is_refused(bench: Bench) -> None:
     assert bench("run", "--trust")[0] == 2
 

@@ -1,0 +1,49 @@
+"""A checksum of what the code of a file does: it says which training a built-in workload was in that version of bench.
+
+The idea is that of airspeed velocity, where a benchmark's version is by default the hash of its code.
+"""
+
+import ast
+from typing import Any, TypeGuard
+
+ASIDE = ("WORKLOAD", "check", "recipe")
+"""What a workload's file has besides what is trained: its declaration (a run records settings, batch and unit), which
+settings it refuses, and how it is written down as a script."""
+
+
+def code_sha256(file: str) -> str:
+    """SHA-256 (hex) of the syntax tree without comments, docstrings, layout, and :data:`ASIDE`.
+
+    Every Python has the same for the same code. So fields that are empty do not count, of which newer ones have more,
+    nor do empty parts of f-strings, which 3.12 has.
+    """
+    import hashlib
+
+    from bench.core.records import canonical_json
+
+    with open(file, encoding="utf-8") as text:
+        tree = ast.parse(text.read())
+    tree.body = [node for node in tree.body if not set(_names(node)) & set(ASIDE)]
+    return hashlib.sha256(canonical_json(_plain(tree)).encode()).hexdigest()
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """What a statement at the top of a file defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    return [one.id for one in node.targets if isinstance(one, ast.Name)] if isinstance(node, ast.Assign) else []
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_plain(one) for one in node if not (isinstance(one, ast.Expr) and _is_text(one.value))]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.JoinedStr):
+        node.values = [part for part in node.values if not (_is_text(part) and part.value == "")]
+    fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
+    return {"node": type(node).__name__, **fields}
+
+
+def _is_text(node: Any) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

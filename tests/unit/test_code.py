@@ -1,0 +1,95 @@
+"""The checksum of a workload's code changes with what is trained, and with nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.seams import discover
+from bench.seams.code import code_sha256
+
+CODE = '''\
+"""What people read."""
+
+from bench.seams import Workload
+
+WORKLOAD = Workload(summary="mine", unit="images")
+MEAN: tuple[float, ...] = (0.485, 0.456)
+
+
+class Mine:
+    """A note."""
+
+    def at(self, index, *rest, scale=1e-3, **more):
+        return f"{index:>{len(rest)}} {scale!r}"
+
+
+def example(work, index):
+    # a comment
+    match index:
+        case {"x": int(x), **others} if others:
+            return None
+    return [x @ y for x, y in zip(MEAN, MEAN, strict=True)]
+
+
+def check(work):
+    raise ValueError("a reason")
+'''
+OF_CODE = "be05ad0b267bfbe89ed5dc7a5083c5e4288c8b57f19e328cfad49dbcb2cb33ff"
+SAME = {
+    "a comment": ("# a comment", "# another"),
+    "the layout": ("(0.485, 0.456)", "(\n    0.485,\n    0.456,\n)"),
+    "the docstring": ("What people read", "Something else"),
+    "a note in a class": ("A note.", "Another."),
+    "the declaration": ('summary="mine"', 'summary="yours"'),
+    "what is refused": ("a reason", "another reason"),
+    "a script": ("def check", "def recipe(work):\n    return 'mine'\n\n\ndef check"),
+}
+OTHER = {
+    "a number": ("0.456", "0.457"),
+    "a name": ("MEAN, MEAN", "MEAN, mean"),
+    "a default": ("1e-3", "1e-4"),
+    "a text": (">{", "<{"),
+    "an operator": ("x @ y", "x * y"),
+    "a condition": ("if others", "if x"),
+    "a type": ("int(x)", "str(x)"),
+    "nothing in place of something": ("return None", "return"),
+    "an empty text": ("0.456)", "0.456, '')"),
+    "an import": ("from bench.seams import Workload", "from bench.seams import Workload, RequestError"),
+    "a function more": ("def check", "def weight(batch):\n    return 1\n\n\ndef check"),
+}
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> object:
+    def write(old: str = "", new: str = "") -> str:
+        assert old in CODE
+        (tmp_path / "mine.py").write_text(CODE.replace(old, new, 1) if old else CODE)
+        return code_sha256(str(tmp_path / "mine.py"))
+
+    return write
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_it_stays(changed, what: str) -> None:  # type: ignore[no-untyped-def]
+    assert changed(*SAME[what]) == changed()
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_it_changes(changed, what: str) -> None:  # type: ignore[no-untyped-def]
+    assert changed(*OTHER[what]) != changed()
+
+
+def test_every_python_has_the_same(changed) -> None:  # type: ignore[no-untyped-def]
+    """Stored runs are compared by it."""
+    assert changed() == OF_CODE
+
+
+def test_a_built_in_workload_records_it_and_ones_own_the_file(tmp_path: Path) -> None:
+    name, file = discover.resolve("gpt", discover.WORKLOAD)
+    found = discover.load_workload(name, file)
+    built_in = found.task("cpu", found.workload.settings_on("cpu"))
+    assert (built_in.sha256, built_in.code_sha256) == (None, code_sha256(file))
+    own = tmp_path / "mine.py"
+    own.write_text(Path(file).read_text())
+    mine = discover.load_workload("mine", str(own)).task("cpu", found.workload.settings_on("cpu"))
+    assert (mine.sha256, mine.code_sha256) == (discover.sha256(str(own)), None)
