@@ -9,9 +9,13 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.comparison import ALIKE, FASTER, compared
 from bench.analyse.intervals import Ratio
+from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.rounds import Rounds
 from bench.core.text import percent
 from bench.runs.document import Tuning
+
+DOUBTFUL = ": check that it trains as well before you use it"
+"""Behind numerics that rounding hides."""
 
 
 def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
@@ -28,7 +32,8 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     winner, rounds = tuning.finalists[0], Rounds.of(run.good_figures)
     if winner not in rounds.values:
         return [f"No valid result: no fresh launch of {winner}, which won the race, ended well."]
-    lines = [f"Fastest: {_speed(rows[winner])}{_rivals(tuning, rounds)}{_effort(tuning)}"]
+    doubt = DOUBTFUL if rows[winner]["parity"] == CANNOT_TELL else ""
+    lines = [f"Fastest: {_speed(rows[winner])}{doubt}{_rivals(tuning, rounds)}{_effort(tuning)}"]
     lines.append(f"Leanest within 5 %: {_lean(rows, tuning.leanest or winner, winner)}")
     if tuning.baseline and tuning.baseline in rounds.values and tuning.baseline != winner:
         lines.append(f"Gain over {tuning.baseline}: {_gain(rounds.ratio(winner, tuning.baseline))}")

@@ -89,7 +89,8 @@ class _Raced:
 class _Hunt:
     """The race with what it needs: its launches, their memory, and the time that is left.
 
-    ``recorded``: by candidate the launches of a race that was interrupted, which are not done again.
+    ``doubtful``: candidates of which nobody can tell whether they train the same. ``recorded``: by candidate the
+    launches of a race that was interrupted, which are not done again.
     """
 
     lab: Lab
@@ -100,6 +101,7 @@ class _Hunt:
     took_s: dict[str, list[float]] = field(default_factory=dict)
     last_round: dict[str, int] = field(default_factory=dict)
     tried: dict[tuple[str, tuple[str, ...]], str | None] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
     recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
     began_s: float = field(default_factory=time.monotonic)
 
@@ -227,24 +229,35 @@ class _Hunt:
     def _leave_out_untrue(self) -> None:
         """Take out what trains something else, or less precisely than is good enough, before it beats others."""
         from bench.analyse.analysed import Analysed
-        from bench.analyse.parity import by_scenario
+        from bench.analyse.parity import CANNOT_TELL, by_scenario
 
         reference.train(self.lab, self.launches)
         run = self.lab.writer.frames()
         raced = replace(run, document=replace(run.document, launches=self.launches))
         for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
             verdict, name = row["verdict"], row["scenario"]
+            if verdict == CANNOT_TELL:
+                self.doubtful.add(name)
             if verdict not in GOOD_ENOUGH[self.search.floor] and name not in self.race.out:
                 self.race.add(name, None, f"numerics: {verdict or 'not comparable'}")
 
     def choose(self) -> tuple[str, ...]:
         """The finalists, the winner first; none where no candidate can be used."""
-        names = finalists(self.race, self.peaks_mib, self.search.baseline)
+        names = finalists(self.race, self.peaks_mib, self.search.baseline, self.doubtful)
         if names:
             usable = {name: mib for name, mib in self.peaks_mib.items() if name not in self.race.out}
-            lean = leanest(names[0], self.race.levels(), usable)
+            lean = leanest(names[0], self.race.levels(), usable, self.doubtful)
+            self._pass_over(names[0])
             self.lab.writer.note_tuning(finalists=names, leanest=lean)
         return names
+
+    def _pass_over(self, winner: str) -> None:
+        """Put on record why what was ahead did not win."""
+        best, known = self.race.best(), self.lab.writer.document.tuning
+        if known is not None and best is not None and best != winner:
+            self.race.beaten[best] = f"not clearly faster than {winner}, and nobody can tell whether it trains the same"
+            self.race.beaten.pop(winner, None)
+            self._note(known.stopped_by)
 
     def _note(self, stopped_by: str | None) -> None:
         """Put on record how the race stands."""

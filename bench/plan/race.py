@@ -115,11 +115,19 @@ class Race:
                 continue
             slower, half_width = fit.gap(best, name)
             single = self.launches(name) == 1
-            if slower > max(half_width, math.log1p(OUTLYING) if single else 0.0):
+            if self._clearly(slower, half_width, name):
                 self.beaten[name] = f"{100 * math.expm1(slower):.1f} % slower than {best}"
             elif not single and half_width - slower < math.log1p(NEAR):
                 at_most = 100 * math.expm1(max(0.0, half_width - slower))
                 self.beaten[name] = f"at most {at_most:.1f} % faster than {best}"
+
+    def clearly_slower(self, name: str, best: str) -> bool:
+        """Whether the launches say that it is slower than ``best``."""
+        fit = _Fit(self.launched)
+        return fit.freedom >= FEWEST_FREEDOM and self._clearly(*fit.gap(best, name), name)
+
+    def _clearly(self, slower: float, half_width: float, name: str) -> bool:
+        return slower > max(half_width, math.log1p(OUTLYING) if self.launches(name) == 1 else 0.0)
 
 
 class _Fit:

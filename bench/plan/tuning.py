@@ -1,7 +1,7 @@
 """What `bench tune` asks for, which candidates there are, and who is measured by fresh launches at the end."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.plan.race import Race
@@ -45,21 +45,41 @@ def next_switches(race: Race, tried: Tried, allow: Sequence[str]) -> list[tuple[
     return [together] if len(gained) > 1 and together not in tried else []
 
 
-def finalists(race: Race, peaks_mib: Mapping[str, float], baseline: str | None) -> tuple[str, ...]:
+def winner(race: Race, doubtful: Collection[str] = ()) -> str | None:
+    """The fastest that is still in. One of ``doubtful``, whose numerics cannot be told, only if all others are clearly
+    slower, those too that are no longer in because they were not faster."""
+    best, levels = race.best(), race.levels()
+    if best is None or best not in doubtful:
+        return best
+    sure = sorted((one for one in levels if one not in race.out and one not in doubtful), key=levels.__getitem__)
+    return next((one for one in sure if not race.clearly_slower(one, best)), best)
+
+
+def finalists(
+    race: Race, peaks_mib: Mapping[str, float], baseline: str | None, doubtful: Collection[str] = ()
+) -> tuple[str, ...]:
     """The winner first, then the runner-up, the leanest that is nearly as fast, and the baseline; each once."""
-    levels, ranking = race.levels(), race.ranking()
-    if not ranking:
+    levels, first = race.levels(), winner(race, doubtful)
+    if first is None:
         return ()
-    lean = leanest(ranking[0], levels, {name: mib for name, mib in peaks_mib.items() if name not in race.out})
-    known = [*ranking[:2], lean, baseline if baseline in levels and baseline not in race.out else lean]
+    others = [name for name in race.ranking() if name != first]
+    lean = leanest(first, levels, {name: mib for name, mib in peaks_mib.items() if name not in race.out}, doubtful)
+    known = [first, *others[:1], lean, baseline if baseline in levels and baseline not in race.out else lean]
     return tuple(dict.fromkeys(known))
 
 
-def leanest(winner: str, levels: Mapping[str, float], peaks_mib: Mapping[str, float]) -> str:
+def leanest(
+    winner: str, levels: Mapping[str, float], peaks_mib: Mapping[str, float], doubtful: Collection[str] = ()
+) -> str:
     """Of the candidates that are nearly as fast as the winner the one with the lowest peak, or the winner."""
     from bench.analyse.memory import LEAST_MEMORY
     from bench.analyse.overview import LEAN_ENOUGH
 
-    near = [name for name in peaks_mib if levels.get(name, math.inf) <= levels[winner] - math.log(LEAN_ENOUGH)]
+    near = [
+        name
+        for name in peaks_mib
+        if levels.get(name, math.inf) <= levels[winner] - math.log(LEAN_ENOUGH)
+        and (name == winner or name not in doubtful)
+    ]
     least = min(near, key=peaks_mib.__getitem__, default=winner)
     return least if winner in peaks_mib and peaks_mib[least] < (1 - LEAST_MEMORY) * peaks_mib[winner] else winner

@@ -4,7 +4,7 @@ import math
 import random
 
 from bench.plan.race import MOST_LAUNCHES, Race
-from bench.plan.tuning import finalists, leanest, next_switches
+from bench.plan.tuning import finalists, leanest, next_switches, winner
 
 
 def raced(truth: dict[str, float | None], noise: float = 0.002, seed: int = 1) -> Race:
@@ -88,3 +88,13 @@ def test_finalists_are_the_winner_the_runner_up_the_leanest_and_the_baseline() -
     assert leanest("fast", race.levels(), peaks) == "lean"
     assert leanest("fast", race.levels(), {"fast": 1000.0, "lean": 999.0}) == "fast"
     assert finalists(Race(["a"]), {}, "a") == ()
+
+
+def test_what_nobody_can_tell_wins_only_where_it_is_clearly_faster() -> None:
+    race = raced({"dp": 99.5, "single": 100.0, "slow": 150.0})
+    assert race.best() == "dp" and "single" in race.beaten
+    peaks = {"dp": 500.0, "single": 1000.0}
+    assert finalists(race, peaks, None, {"dp"})[:2] == ("single", "dp")
+    assert leanest("single", race.levels(), peaks, {"dp"}) == "single"
+    assert finalists(raced({"dp": 90.0, "single": 100.0}), {}, None, {"dp"})[0] == "dp"
+    assert winner(raced({"dp": 90.0}), {"dp"}) == "dp"

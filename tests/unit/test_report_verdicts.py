@@ -25,12 +25,14 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.analyse.questions import mixed_precision, questions
+from bench.analyse.tuned import DOUBTFUL
+from bench.analyse.tuned import answer as answer_of_search
 from bench.cli import main
 from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import launch_tables, plots, tables, verdict_tables
 from bench.report.facts import facts
-from bench.runs.document import Failure
+from bench.runs.document import Failure, Tuning
 from bench.runs.writer import RunWriter
 
 STEPS = 5
@@ -360,6 +362,15 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert "--no-parity" in (verdict_tables.no_reference(run.document) or "")
     assert [verdict for verdict, _ in verdict_tables.verdicts(run)] == ["not finite", "diverged", "not shown"]
     assert table.rows[0][-1].text == "yes → no"
+
+
+def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:
+    about = {"asked": ("ddp",), "budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": ()}
+    search = Tuning(**about, baseline=None, finalists=("ddp",), leanest="ddp")
+    found = replace(whole, document=replace(whole.document, tuning=search))
+    for verdict, warned in (("cannot tell", True), ("same", False)):
+        first, *_ = answer_of_search(found, overview(whole).assign(parity=verdict))
+        assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned
 
 
 def test_losses_are_drawn_against_the_reference_in_parts_of_the_bound(whole: Analysed) -> None:
