@@ -106,7 +106,8 @@ class _Hunt:
     began_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        search = self.search
+        search, before = self.search, self.lab.writer.document.tuning
+        self.began_s -= before.spent_s if before else 0.0
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
         self.lab.writer.note_tuning(
@@ -124,6 +125,11 @@ class _Hunt:
     def launches(self) -> tuple[LaunchRecord, ...]:
         tuning = self.lab.writer.document.tuning
         return tuning.launches if tuning else ()
+
+    @property
+    def spent_s(self) -> float:
+        """Of the budget, before an interruption too."""
+        return time.monotonic() - self.began_s
 
     def run(self) -> None:
         """Rounds until no more launches would tell, or the time for the finalists begins."""
@@ -188,6 +194,7 @@ class _Hunt:
 
     def _kept(self, done: Performed) -> str:
         self.lab.writer.add_racing(done.record, **done.tables)
+        self.lab.writer.note_tuning(spent_s=self.spent_s)
         return measure.how_fast(self.lab, done)
 
     def _take(self, name: str, number: int, raced: _Raced) -> None:
@@ -215,7 +222,7 @@ class _Hunt:
         if len(everything) == 1:
             self._refuse_short_budget(usual_s * len(self.race.still_in) + reserved_s)
         expected_s = fmean(self.took_s.get(name, [usual_s]))
-        if time.monotonic() - self.began_s + expected_s + reserved_s > self.search.budget_s:
+        if self.spent_s + expected_s + reserved_s > self.search.budget_s:
             raise _OutOfTime
 
     def _refuse_short_budget(self, needed_s: float) -> None:

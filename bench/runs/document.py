@@ -583,7 +583,7 @@ class Tuning:
     """What ``bench tune`` did: the launches of its race, which chose the ``finalists``, the winner first.
 
     ``asked``: the candidates that it began with. ``launches`` of the run are fresh ones of the finalists.
-    ``stopped_by``: ``race`` or ``budget``; None while it runs.
+    ``stopped_by``: ``race`` or ``budget``; None while it runs. ``spent_s``: of the budget, by the race.
     """
 
     asked: Names
@@ -597,6 +597,7 @@ class Tuning:
     finalists: Names = ()
     leanest: str | None = None
     stopped_by: str | None = None
+    spent_s: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +36,9 @@ def build(parts):
 CANDIDATES = {"quick": (0.02, 1.0), "slow": (0.06, 1.0), "wrong": (0.01, 1.5)}
 """Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else."""
 
+LATER_S = 600.0
+"""Of the budget, by the time of the interruption."""
+
 
 @pytest.fixture
 def asked(tmp_path: Path) -> tuple[str, ...]:
@@ -62,12 +67,15 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
         if len(launched) == 3:
             raise KeyboardInterrupt
         launched.append(job.scenario)
+        if len(launched) == 3:
+            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + LATER_S))
         return perform(job, *rest)
 
     monkeypatch.setattr(tuning, "perform", interrupted)
     assert run_here("tune", *asked).returncode == 130
     first = document_of(tmp_path)
     assert first["complete"] is False and [one["scenario"] for one in first["tuning"]["launches"]] == launched
+    monkeypatch.setattr(tuning, "time", time)
     launched.clear()
     launched += ["not interrupted again"] * 4
 
@@ -77,6 +85,7 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     search = document["tuning"]
     assert search["launches"][:3] == first["tuning"]["launches"], "nothing is done twice"
     assert document["complete"] and search["stopped_by"] == "race"
+    assert search["spent_s"] > first["tuning"]["spent_s"] > LATER_S, "what is left of the budget, and no more"
     assert search["candidates"]["wrong"]["why_not"] == "numerics: diverged"
     assert search["candidates"]["slow"]["beaten"].endswith("% slower than ddp")
     assert search["finalists"][0] == "ddp" and "wrong" not in search["finalists"]
