@@ -2,8 +2,10 @@
 
 The value says what becomes of DDP's overlap (``torch._dynamo.config.optimize_ddp``): ``ddp_optimizer`` compiles a graph
 for each bucket, so that buckets are exchanged while the backward pass goes on; with ``no_optimization`` there is one
-graph, and they are exchanged when it is over. Without DDP both are the same. How long compiling took is recorded apart
-from the steps (``effective.compiled``); the graphs are kept where torch keeps them (``TORCHINDUCTOR_CACHE_DIR``).
+graph, and they are exchanged when it is over; with ``python_reducer`` compiled autograd takes the backward pass and its
+all-reduces into one graph, in place of DDP's own reducer. Without DDP all are the same. How long compiling took is
+recorded apart from the steps (``effective.compiled``); the graphs are kept where torch keeps them
+(``TORCHINDUCTOR_CACHE_DIR``).
 """
 
 import os
@@ -12,15 +14,19 @@ from importlib.util import find_spec
 
 from bench.seams import Switch
 
+PYTHON_REDUCER = "python_reducer"
 SWITCH = Switch(
     summary="torch.compile of the wrapped model",
     label="compile",
     value="ddp_optimizer",
-    choices=("ddp_optimizer", "no_optimization"),
+    choices=("ddp_optimizer", PYTHON_REDUCER, "no_optimization"),
     searched_on=("cuda",),  # on the CPU compiling takes longer than a search
     slow_start=10,
     excludes=("checkpointing",),  # which changes batch norm while the backward pass computes again
 )
+
+ENTERED = []
+"""Contexts that last as long as the process: one that is collected is left."""
 
 
 def obstacle(device):
@@ -40,9 +46,25 @@ def begin(parts):
 
 
 def module(parts, module):
-    module.compile(mode="reduce-overhead" if "cuda_graphs" in parts.switches else None)
+    import torch
+    from torch._dynamo import compiled_autograd
+
+    mode = "reduce-overhead" if "cuda_graphs" in parts.switches else None
+    if getattr(module, "_use_python_reducer", False):
+        enable = getattr(compiled_autograd, "_enable", None) or compiled_autograd.enable  # its name before torch 2.6
+        ENTERED.append(enable(torch.compile(mode=mode)))
+        ENTERED[-1].__enter__()
+    module.compile(mode=mode)
     return module
 
 
 def effect(session, ran):
-    return None if ran["compiled"] else "torch.compile made no graph"
+    from torch._dynamo.utils import counters
+
+    if not ran["compiled"]:
+        return "torch.compile made no graph"
+    if session.parts.switches["compile"] != PYTHON_REDUCER:
+        return None
+    if not getattr(session.module, "_use_python_reducer", False):
+        return "there is no DDP whose reducer it would replace"
+    return None if counters["compiled_autograd"]["captures"] else "compiled autograd took no backward pass into a graph"

@@ -5,7 +5,7 @@ bench is attached to (``bench/worker/attached``) may run in an interpreter that 
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,18 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+"""False before torch 2.1."""
+
+_last: deque[ConvolutionWatch] = deque(maxlen=1)
+"""The watch of this process."""
+
+
+def _note_while_compiling(context: Any) -> None:
+    """What the hook does of a graph. One that changed the watch in each step would be compiled twice."""
+    _last[0].see(context.get_local("output").as_fake())
 
 
 class ConvolutionWatch:
@@ -26,8 +38,17 @@ class ConvolutionWatch:
         self.outputs: set[torch.dtype] = set()
         self.memory_format = "contiguous"
         self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
+        _last.append(self)
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if _is_compiling():
+            from torch._dynamo.comptime import comptime
+
+            comptime(_note_while_compiling)
+        else:
+            self.see(output)
+
+    def see(self, output: Tensor) -> None:
         self.outputs.add(output.dtype)
         if output.dim() == 4 and not output.is_contiguous():  # either weights or input in channels_last suffice
             last = output.is_contiguous(memory_format=torch.channels_last)

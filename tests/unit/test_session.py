@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 from conftest import one_host, request_for
 from torch import nn
 from torchvision import models
@@ -185,7 +186,7 @@ def test_when_cudnn_searches(scenario: str, gpus: int, searches: bool, monkeypat
     request = request_for((found,), device="cuda", devices=("GPU-a", "GPU-b")[:gpus], replicas=gpus, impl="native")
     (planned,) = launches(request, (found,), one_host(1, *request.devices))
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not searches)
-    monkeypatch.setattr(rank, "_device", lambda job, me: torch.device("cpu"))
+    monkeypatch.setattr(rank, "device_of", lambda job, me: torch.device("cpu"))
     monkeypatch.setattr(rank, "_join", lambda job, me, device: None)
     monkeypatch.setattr(rank.memory_probe, "show", lambda tell, device: 0)
     monkeypatch.setattr(rank, "_measure", lambda *given: {"searches": torch.backends.cudnn.benchmark})
@@ -214,6 +215,19 @@ def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, 
     watch = live.ConvolutionWatch(model)
     model(torch.ones(2, 3, 8, 8).to(memory_format=formats[images]))
     assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
+
+
+def test_watching_a_compiled_model_compiles_it_once() -> None:
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last)
+    watch = live.ConvolutionWatch(model)
+    model.compile(backend="eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            model(torch.ones(2, 3, 8, 8)).sum().backward()
+    assert (watch.outputs, watch.memory_format) == ({torch.bfloat16}, "channels_last")
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
 
 
 @pytest.mark.parametrize(

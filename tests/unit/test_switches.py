@@ -21,6 +21,7 @@ from bench.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
 from bench.seams.switching import scenario
+from bench.verbs.sets import switched
 from bench.worker import data, effective, live, loop
 from bench.worker.precision import use_tf32
 from bench.worker.session import Parts, Session
@@ -203,19 +204,21 @@ def runs_here(name: str) -> bool:
 SLOW = {"compile"}
 """Switches that take a C++ compiler half a minute."""
 EACH = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
-    for name in discover.names(discover.SWITCH)
+    pytest.param(spec, marks=[pytest.mark.slow] if name in SLOW else [])
+    for spec in switched(every_word=True)
+    for name in [spec.partition("+")[2].partition("=")[0]]
     if runs_here(name)
 ]
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("name", EACH)
-def test_each_switch_takes_effect_or_says_why_not(name: str) -> None:
-    declared = switching.load_switch(name, discover.names(discover.SWITCH)[name])
-    session, ran = trained(f"{declared.tried_on}+{name}")
+@pytest.mark.parametrize("request_", EACH)
+def test_each_switch_takes_effect_or_says_why_not(request_: str) -> None:
+    session, ran = trained(request_)
     ((spec, instead),) = ran["switches"].items()
-    assert spec == name
+    assert request_.endswith(f"+{spec}")
+    name = spec.partition("=")[0]
+    declared = switching.load_switch(name, discover.names(discover.SWITCH)[name])
     shown = declared.label.format(value=session.parts.switches[name])
     assert (instead is None) == ran["label"].endswith(f" + {shown}")
     assert instead is None or instead in IDLE_HERE[name]
