@@ -39,6 +39,15 @@ def state_and_parent(pid: int) -> tuple[str | None, int | None]:
     return state, int(parent)
 
 
+def born(pid: int) -> int | None:
+    """When a process started, in ticks: a later process of the same PID has another."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
+
+
 def children() -> list[int]:
     """The children of this process, those that have ended and were not waited for among them."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]

@@ -260,6 +260,20 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meet:
+    """Where the ranks of a launch on several hosts meet, for one of these.
+
+    ``host``: that one's name. ``address``: of the host of rank 0, as this one reaches it. ``port``: None on the host of
+    rank 0, which binds one that is free. ``interface``: the one that leads there, None for the libraries' own choice.
+    """
+
+    host: str
+    address: str
+    port: int | None
+    interface: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
     """How a launch computes, as far as it changes how numbers are rounded: each has a reference of its own.
 

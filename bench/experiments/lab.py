@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import bench
 from bench import machine
@@ -18,13 +18,28 @@ from bench.core.channel import adopt_orphans
 from bench.core.children import children, end_children
 from bench.core.codec import decode, encode
 from bench.core.errors import BenchError, HostError, Interrupted, RequestError, described, remedy_of
+from bench.core.records import Host
 from bench.experiments import interrupts, obstacles
 from bench.experiments import resume as resuming
+from bench.hosts.leader import Hosts
+from bench.hosts.party import Party
 from bench.machine import foreign, redact
 from bench.machine.lock import Locks, acquire
 from bench.plan import Request, check_examples
 from bench.plan.input_sweep import worker_counts
-from bench.runs.document import Apex, Asked, Machine, Record, RunDocument, Source, State, StrategyRecord, WorkloadRecord
+from bench.runs.document import (
+    Apex,
+    Asked,
+    EngineRecord,
+    HostRecord,
+    Machine,
+    Record,
+    RunDocument,
+    Source,
+    State,
+    StrategyRecord,
+    WorkloadRecord,
+)
 from bench.runs.files import check_writable, sha256
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
@@ -32,6 +47,7 @@ from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found
 from bench.seams.site import Connected, Options
+from bench.sites.local import WorkerHost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +101,12 @@ def opened(
     console: Console,
     wait: bool = False,
     resumed: str | None = None,
+    party: Party | None = None,
 ) -> Iterator[Lab]:
     """Everything that the experiments of one run need; sealed and closed on leaving.
 
-    ``resumed``: the folder of the run to be continued. Raises :class:`RequestError` before anything is written, and
-    :class:`Interrupted` once an interrupted run is sealed.
+    ``resumed``: the folder of the run to be continued. ``party``: the hosts, where there are several. Raises
+    :class:`RequestError` before anything is written, and :class:`Interrupted` once an interrupted run is sealed.
     """
     check_writable(out)
     machine.refuse_missing_directory()
@@ -97,8 +114,8 @@ def opened(
     machine.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
-        _alone(request, wait=wait, console=console) as (locks, here),
-        _site(request, locks.descriptors) as site,
+        _alone(request, wait=wait, console=console, party=party) as (locks, here),
+        _site(request, locks.descriptors, scenarios, party) as site,
     ):
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
@@ -111,14 +128,14 @@ def opened(
         for workers in (request.workers, *most):
             size, free = site.description["example_bytes"], machine.available_memory_bytes()
             check_examples(replace(request, workers=workers), size, free)
-        found = obstacles.of_each(scenarios, request, site.description)
+        found = obstacles.of_each(scenarios, request, site.description, site.hosts)
         obstacles.refuse_if_nothing_runs(found)
         slow_half = obstacles.slow_half(request, scenarios, site.description)
         if slow_half:
             console.line(slow_half)
-        about = _circumstances(request, scenarios, here, site.description)
+        about = _circumstances(request, scenarios, here, site.description, party)
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
-        with _sealed(writer, site), _sampler(request, writer) as sampler:
+        with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:
             yield Lab(
                 request=request,
                 scenarios=scenarios,
@@ -136,11 +153,14 @@ def opened(
 
 
 @contextmanager
-def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[Locks, dict[str, Any]]]:
-    """The locks of the devices, and what this machine is while they are held."""
-    with acquire(request.devices, wait=wait, say=console.line) as locks:
+def _alone(
+    request: Request, *, wait: bool, console: Console, party: Party | None = None
+) -> Iterator[tuple[Locks, dict[str, Any]]]:
+    """The locks of this host's devices, and what this machine is while they are held."""
+    devices = request.devices if party is None else party.hosts[0].devices
+    with acquire(devices, wait=wait, say=console.line) as locks:
         _, gpus, left_out = machine.choose_device(request.device)
-        for drawing in foreign.refuse(gpus, request.devices, force=request.force):
+        for drawing in foreign.refuse(gpus, devices, force=request.force):
             remedy = "its share is in the figures: measure on a GPU without a screen if there is one"
             console.line(f"warning: something draws on {drawing}; {remedy}")
         if left_out is not None:
@@ -149,13 +169,15 @@ def _alone(request: Request, *, wait: bool, console: Console) -> Iterator[tuple[
 
 
 @contextmanager
-def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
+def _site(
+    request: Request, locks: tuple[int, ...], scenarios: tuple[Found, ...] = (), party: Party | None = None
+) -> Iterator[Connected]:
     """The site with its log in memory, since there is no run folder yet: nothing is left of it, whatever happens."""
     name, file = discover.resolve(request.site, discover.SITE)
     descriptor = os.memfd_create("site.log")
     options = Options(
         device=request.device,
-        hosts=machine.here(request.devices),
+        hosts=machine.here(request.devices) if party is None else party.hosts[:1],
         python=request.python,
         fresh=request.fresh,
         apex_path=request.apex_path,
@@ -167,6 +189,9 @@ def _site(request: Request, locks: tuple[int, ...]) -> Iterator[Connected]:
     try:
         with interrupts.bounded(discover.IMPORT_LIMIT_S):
             connected = _connected(discover.load_file(name, file, discover.SITE), file, options)
+        if party is not None:
+            own = cast(WorkerHost, connected)  # any other site is refused on several hosts
+            connected = Hosts(own, party, discover.files_of(scenarios, request.task))
         with connected as site:
             yield site
     finally:
@@ -189,7 +214,11 @@ def _connected(site: ModuleType, file: str, options: Options) -> Connected:
 
 
 def _circumstances(
-    request: Request, scenarios: tuple[Found, ...], here: dict[str, Any], about: dict[str, Any]
+    request: Request,
+    scenarios: tuple[Found, ...],
+    here: dict[str, Any],
+    about: dict[str, Any],
+    party: Party | None,
 ) -> RunDocument:
     asked, work = recorded(request)
     sources = {found.name: found.file for found in scenarios}
@@ -202,7 +231,9 @@ def _circumstances(
         request=asked,
         workload=work,
         machine=decode(Machine, here),
-        versions={name: about[name] for name in ("python", "executable", "torch")} | about["imports"],
+        hosts=() if party is None else _hosts(party, about),
+        engine=None if party is None else EngineRecord(**party.job()),
+        versions=_versions(about),
         fresh=about["fresh"],
         apex=decode(Apex, about["apex"]),
         sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
@@ -215,6 +246,31 @@ def _circumstances(
     )
 
 
+def _versions(about: dict[str, Any]) -> dict[str, str | None]:
+    versions: dict[str, str | None] = {name: about[name] for name in ("python", "executable", "torch")}
+    versions |= about["imports"]
+    return versions
+
+
+def _hosts(party: Party, about: dict[str, Any]) -> tuple[HostRecord, ...]:
+    assert party.hello is not None
+    own = HostRecord(
+        name=party.name, machine=party.hello.machine, versions=_versions(about), start=State(**machine.state())
+    )
+    others = (
+        HostRecord(
+            name=member.name,
+            machine=member.hello.machine,
+            versions=_versions(member.ready["description"]),
+            start=State(**member.ready["state"]),
+            clock_offset_s=member.offset_s,
+            clock_error_s=member.error_s,
+        )
+        for member in party.members
+    )
+    return (own, *others)
+
+
 def recorded(request: Request) -> tuple[Asked, WorkloadRecord]:
     """A request as run.json has it."""
     work = request.workload
@@ -222,12 +278,12 @@ def recorded(request: Request) -> tuple[Asked, WorkloadRecord]:
 
 
 @contextmanager
-def _sampler(request: Request, writer: RunWriter) -> Iterator[Sampler]:
+def _sampler(request: Request, writer: RunWriter, host: Host) -> Iterator[Sampler]:
     sampler = Sampler.start(
         device=request.device,
-        gpus=request.devices,
+        gpus=host.devices,
         spool=writer.scratch,
-        host=writer.document.machine.host or "",
+        host=host.name,
         interval_s=request.sample_interval_s,
     )
     try:

@@ -8,20 +8,17 @@ from typing import Any
 
 from bench import machine
 from bench.core.codec import decode, encode
-from bench.core.errors import BenchError, described
+from bench.core.errors import BenchError, HostError, described
 from bench.core.records import Job
 from bench.experiments import interrupts, record, rows
 from bench.experiments.lab import Lab
 from bench.experiments.record import Executed
 from bench.runs.document import LaunchRecord
-from bench.runs.files import write_atomically
+from bench.runs.files import shorten
 from bench.runs.tables import COLUMNS, to_table
 from bench.runs.writer import as_text
-from bench.sample.noticed import allocator_rows, checks
+from bench.sample.noticed import allocator_rows, checks, together
 from bench.seams.site import Connected, Event, LaunchInterrupted, Outcome
-
-LOG_LIMIT_BYTES = 16 << 20
-"""Of what one rank prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +34,8 @@ class Performed:
 def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) -> Performed:
     """Carry out one launch, and show how it went. ``keep(performed)`` puts it on disk and returns the line for people.
 
-    Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk.
+    Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk, and :class:`HostError` for one
+    that a host has left.
     """
     sampled = job.purpose == "measure"
 
@@ -61,20 +59,28 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     lab.progress.end(status=performed.record.status, text=text)
     if done.interrupted:
         raise KeyboardInterrupt
+    if done.outcome.lost is not None:
+        go_on = f"go on with --resume {os.path.basename(lab.writer.path)}"
+        raise HostError(f"{done.outcome.lost}; {go_on} when it is back")
     return performed
 
 
 def _described(job: Job, lab: Lab, done: Executed, memory: rows.Rows, device: rows.Rows) -> Performed:
     """The record and the rows of a launch. Raises where what its ranks sent cannot be written, or read back."""
     sampled = job.purpose == "measure"
-    outcome = done.outcome
+    outcome, elsewhere = done.outcome, done.outcome.elsewhere
     rows.check(job, outcome.results)
     tables = rows.of(job, outcome.results, outcome.partial)
-    noticed = {"sampling": lab.sampler.cost, **checks(lab.sampler.findings, device, tables["steps"])} if sampled else {}
+    noticed: dict[str, Any] = {}
+    if sampled:
+        memory = [*memory, *(row for one in elsewhere for row in one.memory)]
+        device = [*device, *(row for one in elsewhere for row in one.device)]
+        ours = lab.sampler.cost, lab.sampler.findings
+        cost, findings = together(ours, *((one.cost, one.findings) for one in elsewhere))
+        noticed = {"sampling": cost, **checks(findings, device, tables["steps"])}
     launch = record.of(job, done, noticed)
     if sampled:
-        host = lab.writer.document.machine.host or ""
-        memory = memory + allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario, host=host)
+        memory = memory + allocator_rows(memory, launch.ranks, launch=job.launch, scenario=job.scenario)
         tables |= {"memory": memory, "device": device}
     as_text(encode(decode(LaunchRecord, encode(launch))))
     for name, found in tables.items():
@@ -85,7 +91,7 @@ def _described(job: Job, lab: Lab, done: Executed, memory: rows.Rows, device: ro
 def _without_results(done: Executed, error: Exception) -> Executed:
     """A launch whose ranks sent what no rank of bench does; what failed before that is still why it failed."""
     reason = f"what its ranks sent is no result: {' '.join(str(error).split()) or type(error).__name__}"
-    outcome = replace(done.outcome, results=[], partial=[])
+    outcome = replace(done.outcome, results=[], partial=[], elsewhere=())
     return replace(done, outcome=replace(outcome, status="error", reason=reason) if outcome.status == "ok" else outcome)
 
 
@@ -104,6 +110,7 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         outcome = Outcome(status="error", reason=reason, first_failed_rank=None, ranks=[])
     wall_s = time.monotonic() - started
     busy = machine.busy_s() - time.process_time() - busy
+    foreign_cores = [max(0.0, busy - outcome.cpu_s) / wall_s, *(one.foreign_cores for one in outcome.elsewhere)]
     for rank in range(job.processes):
         shorten(os.path.join(logs, job.log_name(rank)))
     return Executed(
@@ -111,7 +118,7 @@ def execute(job: Job, site: Connected, logs: str, on_event: Callable[[Event], No
         started_utc=started_utc,
         ended_utc=machine.utc_now(),
         wall_s=wall_s,
-        foreign_cores=max(0.0, busy - outcome.cpu_s) / wall_s,
+        foreign_cores=max(foreign_cores),
         interrupted=interrupted,
     )
 
@@ -122,20 +129,3 @@ def where_to_look(launch: LaunchRecord) -> str:
         return ""
     logs = {rank.rank: rank.log for rank in launch.ranks}
     return f"{launch.reason} (see {logs.get(launch.first_failed_rank or 0, 'logs/worker-site.log')})"
-
-
-def shorten(log: str) -> None:
-    """Keep the two ends of a log longer than :data:`LOG_LIMIT_BYTES`, with a line between that says what is missing.
-
-    Only afterwards: while a rank writes, nothing may stand between it and its log.
-    """
-    size = os.path.getsize(log) if os.path.isfile(log) else 0
-    if size <= LOG_LIMIT_BYTES:
-        return
-    half = LOG_LIMIT_BYTES // 2
-    with open(log, "rb") as file:
-        head = file.read(half)
-        file.seek(size - half)
-        tail = file.read()
-    note = f"\n[bench: {size - 2 * half} bytes were left out here]\n".encode()
-    write_atomically(log, head + note + tail)

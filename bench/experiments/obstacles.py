@@ -1,19 +1,37 @@
 """Why a scenario, or a whole request, cannot run here: found before the first launch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bench import machine
 from bench.core.errors import RequestError
-from bench.plan import Request
+from bench.core.records import Host
+from bench.plan import Request, host_of_each
 from bench.seams import discover
 from bench.seams.discover import Found
 
 
 def of_each(
-    scenarios: tuple[Found, ...], request: Request, host: dict[str, Any] | None = None
+    scenarios: tuple[Found, ...],
+    request: Request,
+    host: dict[str, Any] | None = None,
+    hosts: Sequence[Host] = (),
 ) -> dict[str, str | None]:
     """By scenario the reason why it cannot run here, or None. ``host``: as for :func:`obstacle`."""
-    return {found.name: obstacle(found, request, host) for found in scenarios}
+    return {found.name: obstacle(found, request, host) or _across(found, request, hosts) for found in scenarios}
+
+
+def _across(found: Found, request: Request, hosts: Sequence[Host]) -> str | None:
+    """Why a scenario cannot run on several hosts."""
+    if len(hosts) < 2:
+        return None
+    host_of = host_of_each(request, hosts)
+    ranks = found.strategy.ranks(request.replicas)
+    if any(len({host_of[device].name for device in rank.devices}) > 1 for rank in ranks):
+        return f"one process of it would drive the devices of {len(hosts)} hosts; run it on one of them"
+    if host_of[ranks[0].devices[0]] != hosts[0]:
+        return "its rank 0 would not be on the first host, where all ranks meet; run it on one host"
+    return None
 
 
 def refuse_if_nothing_runs(obstacles: dict[str, str | None]) -> None:

@@ -8,6 +8,7 @@ from bench import machine
 from bench.console import Console, count, duration
 from bench.experiments import checkpoint, diagnose, input_sweep, measure, reference, restart, resume
 from bench.experiments.lab import Finished, Lab, opened
+from bench.hosts.party import Party
 from bench.plan import REFERENCE, Request
 from bench.seams.discover import Found
 
@@ -20,13 +21,14 @@ def run(
     console: Console,
     wait: bool = False,
     resumed: str | None = None,
+    party: Party | None = None,
 ) -> Finished:
     """Measure every scenario of ``request`` and write a run folder under ``out``.
 
-    ``wait``: queue for GPUs or CPU that another run has. ``resumed`` and errors: as for
+    ``wait``: queue for GPUs or CPU that another run has. ``resumed``, ``party`` and errors: as for
     :func:`bench.experiments.lab.opened`.
     """
-    with opened(request, scenarios, out=out, console=console, wait=wait, resumed=resumed) as lab:
+    with opened(request, scenarios, out=out, console=console, wait=wait, resumed=resumed, party=party) as lab:
         _announce(lab, console)
         with lab.progress:
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
@@ -56,6 +58,7 @@ def _announce(lab: Lab, console: Console) -> None:
     lab.progress.expect(killed)
     lab.progress.expect([REFERENCE] * (request.parity and not done.reference))
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
+    where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
     console.line(
         f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
         f"measured steps: {workload.title}, global batch {workload.global_batch} in "

@@ -3,8 +3,9 @@
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,10 +15,12 @@ from bench.core.codec import Damaged, decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import sha256_of_names
 from bench.core.records import Task
-from bench.machine import VISIBLE
+from bench.hosts.party import Party
+from bench.machine import VISIBLE, redact
 from bench.plan import Request
 from bench.runs.document import Apex, Resumed, RunDocument
 from bench.runs.files import sha256
+from bench.runs.names import run_ids
 from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
@@ -61,6 +64,45 @@ def done(document: RunDocument) -> Done:
     )
 
 
+def unfinished(out: str, job: dict[str, Any]) -> str | None:
+    """The newest run under ``out`` that this job of an engine began with the same command and has not finished; None if
+    there is none. ``job``: as an :class:`EngineRecord`.
+    """
+    for name in reversed(run_ids(out, "--out")):
+        try:
+            document = verified(os.path.join(out, name), allow_incomplete=True)
+        except RequestError:
+            continue
+        if _is_of(document, job) and anything_missing(document, request_of(document)):
+            return name
+    return None
+
+
+def _is_of(document: RunDocument, job: dict[str, Any]) -> bool:
+    """Whether a run is of this job of an engine. One that torchrun has a name for is one command; elsewhere the engine
+    must have restarted it, or it may be a new one.
+    """
+    engine = document.engine
+    if engine is None or engine.name != job["name"] or document.command != tuple(redact.command_line(sys.argv[1:])):
+        return False
+    named, again = job["run"] is not None and engine.run == job["run"], job["attempt"] > 0
+    return bool(named and (again or engine.name == "torchrun")) or bool(again and engine.parent == job["parent"])
+
+
+def check_hosts(document: RunDocument, party: Party | None) -> None:
+    """Refuse to go on with a run on other hosts or devices than it began on, and leave to each host its own of them."""
+    before, now = len(document.hosts) or 1, 1 if party is None else len(party.hosts)
+    if before != now:
+        problem = f"that run is on {before} host{'s' * (before > 1)}, and this command on {now}"
+        raise RequestError("--resume", problem, "start it with as many hosts")
+    if party is not None:
+        wanted = document.request.devices
+        hosts = [replace(host, devices=tuple(one for one in wanted if one in host.devices)) for host in party.hosts]
+        if sum(len(host.devices) for host in hosts) != len(wanted):
+            raise RequestError("--resume", "that run is on GPUs that these hosts do not have", "use the same hosts")
+        party.hosts = tuple(hosts)
+
+
 def anything_missing(document: RunDocument, request: Request) -> bool:
     have = done(document)
     measured = {launch.scenario for launch in document.good}
@@ -95,7 +137,7 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
     writer = RunWriter.reopen(path)
     supersede_failures(writer)
     now = Resumed(launch=writer.document.next_launch, force=force, **machine.state())
-    writer.note_resumed(now, about.probe_seed, about.request.launches)
+    writer.note_resumed(now, about.probe_seed, about.request.launches, about.engine)
     return writer
 
 
@@ -246,6 +288,11 @@ def _circumstances(document: RunDocument) -> dict[str, Any]:
     return {
         "bench": document.bench,
         **{name: getattr(here, name) for name in SAME_MACHINE},
+        **{
+            f"{name} of host {number}": getattr(host.machine, name)
+            for number, host in enumerate(document.hosts)
+            for name in SAME_MACHINE
+        },
         **{name: version for name, version in versions.items() if name != "executable"},
         **{f"{name} of {gpu.uuid}": getattr(gpu, name) for gpu in gpus for name in SAME_GPU},
         **{name: value for name, value in here.environment.items() if name != VISIBLE},

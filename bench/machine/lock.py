@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from bench.core.children import born
 from bench.core.errors import RequestError
 from bench.core.files import parse_json
 from bench.machine import redact
@@ -279,7 +280,7 @@ def _said(descriptor: int) -> Any:
 def _myself() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
-        "born": _born(os.getpid()),
+        "born": born(os.getpid()),
         "user": _name_of(os.getuid()),
         "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": " ".join(["bench", *redact.command_line(sys.argv[1:])]),
@@ -291,15 +292,6 @@ def _name_of(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
-
-
-def _born(pid: int) -> int | None:
-    """When a process started, in ticks: a later process of the same PID has another."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
 
 
 def _read(folder: _Folder, name: str) -> dict[str, Any]:
@@ -315,7 +307,7 @@ def _read(folder: _Folder, name: str) -> dict[str, Any]:
 
 def _runs(holder: dict[str, Any]) -> bool:
     pid = holder.get("pid")
-    return isinstance(pid, int) and _born(pid) is not None and _born(pid) == holder.get("born")
+    return isinstance(pid, int) and born(pid) is not None and born(pid) == holder.get("born")
 
 
 def _describe(holder: dict[str, Any]) -> str:

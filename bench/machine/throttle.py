@@ -58,12 +58,14 @@ def check(device: Iterable[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]
 
     ``verdict``: the worst over the devices. ``devices``: by UUID the names of the reasons, or None if unknown.
     """
-    window = measured_window(steps)
-    if window is None:
-        return None
-    start_ns, end_ns = window
+    by_host: dict[str | None, list[Mapping[str, Any]]] = {}
+    for row in steps:
+        by_host.setdefault(row.get("host"), []).append(row)
+    windows = {host: window for host, rows in by_host.items() if (window := measured_window(rows)) is not None}
+    alone = next(iter(windows.values())) if len(windows) == 1 else None  # whatever the host is called
     samples: dict[str, list[int | None]] = {}
     for row in device:
+        start_ns, end_ns = alone or windows.get(row.get("host"), (0, -1))
         # A row of a CPU package, or of a GPU that could not be asked at all, does not know of MIG either.
         if row["mig"] is not None and start_ns <= row["t_ns"] <= end_ns:
             samples.setdefault(row["device"], []).append(row["throttle_reasons"])

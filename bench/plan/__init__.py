@@ -276,7 +276,7 @@ def reference(
     probe_seed: int | None,
 ) -> Job:
     """The launch that all numerics are compared with, on the first chosen device."""
-    host_of = _host_of_each(request, hosts)
+    host_of = host_of_each(request, hosts)
     first = host_of[0]
     alone = Placement(
         role="replica",
@@ -330,16 +330,11 @@ def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequen
 
 
 def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[Placement, ...]:
-    """Where each rank of a scenario runs, on each host with its share of the threads.
-
-    Raises :class:`RequestError` for a rank that would drive two hosts' devices.
+    """Where each rank of a scenario runs, on each host with its share of the threads. One that would drive two hosts'
+    devices is an obstacle (:mod:`bench.experiments.obstacles`).
     """
-    host_of, ranks = _host_of_each(request, hosts), found.strategy.ranks(request.replicas)
+    host_of, ranks = host_of_each(request, hosts), found.strategy.ranks(request.replicas)
     mine = [host_of[rank.devices[0]] for rank in ranks]
-    for rank in ranks:
-        if len({host_of[device].name for device in rank.devices}) > 1:
-            what = f"one process of {found.name} would drive the devices of several hosts"
-            raise RequestError("--scenario", what, "leave it out, or use one host")
     return tuple(
         Placement(
             role=rank.role,
@@ -353,7 +348,7 @@ def _placements(request: Request, found: Found, hosts: Sequence[Host]) -> tuple[
     )
 
 
-def _host_of_each(request: Request, hosts: Sequence[Host]) -> list[Host]:
+def host_of_each(request: Request, hosts: Sequence[Host]) -> list[Host]:
     """The host of each chosen GPU; on the CPU the ranks are shared evenly, neighbours on the same host."""
     if request.devices:
         return [next(host for host in hosts if uuid in host.devices) for uuid in request.devices]

@@ -147,6 +147,32 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """One of several hosts of a run, the leader first. ``clock_offset_s``: how far its clock is ahead of the leader's,
+    known within ``clock_error_s``.
+    """
+
+    name: str
+    machine: Machine
+    versions: Mapping[str, str | None]
+    start: State
+    clock_offset_s: float | None = None
+    clock_error_s: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecord:
+    """What started bench on several hosts. ``run``: what the engine calls the job; ``parent``: the process that started
+    the leader. Either shows that a later start is of the same job. ``attempt``: the last one, from 0.
+    """
+
+    name: str
+    run: str | None
+    parent: str
+    attempt: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(State):
     """When a run was gone on with. ``launch``: the first of that part. ``force``: also on GPUs in use."""
 
@@ -814,6 +840,8 @@ class RunDocument:
     request: Asked
     workload: WorkloadRecord
     machine: Machine
+    hosts: tuple[HostRecord, ...] = ()
+    engine: EngineRecord | None = None
     versions: Mapping[str, str | None]
     fresh: bool | None = None
     apex: Apex

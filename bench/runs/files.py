@@ -28,6 +28,9 @@ TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")
 TRIED_BYTES = 1 << 14
 """What a disk must take before anything is measured: about one run.json."""
 
+LOG_LIMIT_BYTES = 16 << 20
+"""Of what one rank prints."""
+
 
 def utf8(text: str) -> bytes:
     """Text in UTF-8; bytes that are not, as in a label or a host's name, are escaped."""
@@ -37,6 +40,23 @@ def utf8(text: str) -> bytes:
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one."""
     replace_all({path: content})
+
+
+def shorten(log: str) -> None:
+    """Keep the two ends of a log longer than :data:`LOG_LIMIT_BYTES`, with a line between that says what is missing.
+
+    Only afterwards: while a rank writes, nothing may stand between it and its log.
+    """
+    size = os.path.getsize(log) if os.path.isfile(log) else 0
+    if size <= LOG_LIMIT_BYTES:
+        return
+    half = LOG_LIMIT_BYTES // 2
+    with open(log, "rb") as file:
+        head = file.read(half)
+        file.seek(size - half)
+        tail = file.read()
+    note = f"\n[bench: {size - 2 * half} bytes were left out here]\n".encode()
+    write_atomically(log, head + note + tail)
 
 
 def replace_all(files: Mapping[str, bytes]) -> None:

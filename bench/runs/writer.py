@@ -168,12 +168,20 @@ class RunWriter:
     def note_interval_target(self, reached: parts.IntervalTargetRecord) -> None:
         self._change(interval_target=reached)
 
-    def note_resumed(self, resumed: parts.Resumed, probe_seed: int | None, launches: int | None) -> None:
-        """``probe_seed``: for a run that has none yet. ``launches``: how many of each scenario are asked for now."""
+    def note_resumed(
+        self,
+        resumed: parts.Resumed,
+        probe_seed: int | None,
+        launches: int | None,
+        engine: parts.EngineRecord | None = None,
+    ) -> None:
+        """``probe_seed``: for a run that has none yet. ``launches``: how many of each scenario are asked for now.
+        ``engine``: what started this part.
+        """
         seeds = (self._document.probe_seed, probe_seed)
         seed = next((seed for seed in seeds if seed is not None), None)
         request = replace(self._document.request, launches=launches)
-        self._change(request=request, resumed=(*self._document.resumed, resumed), probe_seed=seed)
+        self._change(request=request, resumed=(*self._document.resumed, resumed), probe_seed=seed, engine=engine)
         self.seal(complete=False)
 
     def judge(

@@ -85,7 +85,8 @@ class Sampler:
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
         elif event["event"] == "phase" and event["phase"] == "record":
             self._done.setdefault(job.launch, set()).add(event["rank"])
-            if len(self._done[job.launch]) == job.processes:
+            mine = job.on_host(self._config["host"]) or job.ranks  # a site may have names of its own
+            if len(self._done[job.launch]) == len(mine):
                 self._channel.send(event="full", launch=job.launch)
         elif event["event"] == "probe":
             self.probe(job.launch, event["pid"], event["stage"])

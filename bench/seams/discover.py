@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from glob import glob
@@ -144,6 +144,15 @@ class Found:
         """The modules of apex that the scenario uses if they can be had."""
         modules = {one.needs for one in self.strategy.implementations if one.needs is not None}
         return modules | ({"apex.amp"} if self.scenario.precision != "O0" and "apex" in self.strategy.amp else set())
+
+
+def files_of(scenarios: Iterable[Found], task: Task) -> list[tuple[Kind, str, str]]:
+    """What the ranks of these scenarios execute: kind, name and file of each."""
+    found = [(WORKLOAD, task.name, task.file)]
+    for one in scenarios:
+        found.append((STRATEGY, one.strategy_name, one.strategy_file))
+        found += [(SWITCH, switch.name, switch.file) for switch in one.switches]
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

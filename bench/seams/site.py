@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
-from bench.core.records import Host, Training
+from bench.core.records import Host, Meet, Training
 from bench.core.records import Job as Job  # for the files of sites
 
 Event = dict[str, Any]
@@ -46,10 +46,27 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What another host than that of the command line saw of a launch: rows for the tables of memory and devices, and
+    what its sampler says besides. ``foreign_cores``: how many of its cores others kept busy.
+    """
+
+    host: str
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    device: list[dict[str, Any]] = field(default_factory=list)
+    cost: dict[str, Any] | None = None
+    findings: dict[str, Any] | None = None
+    foreign_cores: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a launch ended. ``ranks``: rank, pid, last phase and step of each. ``cpu_s``: of all of them and the host.
     ``results``: of each rank that came to its end, in order. ``partial``: the steps of those that did not. ``failure``:
     where the first failed rank was, and the end of its log.
+
+    On several hosts: ``blame``: of a failure, the least of all hosts' is the cause; None where nothing failed.
+    ``elsewhere``: what the other hosts saw. ``lost``: why the run cannot go on, in one line: a host that is gone.
     """
 
     status: str
@@ -60,6 +77,27 @@ class Outcome:
     failure: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
     partial: list[dict[str, Any]] = field(default_factory=list)
+    blame: list[float] | None = None
+    elsewhere: tuple[Elsewhere, ...] = ()
+    lost: str | None = None
+
+
+class Beside(Protocol):
+    """What else is watched while a launch runs on this host as one of several. ``meet``: for this host's ranks."""
+
+    meet: Meet
+
+    def watched(self) -> list[Any]:
+        """The sockets that may have something to say."""
+        ...
+
+    def heed(self, readable: list[Any]) -> dict[str, Any] | None:
+        """Read those that are ``readable``. Returns why the launch is to be ended here, as ``WorkerHost`` sends it."""
+        ...
+
+    def listening(self, port: int) -> None:
+        """Rank 0, on this host, is to be met at this port."""
+        ...
 
 
 class LaunchInterrupted(KeyboardInterrupt):

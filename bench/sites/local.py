@@ -19,7 +19,7 @@ from bench.core.children import children, end_children
 from bench.core.errors import BenchError, HostError, RequestError, remedy_of
 from bench.core.files import log_end
 from bench.core.records import Host, Job, Training, job_to_json
-from bench.seams.site import Connected, LaunchInterrupted, Options, Outcome, Site
+from bench.seams.site import Beside, Connected, LaunchInterrupted, Options, Outcome, Site
 
 START_TIMEOUT_S = 300.0
 Command = Callable[[Job, str], list[str]]
@@ -148,8 +148,9 @@ class WorkerHost:
             raise self._ended(f"while it imported {workload.file}")
         raise RequestError("--workload", f"{workload.file} {how}", "fix the file")
 
-    def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None]) -> Outcome:
-        """As the protocol says; ``on_event`` receives every message of every rank.
+    def perform(self, job: Job, on_event: Callable[[dict[str, Any]], None], beside: Beside | None = None) -> Outcome:
+        """As the protocol says; ``on_event`` receives every message of every rank. ``beside``: of a launch on several
+        hosts, of which this one starts its own ranks.
 
         A host that dies or is silent for longer than a rank may be takes its launch with it: the status is then
         ``killed`` or ``timeout``, and the next call starts another host. Raises :class:`HostError` when that does not
@@ -165,11 +166,12 @@ class WorkerHost:
             on_event(message)
 
         command = None if self._command is None else self._command(job, self.python)
-        self.channel.send(event="launch", job=job_to_json(job), command=command)
+        meet = None if beside is None else asdict(beside.meet)
+        self.channel.send(event="launch", job=job_to_json(job), command=command, meet=meet)
         try:
-            return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S)
+            return self._wait_for_end(hear, seen, job.stall_timeout_s + HOST_SILENCE_S, beside)
         except KeyboardInterrupt as error:
-            self.channel.send(event="abort", reason="interrupted")
+            self.channel.send(event="abort", reason="interrupted", collateral=False, stalled=False)
             try:
                 outcome = self._wait_for_end(lambda message: _take_note(seen, message), seen, ABORT_PATIENCE_S)
             except KeyboardInterrupt:
@@ -177,16 +179,28 @@ class WorkerHost:
             raise LaunchInterrupted(outcome) from error
 
     def _wait_for_end(
-        self, on_event: Callable[[dict[str, Any]], None], seen: dict[int, dict[str, Any]], patience_s: float
+        self,
+        on_event: Callable[[dict[str, Any]], None],
+        seen: dict[int, dict[str, Any]],
+        patience_s: float,
+        beside: Beside | None = None,
     ) -> Outcome:
-        heard_s = time.monotonic()
+        heard_s, aborted = time.monotonic(), False
         while not self.channel.closed:
-            readable, _, _ = select.select([self.channel], [], [], 1.0)
-            if readable:
+            others = beside.watched() if beside is not None else []
+            readable, _, _ = select.select([self.channel, *others], [], [], 1.0)
+            why = beside.heed([one for one in readable if one is not self.channel]) if beside is not None else None
+            if why is not None and not aborted:
+                self.channel.send(event="abort", **why)
+                aborted = True
+            if self.channel in readable:
                 heard_s = time.monotonic()  # of a message of several MB each piece is a sign of life
-            for message in self.channel.receive() if readable else []:
+            for message in self.channel.receive() if self.channel in readable else []:
+                if message["event"] == "listening" and beside is not None:
+                    beside.listening(message["port"])
+                    continue
                 if message["event"] == "over":
-                    names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial")
+                    names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial", "blame")
                     results = [_parsed(text) for text in message["results"]]
                     return Outcome(**{name: message[name] for name in names}, results=results)
                 on_event(message)

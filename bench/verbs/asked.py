@@ -7,6 +7,7 @@ from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
 from bench.core.records import Setting, Task
+from bench.hosts.party import Party
 from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.plan import PROFILES, Request, global_batch
@@ -108,16 +109,19 @@ def refuse_other_options(options: argparse.Namespace, parser: Parser, allowed: t
             raise RequestError(option, "a run is resumed with the options that it was started with", "leave it out")
 
 
-def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...]) -> Request:
-    """Every default filled in, and every option checked that needs no torch."""
+def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party: Party | None = None) -> Request:
+    """Every default filled in, and every option checked that needs no torch. ``party``: all hosts, of several."""
     device, gpus, _ = machine.choose_device(options.device)
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
         raise RequestError("--gpus", why, "leave it out")
     if device == "cuda" and options.nproc is not None:
         raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
-    devices = machine.choose_gpus(options.gpus, gpus)
-    replicas = len(devices) if device == "cuda" else options.nproc or DEFAULT_RANKS
+    hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
+    devices = tuple(uuid for host in hosts for uuid in host.devices)
+    replicas = len(devices) if device == "cuda" else options.nproc or max(DEFAULT_RANKS, len(hosts))
+    if replicas < len(hosts):
+        raise RequestError("--nproc", f"{len(hosts)} hosts have a rank each at least", f"use {len(hosts)} or more")
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it has no effect without --until-precision or --find-batch"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")

@@ -12,6 +12,7 @@ from bench.console import Console, align, columns, count, duration, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.hosts.party import Party
 from bench.plan import PROFILES, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.runs.document import IntervalTargetRecord
@@ -40,6 +41,7 @@ from bench.verbs.options import (
 )
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered, for_programs
+from bench.verbs.together import on_all_hosts
 
 if TYPE_CHECKING:
     from bench.experiments.lab import Finished
@@ -81,29 +83,48 @@ EXPERIMENTS = {
 """By option of an experiment what it does in place of what other options ask for, and those options."""
 
 
+ON_ONE_HOST = {
+    "find_batch": "memory differs between hosts",
+    "input_sweep": "cores and disks differ between hosts",
+    "checkpoint": "hosts need not share a folder",
+}
+"""By option why it is not for several hosts."""
+
 PRECISION = "the precision is part of a scenario, such as --scenario ddp_o2 (python -m bench list has them)"
 ELSEWHERE = {"--precision": PRECISION, "--amp": PRECISION, "--strategy": PRECISION.replace("precision", "strategy")}
 
 
 def main(arguments: list[str]) -> int:
     parser = run_parser()
-    options = parser.parse_args(arguments)
+    return on_all_hosts(arguments, parser, lambda options, party: _run(options, parser, party))
+
+
+def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
-        return _resume(options, parser)
+        refuse_other_options(
+            options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
+        )
+        return _resume(options, party)
+    unfinished = None if party is None else resume.unfinished(options.out, party.job())
+    if unfinished is not None:
+        options.resume, options.launches = unfinished, None
+        return _resume(options, party)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     check_experiment(options)
+    if party is not None:
+        _check_several(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
     scenarios = scenarios_of(asked, options.set, options.switches, options.device)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
-    request = request_of(options, scenarios)
+    request = request_of(options, scenarios, party)
     check_memory(request, scenarios, machine.available_memory_bytes())
     if options.find_batch:
         return _find_batch(request, scenarios, options)
     from bench.experiments import pipeline
 
-    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait)
+    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, party=party)
     if request.input_sweep:
         request = resume.request_of(finished.document)  # which has the workers that were chosen
     return _show(finished, request, scenarios, options)
@@ -131,9 +152,8 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     return FAILED if finished.failed else OK
 
 
-def _resume(options: argparse.Namespace, parser: Parser) -> int:
+def _resume(options: argparse.Namespace, party: Party | None) -> int:
     """Continue a run under its own request."""
-    refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches"))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
     if document.scaling:
@@ -141,6 +161,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
     request = resume.request_of(document)
+    resume.check_hosts(document, party)
     if options.launches is not None and options.launches < request.launches:
         planned = f"{options.launches} is fewer than the {request.launches} that this run was asked for"
         raise RequestError("--launches", planned, "name how many of each scenario there shall be in all")
@@ -152,7 +173,8 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
         return _show(lab.Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)
-    finished = pipeline.run(request, scenarios, out=options.out, console=Console(), wait=options.wait, resumed=path)
+    how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path, "party": party}
+    finished = pipeline.run(request, scenarios, **how)
     return _show(finished, request, scenarios, options)
 
 
@@ -244,6 +266,16 @@ def check_experiment(options: argparse.Namespace) -> None:
     if given:
         option, experiment = (f"--{name.replace('_', '-')}" for name in (given[0], asked))
         raise RequestError(option, f"{experiment} {why}", "leave one out")
+
+
+def _check_several(options: argparse.Namespace) -> None:
+    """Refuse what is measured on one host alone."""
+    given = next((name for name in ON_ONE_HOST if getattr(options, name)), None)
+    if given is not None:
+        option = f"--{given.replace('_', '-')}"
+        raise RequestError(
+            option, f"it is measured on one host ({ON_ONE_HOST[given]})", "start bench on one host for it"
+        )
 
 
 def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import _exit
@@ -27,7 +27,7 @@ from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
 from bench.core.errors import EXHAUSTED, RequestError, remedy_of
 from bench.core.files import log_end
-from bench.core.records import Job, Training, job_from_json, job_to_json
+from bench.core.records import Job, Meet, Training, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
@@ -76,13 +76,16 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One sign that a launch went wrong. ``collateral``: only because another rank was gone."""
+    """One sign that a launch went wrong. ``collateral``: only because another rank was gone. ``behind``: of a rank that
+    hangs, its :func:`order`.
+    """
 
     rank: int
     kind: str
     reason: str
     collateral: bool = False
     memory: dict[str, Any] | None = None
+    behind: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -95,6 +98,7 @@ class Launch:
     launcher: subprocess.Popen[bytes] | None = None
     launcher_status: int | None = None
     door: Door | None = None
+    meet: Meet | None = None
     started_s: float = field(default_factory=time.monotonic)
     cpu_s: float = 0.0
     ranks: list[Rank] = field(default_factory=list)
@@ -110,8 +114,15 @@ class Launch:
 
     @property
     def absent(self) -> list[int]:
-        """The ranks that have not come yet."""
-        return sorted(set(range(self.job.processes)) - {rank.number for rank in self.ranks})
+        """The ranks of a foreign launcher that have not come yet."""
+        expected = range(self.job.processes if self.door is not None else 0)
+        return sorted(set(expected) - {rank.number for rank in self.ranks})
+
+    @property
+    def numbers(self) -> list[int]:
+        """The ranks that this host starts."""
+        ranks, meet = self.job.ranks, self.meet
+        return [number for number, rank in enumerate(ranks) if meet is None or rank.host == meet.host]
 
     @property
     def launcher_log(self) -> str:
@@ -184,6 +195,7 @@ def serve(channel: Channel, *, fresh: bool, apex_path: str | None, locks: tuple[
             if message["event"] == "launch":
                 job = job_from_json(message["job"])
                 how: dict[str, Any] = {"fresh": fresh, "locks": locks, "command": message["command"]}
+                how["meet"] = Meet(**message["meet"]) if message["meet"] else None
                 _supervise(start_launch(job, channel, **how), channel)
     return 0
 
@@ -254,26 +266,44 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
 
 
 def start_launch(
-    job: Job, control: Channel, *, fresh: bool, locks: tuple[int, ...] = (), command: list[str] | None = None
+    job: Job,
+    control: Channel,
+    *,
+    fresh: bool,
+    locks: tuple[int, ...] = (),
+    command: list[str] | None = None,
+    meet: Meet | None = None,
 ) -> Launch:
-    """Start the ranks of ``job`` in a process group of their own, or ``command``, the launcher that starts them. Where
-    the system refuses (no descriptors, processes or memory), the launch has failed with that reason.
+    """Start the ranks of ``job`` in a process group of their own, or ``command``, the launcher that starts them. Of a
+    job on several hosts (``meet``) those of this one. Where the system refuses (no descriptors, processes or memory),
+    the launch has failed with that reason.
     """
     if command is not None:
         return _start_launcher(job, command, locks)
-    launch = Launch(job, _make_beats(job), oom_kills=_oom_kills())
+    launch = Launch(job, _make_beats(job), oom_kills=_oom_kills(), meet=meet)
     try:
-        with socket.create_server(("127.0.0.1", 0), backlog=max(128, job.processes)) as listener:
-            common = _environment(job) | _rendezvous(job, listener, launch.beats)
-            for number in range(job.processes):
+        with _listener(launch) as listener:
+            common = _environment(job, launch) | _rendezvous(launch, listener)
+            if meet is not None and listener is not None:
+                control.send(event="listening", port=int(common["MASTER_PORT"]))
+            for number in launch.numbers:
                 _start_rank(launch, number, common, listener, control, fresh=fresh, locks=locks)
     except OSError as error:
         traceback.print_exc()
-        number, remedy = len(launch.ranks), remedy_of(str(error)) or "see the limits ('ulimit -a')"
+        number, remedy = launch.numbers[len(launch.ranks)], remedy_of(str(error)) or "see the limits ('ulimit -a')"
         reason = f"rank {number} could not be started: {error.strerror}; {remedy}, or use fewer ranks"
         launch.fail(Failure(rank=number, kind="error", reason=reason))
         launch.kill()
     return launch
+
+
+def _listener(launch: Launch) -> AbstractContextManager[socket.socket | None]:
+    """What rank 0 listens on for the others; None on a host that has no rank 0."""
+    address = "127.0.0.1" if launch.meet is None else launch.meet.address
+    if launch.meet is not None and launch.meet.port is not None:
+        return nullcontext()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=max(128, launch.job.processes))
 
 
 def _make_beats(job: Job) -> Beats | None:
@@ -288,7 +318,7 @@ def _start_rank(
     launch: Launch,
     number: int,
     common: dict[str, str],
-    listener: socket.socket,
+    listener: socket.socket | None,
     control: Channel,
     *,
     fresh: bool,
@@ -307,8 +337,9 @@ def _start_rank(
     group = ranks[0].pid if ranks else 0
     try:
         if fresh:
-            shared = (launch.beats.fd,) if launch.beats is not None else ()
-            inherited = (theirs.fileno(), listener.fileno(), *shared, *locks)
+            beats = (launch.beats.fd,) if launch.beats is not None else ()
+            server = (listener.fileno(),) if listener is not None else ()
+            inherited = (theirs.fileno(), *server, *beats, *locks)
             pid = _start_fresh(log, environment, theirs, inherited, group)
         else:
             pid = _fork(job, log, environment, theirs, [ours, control, *(rank.channel for rank in ranks)], group)
@@ -352,24 +383,29 @@ def _off_the_path() -> dict[str, str]:
     return {} if os.getcwd() == os.path.dirname(package) else {"PYTHONSAFEPATH": "1"}
 
 
-def _environment(job: Job) -> dict[str, str]:
-    """What all ranks of a launch find in their environment beside what was there."""
+def _environment(job: Job, launch: Launch | None = None) -> dict[str, str]:
+    """What all ranks of a launch on this host find in their environment beside what was there."""
+    first = job.ranks[launch.numbers[0] if launch is not None else 0]
+    interface = "lo" if launch is None or launch.meet is None else launch.meet.interface
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {
         "BENCH_BORN_NS": str(time.perf_counter_ns()),
-        "OMP_NUM_THREADS": str(job.ranks[0].threads),
+        "OMP_NUM_THREADS": str(first.threads),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(job.devices_on(job.ranks[0].host)),
-        **{name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},
+        "CUDA_VISIBLE_DEVICES": ",".join(job.devices_on(first.host)),
+        **({name: os.environ.get(name, interface) for name in names} if interface else {}),
     }
 
 
-def _rendezvous(job: Job, listener: socket.socket, beats: Beats | None) -> dict[str, str]:
+def _rendezvous(launch: Launch, listener: socket.socket | None) -> dict[str, str]:
     """What those that the host starts itself find there for meeting each other."""
+    meet, beats = launch.meet, launch.beats
+    port = listener.getsockname()[1] if listener is not None else meet and meet.port
     return {
-        "WORLD_SIZE": str(job.processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]),
-        "BENCH_STORE_FD": str(listener.fileno()),
+        "WORLD_SIZE": str(launch.job.processes),
+        "MASTER_ADDR": "127.0.0.1" if meet is None else meet.address,
+        "MASTER_PORT": str(port),
+        "BENCH_STORE_FD": str(listener.fileno() if listener is not None else -1),
     } | ({FD_VARIABLE: str(beats.fd)} if beats is not None else {})
 
 
@@ -459,6 +495,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
         reason=cause.reason if cause else None,
         first_failed_rank=cause.rank if cause else None,
         failure=failure,
+        blame=[float(cause.collateral), float(cause.kind == "timeout"), *cause.behind] if cause else None,
         cpu_s=launch.cpu_s + time.process_time() - own_cpu_s,
         ranks=[{"rank": rank.number, "pid": rank.pid, "phase": rank.phase, "step": rank.step} for rank in launch.ranks],
         results=[rank.result for rank in launch.ranks if rank.finished],
@@ -491,8 +528,12 @@ def _given_up(launch: Launch) -> bool:
 
 def _obey(launch: Launch, control: Channel) -> None:
     for message in control.receive():
-        if message["event"] == "abort":
-            launch.fail(Failure(rank=0, kind="killed", reason=message["reason"]))
+        if message["event"] == "abort" and message["stalled"] and not launch.failures:
+            _end_stalled(launch, message["reason"])
+        elif message["event"] == "abort":
+            first = launch.ranks[0].number if launch.ranks else 0
+            about = {"reason": message["reason"], "collateral": message["collateral"]}
+            launch.fail(Failure(rank=first, kind="killed", **about))
             launch.kill()
     if control.closed:
         launch.kill()
@@ -646,6 +687,9 @@ def _look_at(launch: Launch, rank: Rank) -> None:
 def _end_stalled(launch: Launch, what: str) -> None:
     """Name the rank that hangs, and end the launch."""
     alive = [rank for rank in launch.ranks if not rank.finished and rank.exit_status is None]
+    if not alive:
+        launch.kill()
+        return
     lines = processes.lines({rank.pid: rank.log for rank in alive})
     seen = {
         rank.number: f"in {launch.where(rank)}"
@@ -654,13 +698,14 @@ def _end_stalled(launch: Launch, what: str) -> None:
     }
     culprit = hanging(launch, alive, lines)
     others = "".join(f"; rank {number} waits {text}" for number, text in seen.items() if number != culprit.number)
-    how = "hangs" if len(alive) > 1 else "is"
+    how = "hangs" if len(alive) > 1 and launch.meet is None else "is"
     remedy = "raise --stall-timeout if the machine is just slow"
     for rank in alive:
         if (most := processes.most_files(rank.pid)) is not None:
             remedy = f"rank {rank.number} has {most} files open; {EXHAUSTED[errno.EMFILE]}"
     reason = f"{what}: rank {culprit.number} {how} {seen[culprit.number]}{others}; {remedy}"
-    launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason))
+    behind = order(launch, culprit, lines)
+    launch.fail(Failure(rank=culprit.number, kind="timeout", reason=reason, behind=behind))
     launch.kill()
 
 
@@ -669,13 +714,15 @@ def hanging(launch: Launch, alive: list[Rank], lines: dict[int, processes.Line |
     one in a line of the scenario and not in torch, where those that wait are; then the one that was silent for longest.
     """
 
-    def behind(rank: Rank) -> tuple[bool, int, int, bool, float]:
-        line = lines[rank.pid]
-        marks = launch.beats.marks(rank.number) if launch.beats is not None else rank.step
-        phase = PHASE_ORDER.index(rank.phase) if rank.phase in PHASE_ORDER else len(PHASE_ORDER)
-        return rank.stopped_s is None, phase, marks, line is None or not line.own, rank.heard_s
+    return min(alive, key=lambda rank: order(launch, rank, lines))
 
-    return min(alive, key=behind)
+
+def order(launch: Launch, rank: Rank, lines: dict[int, processes.Line | None]) -> tuple[float, ...]:
+    """By what :func:`hanging` chooses; the least is the one that hangs, on whichever host."""
+    line = lines[rank.pid]
+    marks = launch.beats.marks(rank.number) if launch.beats is not None else rank.step
+    phase = PHASE_ORDER.index(rank.phase) if rank.phase in PHASE_ORDER else len(PHASE_ORDER)
+    return rank.stopped_s is None, phase, marks, line is None or not line.own, rank.heard_s - time.monotonic()
 
 
 def _bury(launch: Launch) -> None:

@@ -20,6 +20,7 @@ from bench import machine
 from bench.core.errors import RequestError
 from bench.experiments import interrupts, launch
 from bench.plan import launches
+from bench.runs import files
 from bench.runs.files import check_writable
 from bench.runs.names import find
 from bench.runs.writer import RunWriter
@@ -57,16 +58,16 @@ def test_of_a_rank_that_prints_100_mb_both_ends_are_kept(host: WorkerHost, tmp_p
     assert done.outcome.status == "ok", done.outcome.reason
     (log,) = (tmp_path / "logs").iterdir()
     text = log.read_text()
-    assert len(text) < launch.LOG_LIMIT_BYTES + 100
+    assert len(text) < files.LOG_LIMIT_BYTES + 100
     assert text.startswith("the first line\n") and text.endswith("the last line\n")
-    assert f"[bench: {100 * (2**20 + 1) + 29 - launch.LOG_LIMIT_BYTES} bytes were left out here]" in text
+    assert f"[bench: {100 * (2**20 + 1) + 29 - files.LOG_LIMIT_BYTES} bytes were left out here]" in text
 
 
 def test_a_log_within_the_limit_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"x" * launch.LOG_LIMIT_BYTES)
+    (tmp_path / "log").write_bytes(b"x" * files.LOG_LIMIT_BYTES)
     before = (tmp_path / "log").stat()
-    launch.shorten(str(tmp_path / "log"))
-    launch.shorten(str(tmp_path / "absent"))
+    files.shorten(str(tmp_path / "log"))
+    files.shorten(str(tmp_path / "absent"))
     assert (tmp_path / "log").stat() == before
 
 

@@ -13,6 +13,7 @@ from standin.workloads import BUILT_IN, task
 
 from bench.core.errors import RequestError
 from bench.core.records import Host, Training, job_from_json, job_to_json
+from bench.experiments import obstacles
 from bench.plan import BYTES_PER_RANK, BYTES_PER_STEP, Request, check_examples, check_memory, global_batch, launches
 from bench.seams import discover
 from bench.seams.discover import Found
@@ -169,8 +170,8 @@ def test_ranks_on_two_hosts_count_from_0_on_each_and_share_its_cores() -> None:
     assert placed[0] == [("b", 0, 2), ("a", 0, 4), ("a", 1, 4)]
     assert placed[1] == [("a", 0, 4), ("a", 1, 4), ("b", 0, 2)]
     assert gpus[0].job.devices_on("a") == ("GPU-0", "GPU-1") and gpus[0].job.devices_on("b") == ("GPU-2",)
-    with pytest.raises(RequestError, match="one process of dp would drive the devices of several hosts"):
-        launches(request(replicas=3), named("dp"), hosts)
+    found = obstacles.of_each(tuple(named("dp") + named("ddp")), request(replicas=3), None, hosts)
+    assert found["ddp"] is None and "would drive the devices of 2 hosts" in (found["dp"] or "")
 
 
 def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None:

@@ -145,7 +145,7 @@ def test_a_host_with_threads_forks_no_rank(threads: int, fresh: bool, monkeypatc
     monkeypatch.setattr(supervisor.os, "listdir", lambda path: [str(number) for number in range(threads)])
     monkeypatch.setattr(supervisor, "start_launch", lambda job, control, **how: started.append(how["fresh"]))
     monkeypatch.setattr(supervisor, "_supervise", lambda launch, control: None)
-    ours.send(event="launch", job=job_to_json(planned.job), command=None)
+    ours.send(event="launch", job=job_to_json(planned.job), command=None, meet=None)
     ours.socket.shutdown(socket.SHUT_WR)
     assert supervisor.serve(theirs, fresh=False, apex_path=None) == 0
     ready = ours.wait_for("ready")

@@ -1,0 +1,109 @@
+"""Where the hosts of a run find each other: what to listen on, what to try, and which interface leads there."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from bench.core.bootstrap import program
+from bench.core.errors import HostError
+from bench.core.files import parse_json
+
+STORE_LIMIT_S = 120.0
+"""For torch to be imported, and torchrun's store to answer."""
+MOST_BYTES = 1 << 16
+
+
+def resolved(name: str) -> list[str]:
+    """The addresses of a host, IPv4 first; empty while nobody knows them."""
+    try:
+        found = {about[4][0]: about[0] for about in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return []
+    return [str(address) for address in sorted(found, key=lambda address: found[address] != socket.AF_INET)]
+
+
+def is_here(address: str) -> bool:
+    """Whether an address is one of this host's."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.create_server((address, 0), family=family):
+            return True
+    except OSError:
+        return False
+
+
+def to_listen_on(master: str, environment: Mapping[str, str]) -> str:
+    """The address of the first host, as long as others reach it by that; else all addresses of this host.
+
+    A name of this host may stand for 127.0.1.1 (as Debian has it), and in a pod the first one is called localhost.
+    """
+    found = next((address for address in resolved(master) if is_here(address)), None)
+    in_pod = "KUBERNETES_SERVICE_HOST" in environment
+    if found is None or (found.startswith("127.") and (in_pod or found != "127.0.0.1")):
+        return ""
+    return found
+
+
+def addresses_here() -> dict[str, str]:
+    """The name of the interface of each address of this host."""
+    import psutil
+
+    found = {}
+    for interface, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                found[one.address.partition("%")[0]] = interface
+    return found
+
+
+class AgentStore:
+    """The store of torchrun's agents, by a process that imports torch: this one does not.
+
+    The first host puts there where it listens, and the others ask for it, again if that is of an earlier attempt.
+    """
+
+    def __init__(self, address: str, port: int) -> None:
+        self._where = f"{address}:{port}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program("bench.worker.agent_store"), address, str(port), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def put(self, value: str) -> None:
+        self._ask(value)
+
+    def get(self) -> tuple[list[str], int] | None:
+        """The addresses and the port that the first host has put there; None if it has not."""
+        found = parse_json(self._ask(""))
+        match found:
+            case {"addresses": list(addresses), "port": int(port)}:
+                return [str(address) for address in addresses], port
+        return None
+
+    def _ask(self, text: str) -> bytes:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        answer = b""
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(text.encode() + b"\n")
+        while not answer.endswith(b"\n"):
+            readable, _, _ = select.select([self._process.stdout], [], [], STORE_LIMIT_S)
+            piece = self._process.stdout.read(MOST_BYTES) if readable else b""
+            if not piece or len(answer) > MOST_BYTES:
+                what = "does not answer" if not readable else "cannot be asked (see above)"
+                raise HostError(f"torchrun's store at {self._where} {what}; see whether this host reaches that one")
+            answer += piece
+        return answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

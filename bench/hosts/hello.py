@@ -1,0 +1,97 @@
+"""What hosts tell each other before a run, and why some cannot work together. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.core.errors import RequestError
+from bench.core.records import Host
+from bench.runs.document import HostRecord, Machine, Names
+
+CLOCKS_APART_S = 1.0
+"""From which on a difference of clocks is a finding: logs of several hosts are read side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A host as it describes itself. ``asked``: the options of its command by name; ``devices``: its chosen GPUs."""
+
+    bench: str
+    device: str
+    cores: int
+    devices: Names
+    machine: Machine
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+
+def refuse_unlike(leader: Hello, other: Hello, name: str) -> None:
+    """Raises :class:`RequestError` for the first thing in which hosts must be alike and are not."""
+    if other.bench != leader.bench:
+        problem = f"{name} has version {other.bench}, and the first host {leader.bench}"
+        raise RequestError("bench", problem, "install the same version on all hosts")
+    for option in {**leader.asked, **other.asked}:
+        ours, theirs = (one.asked.get(option) for one in (leader, other))
+        if ours != theirs:
+            problem = f"{name} was asked for {_shown(theirs)}, and the first host for {_shown(ours)}"
+            raise RequestError(f"--{option.replace('_', '-')}", problem, "start the same command on all hosts")
+    if other.device != leader.device:
+        problem = f"{name} would measure on {other.device}, and the first host on {leader.device}"
+        raise RequestError("--device", problem, "choose one with --device, or see 'python -m bench doctor' there")
+    ours, theirs = (_models(one) for one in (leader, other))
+    if ours != theirs:
+        problem = f"{name} has {' and '.join(theirs)}, and the first host {' and '.join(ours)}"
+        raise RequestError("--gpus", problem, "choose GPUs of one model, or leave that host out")
+
+
+def _shown(value: Any) -> str:
+    return (
+        "nothing"
+        if value is None or value == []
+        else " ".join(map(str, value))
+        if isinstance(value, list)
+        else str(value)
+    )
+
+
+def _models(host: Hello) -> list[str]:
+    return sorted({gpu.name for gpu in host.machine.gpus if gpu.uuid in host.devices})
+
+
+def named(machines: Sequence[Machine]) -> list[str]:
+    """A name for each host: its own, with its number behind it where several have the same."""
+    names = [one.host or "host" for one in machines]
+    return [f"{name}-{number}" if names.count(name) > 1 else name for number, name in enumerate(names)]
+
+
+def placed(hello: Hello, name: str) -> Host:
+    return Host(name=name, cores=hello.cores, devices=hello.devices)
+
+
+def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
+    """In what the hosts of a run differ that may show in its values: one line each."""
+    first = hosts[0] if hosts else None
+    for other in hosts[1:]:
+        assert first is not None
+        for what, ours, theirs in _facts(first, other):
+            if ours is not None and theirs is not None and ours != theirs:
+                yield f"{what}: {ours} on {first.name}, {theirs} on {other.name}"
+        if other.clock_offset_s is not None and abs(other.clock_offset_s) - (other.clock_error_s or 0) > CLOCKS_APART_S:
+            yield f"the clock of {other.name} is {other.clock_offset_s:+.1f} s from that of {first.name}"
+
+
+def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, Any, Any]]:
+    for what in ("cpu", "cores_usable", "os", "governor", "python"):
+        yield what.replace("_", " "), getattr(first.machine, what), getattr(other.machine, what)
+    for name in first.versions.keys() | other.versions.keys():
+        yield name, first.versions.get(name, "none"), other.versions.get(name, "none")
+    yield "driver", _drivers(first), _drivers(other)
+    yield "commit of bench", _commit(first), _commit(other)
+
+
+def _commit(host: HostRecord) -> str | None:
+    git = host.machine.git
+    return None if git is None else f"{git.commit}{' with changes' * git.dirty}"
+
+
+def _drivers(host: HostRecord) -> str | None:
+    return ", ".join(sorted({gpu.driver for gpu in host.machine.gpus if gpu.driver})) or None

@@ -1,0 +1,79 @@
+"""A verb on several hosts: the same command on each of them, by an engine. The first leads, the others follow."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+
+import bench
+from bench import machine
+from bench.console import Console
+from bench.core.codec import decode, encode
+from bench.core.errors import RequestError
+from bench.hosts.engine import Engine, engine_of
+from bench.hosts.follower import Options, follow, following
+from bench.hosts.hello import Hello
+from bench.hosts.party import Party, leading
+from bench.machine import foreign
+from bench.runs.document import Machine
+from bench.verbs.options import Parser
+
+OF_A_HOST = ("out", "json", "verbose", "wait", "force", "trust", "gpus", "python", "apex", "label")
+"""Options that may differ between hosts, or count on the first alone."""
+
+
+def on_all_hosts(
+    arguments: list[str],
+    parser: Parser,
+    perform: Callable[[argparse.Namespace, Party | None], int],
+    environment: Mapping[str, str] = os.environ,
+) -> int:
+    """``perform(options, party)`` on this host, or on the first of several, where ``party`` is all of them; the others
+    take its launches. Returns the exit code, the same on all hosts.
+    """
+    engine = engine_of(environment)
+    if engine is None or engine.count == 1:
+        return perform(parser.parse_args(arguments), None)
+    if engine.index == 0:
+        with leading(engine, environment) as party:
+            options = parser.parse_args(arguments)
+            party.gather(_hello(options), Console().line)
+            return party.end(perform(options, party))
+    return _follow(arguments, parser, engine, environment)
+
+
+def _follow(arguments: list[str], parser: Parser, engine: Engine, environment: Mapping[str, str]) -> int:
+    with following(engine, environment) as line:
+        options = parser.parse_args(arguments)
+        hello = _hello(options)
+        mine = Options(
+            python=options.python,
+            fresh=options.fresh,
+            apex_path=options.apex and os.path.abspath(options.apex),
+            wait=options.wait,
+            sample_interval_s=getattr(options, "sample_interval", None),
+            check=lambda: _refuse_foreign(hello, force=options.force),
+        )
+        return follow(line, hello, mine, Console().line)
+
+
+def _hello(options: argparse.Namespace) -> Hello:
+    """This host, with the devices that its own options choose."""
+    if options.site != "local":
+        raise RequestError("--site", "on several hosts each forks ranks of its own", "leave it out")
+    device, gpus, left_out = machine.choose_device(options.device)
+    if device == "cpu" and options.gpus is not None:
+        raise RequestError("--gpus", "there is no GPU here, or --device cpu was asked for", "leave it out")
+    asked = {name: encode(value) for name, value in vars(options).items() if name not in OF_A_HOST}
+    return Hello(
+        bench=bench.__version__,
+        device=device,
+        cores=machine.cores(),
+        devices=machine.choose_gpus(options.gpus, gpus),
+        machine=decode(Machine, machine.describe(gpus, left_out)),
+        asked=asked,
+    )
+
+
+def _refuse_foreign(hello: Hello, *, force: bool) -> None:
+    _, gpus, _ = machine.choose_device(hello.device)
+    foreign.refuse(gpus, hello.devices, force=force)

@@ -1,0 +1,94 @@
+"""The same command on two hosts: one sealed run on the first, and one line on each where they do not fit together."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from standin import hosts
+from standin.hosts import TINY
+
+from bench.runs.check import findings
+
+
+@pytest.fixture
+def two(tmp_path: Path, repository: Path) -> list[dict[str, str]]:
+    return hosts.environments(tmp_path, repository)
+
+
+def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]], tmp_path: Path) -> None:
+    options = (*TINY, "--scenario", "dp,single", "--iters", "3", "--json")
+    leader, follower = hosts.run(tmp_path, two, *options)
+    assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
+    assert follower.out == "" and not (tmp_path / "host1" / "results").exists()
+    run = json.loads(leader.out)
+    names = [host["name"] for host in run["hosts"]]
+    assert len(set(names)) == 2 and f"{names[1]} takes launches from {names[0]}" in follower.said
+    assert abs(run["hosts"][1]["clock_offset_s"]) < 0.5
+    by_name = {launch["scenario"]: launch for launch in run["launches"]}
+    assert "drive the devices of 2 hosts" in by_name["dp"]["reason"]
+    assert [rank["host"] for rank in by_name["ddp"]["ranks"]] == names
+    assert [rank["host"] for rank in by_name["single"]["ranks"]] == names[:1]
+    path = Path(run["path"])
+    for table in ("steps", "memory"):
+        rows = pq.read_table(path / f"{table}.parquet").to_pylist()
+        assert {(row["host"], row["rank"]) for row in rows if row["scenario"] == "ddp"} == {
+            (names[0], 0),
+            (names[1], 1),
+        }
+    assert all((path / rank["log"]).is_file() for rank in by_name["ddp"]["ranks"])
+    assert findings(str(path)) == []
+    assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
+
+
+Change = Callable[[list[dict[str, str]]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "others", "on_leader", "on_follower"),
+    [
+        (
+            lambda two: two[1].update(BENCH_SECRET="guess"),
+            None,
+            "BENCH_SECRET: 127.0.0.1 has another one; export BENCH_SECRET=$(openssl rand -hex 16)",
+            "BENCH_SECRET: it differs from that of the leader; export",
+        ),
+        (lambda two: two[1].pop("BENCH_SECRET"), None, "it is not set on 127.0.0.1", "BENCH_SECRET: it is not set"),
+        (lambda two: two[0].pop("BENCH_SECRET"), None, "BENCH_SECRET: it is not set", "not set on the leader"),
+        (
+            lambda two: None,
+            ("--iters", "4"),
+            "--iters: HOST (host 1) was asked for 4, and the first host for 3; start the same command on all hosts",
+            "--iters: HOST (host 1) was asked for 4, and the first host for 3",
+        ),
+        (lambda two: None, ("--itres", "3"), "--itres", "--itres"),
+        (lambda two: two[1].update(RANK="0"), None, "has number 0, too", "another bench leads at 127.0.0.1"),
+    ],
+)
+def test_hosts_that_do_not_fit_end_with_one_line_each(
+    two: list[dict[str, str]],
+    tmp_path: Path,
+    change: Change,
+    others: tuple[str, ...] | None,
+    on_leader: str,
+    on_follower: str,
+) -> None:
+    change(two)
+    more = None if others is None else (*TINY, *others)
+    ended = hosts.run(tmp_path, two, *TINY, "--iters", "3", others=more)
+    if two[1]["RANK"] == "0" and "leads at" in ended[0].said:
+        ended.reverse()  # whichever came first is the first
+    lines = [one.said.replace(os.uname().nodename, "HOST") for one in ended]
+    assert [one.code for one in ended] == [2, 2], lines
+    assert on_leader in lines[0] and on_follower in lines[1]
+    assert [line.count("\n") for line in lines] == [1, 1], lines
+    assert not any((tmp_path / f"host{index}" / "results").exists() for index in range(2))
+
+
+def test_a_missing_variable_is_named(two: list[dict[str, str]], tmp_path: Path) -> None:
+    del two[0]["MASTER_PORT"]
+    (ended,) = hosts.run(tmp_path, two[:1], *TINY)
+    assert (ended.code, ended.said.count("\n")) == (2, 1)
+    assert "MASTER_PORT: it is not set, and this is one of several hosts; export MASTER_PORT=" in ended.said
