@@ -74,10 +74,10 @@ class Scaled:
 def scaled(run: Analysed) -> list[Scaled]:
     """Every point of every curve, weak before strong; none of a run that is not of ``bench scale``."""
     scaling = run.document.scaling
-    if scaling is None:
+    if scaling is None or scaling.by_itself:
         return []
     of_points = _of_points(run.document, scaling)
-    figures, phases = _figures(run, [one.launch for launches in of_points.values() for one in launches])
+    figures, phases = launch_figures(run, [one.launch for launches in of_points.values() for one in launches])
     rounds = _rounds(of_points, figures)
     return [
         _point(run, scaling, mode, count, batch, of_points, rounds, phases)
@@ -102,7 +102,7 @@ def _of_points(document: RunDocument, scaling: Scaling) -> dict[tuple[int, int],
     return found
 
 
-def _figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigures, pd.DataFrame]:
+def launch_figures(run: Analysed, launches: Sequence[int]) -> tuple[LaunchFigures, pd.DataFrame]:
     """Of these launches the table of launches, and the mean of each phase over measured steps and ranks."""
     timed = run.timed if isinstance(run.timed, Iterations) else per_iteration(run.timed)
     table = timed.only(timed.frame["launch"].isin(launches))
@@ -222,7 +222,7 @@ def foreseen(
 ) -> tuple[list[Prediction], list[Prediction]]:
     """Predictions for the numbers that were measured, which check them, and for those that were asked for."""
     scaling = run.document.scaling
-    if scaling is None:
+    if scaling is None or scaling.by_itself:
         return [], []
     measured = measured_weak(run)
     wanted = tuple(predict) or scaling.predict or default_predictions(max(scaling.counts))

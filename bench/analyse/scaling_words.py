@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bench.analyse import each
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import listed
 from bench.analyse.intervals import Ratio
@@ -24,6 +25,8 @@ def answer(run: Analysed) -> list[str]:
     """What is left of all devices' speed, in a line for each curve."""
     scaling, said = run.document.scaling, []
     assert scaling is not None
+    if scaling.by_itself:
+        return [each.sentence(run)]
     points, name = scaled(run), run.document.request.scenarios[0]
     for mode in scaling.modes:
         last = [one for one in points if one.mode == mode][-1]
@@ -48,7 +51,7 @@ def _share(ratio: Ratio) -> str:
 def sentences(run: Analysed) -> list[str]:
     """What the largest number of devices loses, and on what; what the machine has to do with it."""
     scaling, said = run.document.scaling, []
-    if scaling is None:
+    if scaling is None or scaling.by_itself:
         return []
     for mode in scaling.modes:
         last = [one for one in scaled(run) if one.mode == mode][-1]
@@ -72,7 +75,7 @@ def sentences(run: Analysed) -> list[str]:
 def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
     """How far to trust the predictions, or why there are none."""
     scaling = run.document.scaling
-    if scaling is None:
+    if scaling is None or scaling.by_itself:
         return []
     why = why_not(scaling)
     if why is not None:

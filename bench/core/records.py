@@ -248,7 +248,8 @@ class Placement:
     """What one rank does and where.
 
     ``role``: as in :class:`bench.seams.Rank`. ``replicas``: how many of the equal parts of the global batch it trains.
-    ``threads``: its intra-op threads. ``devices``: UUIDs of its GPUs; empty on the CPU.
+    ``threads``: its intra-op threads. ``devices``: UUIDs of its GPUs; empty on the CPU. ``core_set``: which of how many
+    equal parts of the host's cores it is bound to, from 0; None for all cores.
     """
 
     role: str
@@ -257,6 +258,7 @@ class Placement:
     local_rank: int
     threads: int
     devices: tuple[str, ...] = ()
+    core_set: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,12 +410,18 @@ def job_to_json(job: Job) -> dict[str, Any]:
 def job_from_json(document: dict[str, Any]) -> Job:
     fields = dict(document)
     fields["workload"] = Training(**fields["workload"])
-    fields["ranks"] = tuple(Placement(**rank | {"devices": tuple(rank["devices"])}) for rank in fields["ranks"])
+    fields["ranks"] = tuple(map(_placement_from_json, fields["ranks"]))
     fields["switches"] = tuple(SwitchOn(**one) for one in fields["switches"])
     if fields["checkpoint"] is not None:
         fields["checkpoint"] = Checkpoint(**fields["checkpoint"])
     fields["computations"] = tuple(map(computation_from_json, fields["computations"]))
     return Job(**fields)
+
+
+def _placement_from_json(document: dict[str, Any]) -> Placement:
+    core_set = document["core_set"]
+    tuples = {"devices": tuple(document["devices"]), "core_set": None if core_set is None else tuple(core_set)}
+    return Placement(**document | tuples)
 
 
 def computation_from_json(document: dict[str, Any]) -> Computation:

@@ -32,6 +32,8 @@ class Asked:
     what_if_mbit: float | None
 
     def points(self, request: Request) -> tuple[Point, ...]:
+        if self.modes == (plan.EACH,):
+            return ()
         return plan.points(self.counts, request.global_batch // max(self.counts), self.modes)
 
 
@@ -55,8 +57,10 @@ def scale(
             predict=asked.predict,
             what_if_mbit=asked.what_if_mbit,
         )
-        if lab.obstacles[found.name] is None:
+        if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
+        elif lab.obstacles[found.name] is None:
+            _each_alone(lab, found)
     return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
@@ -169,3 +173,28 @@ class _Curves:
             return f"{doing}: {keep(done)}"
 
         perform(job, self.lab, doing, told)
+
+
+def _each_alone(lab: Lab, found: Found) -> None:
+    """Every device by itself, in rounds."""
+    scaling = lab.writer.document.scaling
+    assert scaling is not None
+    done, slots = {(one.slot, one.repeat) for one in scaling.launches}, range(lab.request.replicas)
+    every = [
+        (slot, repeat) for repeat in range(lab.request.launches) for slot in (reversed(slots) if repeat % 2 else slots)
+    ]
+    rounds = [one for one in every if one not in done]
+    lab.progress.expect([found.name] * len(rounds))
+    lab.progress.console.line(f"{count(len(rounds), 'launch', 'launches')} of {found.name}, on one device each")
+    batch = scaling.batch_per_rank
+    at = replace(lab, request=replace(lab.request, replicas=1, devices=lab.request.devices[:1], global_batch=batch))
+    lab.progress.units = at.request.workload.units
+    for slot, repeat in rounds:
+
+        def keep(done: Performed, slot: int = slot) -> str:
+            record = PointRecord.of(done.record, global_batch=batch, slot=slot)
+            lab.writer.add_scaling("launches", record, **done.tables)
+            return f"device {slot}: {measure.how_fast(at, done)}"
+
+        job = plan.alone_on(lab.request, found, slot, batch, repeat, lab.next_launch(), lab.site.hosts)
+        perform(job, lab, "measuring", keep)

@@ -10,6 +10,8 @@ from bench.plan import Request, diagnostic, one_round
 from bench.seams.discover import Found
 
 MODES = ("weak", "strong")
+EACH = "each"
+"""The mode in which every device is measured by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,21 @@ def exchanges_at(
     """A launch of ``count`` ranks that compute side by side; what they exchange is noted and goes nowhere."""
     at = Point(count=count, global_batch=count * batch_per_rank, modes=())
     return replace(measured_at(request, found, at, 0, launch, hosts), purpose="exchanges")
+
+
+def alone_on(
+    request: Request, found: Found, slot: int, batch: int, repeat: int, launch: int, hosts: Sequence[Host]
+) -> Job:
+    """A launch on one of the chosen devices and nothing else; on the CPU a rank bound to its part of the cores."""
+    (whole,) = one_round(request, [found], 0, 0, hosts)
+    mine = whole.job.ranks[slot]
+    (host,) = (host for host in hosts if host.name == mine.host)
+    devices = request.devices[slot : slot + 1]
+    at = replace(request, replicas=1, devices=devices, global_batch=batch)
+    (planned,) = one_round(at, [found], repeat, launch, [host])
+    beside = [rank for rank in whole.job.ranks if rank.host == mine.host]
+    bound = None if devices else (mine.local_rank, len(beside))
+    return replace(planned.job, ranks=(replace(planned.job.ranks[0], threads=mine.threads, core_set=bound),))
 
 
 def _alike(job: Job, request: Request, found: Found, hosts: Sequence[Host]) -> Job:

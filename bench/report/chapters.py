@@ -19,6 +19,7 @@ from bench.core.errors import RequestError
 from bench.report import all_reduce, device_tables, launch_tables, recipe, tables, verdict_tables
 from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot
 from bench.report.checkpoint_tables import checkpoint_table
+from bench.report.each import each_table
 from bench.report.facts import facts
 from bench.report.ladder import ladder_table, ladder_words
 from bench.report.loader import loader_table, loader_words
@@ -84,6 +85,14 @@ def _scaling(of: Material) -> Chapter | None:
             *about_all_reduces(scaling.bandwidth),
         ),
     )
+
+
+def _each(of: Material) -> Chapter | None:
+    table = each_table(of.run)
+    if table is None:
+        return None
+    blocks = _blocks(of.plots.get("each"), Grid("Every device by itself", table, fold_notes=True))
+    return Chapter(slug="each", title="Is a device slow?", blocks=blocks)
 
 
 def _trust(of: Material) -> Chapter:
@@ -279,6 +288,7 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _scenarios,
     _search,
     _scaling,
+    _each,
     _trust,
     _numerics,
     _time,

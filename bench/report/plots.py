@@ -22,6 +22,7 @@ from bench.report import drawing
 from bench.report.all_reduce import bandwidth_plot
 from bench.report.device_plots import memory_held, memory_stack, power
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, short
+from bench.report.each import each_plot
 from bench.report.ladder import ladder_plot
 from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
@@ -343,6 +344,7 @@ DRAWINGS = (
     ladder_plot,
     scaling_plot,
     bandwidth_plot,
+    each_plot,
     memory,
     memory_held,
     elapsed,

@@ -15,6 +15,7 @@ from bench.console import align
 from bench.core.codec import encode
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.each import on_terminal as each_on_terminal
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, of_run, tabulate, text
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def on_terminal(
     """The answer, what is lost on what, the link, and the predictions. ``width``: of the terminal."""
     scaling = run.document.scaling
     assert scaling is not None
+    if scaling.by_itself:
+        return each_on_terminal(run, width)
     mbit = what_if_mbit or scaling.what_if_mbit
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
     parts = (

@@ -682,9 +682,11 @@ class ExchangesRecord(LaunchRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRecord(LaunchRecord):
-    """A launch with another number of devices, or another batch, than those of the run."""
+    """A launch with another number of devices, or another batch, than those of the run. ``slot``: of one device by
+    itself which of those that were chosen it is, from 0."""
 
     global_batch: Batch
+    slot: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -696,8 +698,9 @@ class PointDiagnostic(DiagnosticRecord):
 class Scaling:
     """What ``bench scale`` measured beside the launches of the run, which are those on all devices.
 
-    ``modes``: ``weak`` (the same batch on each rank) and ``strong`` (the same batch in all). ``predict``: numbers of
-    devices to predict; ``what_if_mbit``: the bandwidth to assume for that, None for the measured one.
+    ``modes``: ``weak`` (the same batch on each rank) and ``strong`` (the same batch in all), or ``each`` for every
+    device by itself, which is all that such a run has. ``predict``: numbers of devices to predict; ``what_if_mbit``:
+    the bandwidth to assume for that, None for the measured one.
     """
 
     counts: tuple[Several, ...]
@@ -709,6 +712,11 @@ class Scaling:
     diagnostics: tuple[PointDiagnostic, ...] = ()
     bandwidth: tuple[BandwidthRecord, ...] = ()
     exchanges: tuple[ExchangesRecord, ...] = ()
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether every device was measured by itself."""
+        return self.modes == ("each",)
 
     @property
     def records(self) -> tuple[LaunchRecord, ...]:

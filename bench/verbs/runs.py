@@ -63,6 +63,8 @@ def _fastest(document: RunDocument) -> str:
     advice = document.recommendation
     if document.batch_search:
         return "looked for the largest batch"
+    if document.scaling and document.scaling.by_itself:
+        return f"{document.scaling.counts[0]} devices, each by itself"
     if document.scaling:
         return f"how {document.request.scenarios[0]} scales to {max(document.scaling.counts)} devices"
     if advice is None or advice.fastest is None:

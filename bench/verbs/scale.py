@@ -14,7 +14,7 @@ from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.plan import PROFILES, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.plan.scaling import MODES, default_counts, points
+from bench.plan.scaling import EACH, MODES, default_counts, points
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
@@ -40,6 +40,7 @@ examples:
   python -m bench scale --predict 16,64,1024             what to expect of more devices
   python -m bench scale --resume latest --predict 512 --what-if bandwidth=100Gbit
                                                          the same of a run that is done, on a faster link
+  python -m bench scale --each                           is one of the GPUs slow?
   python -m bench scale --resume latest                  go on after an interruption
 
 Exit codes: 0 done; 1 a launch failed, and the others are in the run; 2 the request is wrong, and nothing was run; 130
@@ -58,6 +59,8 @@ def main(arguments: list[str]) -> int:
     if len(chosen) > 1:
         raise RequestError("--scenario", "bench scale is about one scenario", "name one, such as ddp")
     (found,) = chosen
+    if options.each:
+        return _each(found, options)
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
     counts = _counts(options)
     _check_scenario(found, counts)
@@ -67,6 +70,34 @@ def main(arguments: list[str]) -> int:
     from bench.experiments.scaling import Asked
 
     asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
+    return _scale(request, found, asked, options)
+
+
+def _each(found: Found, options: argparse.Namespace) -> int:
+    """Every chosen device by itself; on the CPU every part of the cores."""
+    for name in ("counts", "weak", "strong", "predict", "what_if"):
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise RequestError(option, "--each measures every device by itself", "leave one of them out")
+    device, gpus, _ = machine.choose_device(options.device)
+    if device == "cpu":
+        options.nproc = options.nproc or machine.cores()
+        if options.nproc > machine.cores():
+            what = f"{options.nproc} parts of {machine.cores()} cores are less than a core each"
+            raise RequestError("--nproc", what, f"use at most {machine.cores()}")
+    if (options.nproc if device == "cpu" else len(machine.choose_gpus(options.gpus, gpus))) < 2:
+        option = "--nproc" if device == "cpu" else "--gpus"
+        raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
+    if options.launches == 1:
+        raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
+    _check_scenario(found, (1,))
+    request = request_of(run_parser().parse_args([], options), (found,))
+    launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
+    request = replace(request, launches=launches, parity=False, diagnose=False)
+    check_memory(request, (found,), machine.available_memory_bytes())
+    from bench.experiments.scaling import Asked
+
+    asked = Asked(counts=(request.replicas,), modes=(EACH,), predict=(), what_if_mbit=None)
     return _scale(request, found, asked, options)
 
 
@@ -159,12 +190,15 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
 
 def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]:
     from bench.analyse import all_reduce
+    from bench.analyse.each import devices, scan_of
     from bench.analyse.predicted import largest_error
     from bench.analyse.scaling import foreseen, scaled
     from bench.report.scaling import flat
 
     scaling = run.document.scaling
     assert scaling is not None
+    if scaling.by_itself:
+        return {"devices": encode(devices(run)), "scan": encode(scan_of(run))}
     checks, asked = foreseen(run, options.predict or (), options.what_if)
     return {
         "points": [flat(one) for one in scaled(run)],
@@ -187,6 +221,8 @@ def _parser() -> Parser:
     what.add_argument("--predict", type=whole_numbers, metavar="16,64,1024", help=default)
     faster = "predict for a link of this bandwidth; its latency stays as measured"
     what.add_argument("--what-if", type=what_if, metavar="bandwidth=100Gbit", help=faster)
+    alone = "instead: every GPU by itself (on the CPU: every core, or part of --nproc parts), and which one is slow"
+    what.add_argument("--each", action="store_true", help=alone)
     much = parser.add_argument_group("how much")
     profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
     default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"

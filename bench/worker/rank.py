@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from bench.core.channel import Channel, die_with_parent
 from bench.core.errors import BenchError
-from bench.core.records import Job
+from bench.core.records import Job, Placement
 from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (
@@ -115,6 +115,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
+    _bind(job.ranks[me.rank])
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = device_of(job, me)
     tell("phase", phase="rendezvous")
@@ -332,6 +333,14 @@ def _exchanges(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
     tick = report("measure", of=exchanges.SETTLING + max(exchanges.FEWEST, steps))
     return exchanges.run(session, load, steps, tick)
+
+
+def _bind(placement: Placement) -> None:
+    """Bind this process to its part of the host's cores."""
+    if placement.core_set is not None:
+        part, of = placement.core_set
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[part * len(cores) // of : (part + 1) * len(cores) // of])
 
 
 def _apex_problems(job: Job, device: torch.device) -> dict[str, str | None]:

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FEW = "--warmup 1 --iters 2 --launches 1 --batch-per-rank 2"
 SMALL = f"--model squeezenet1_1 --image-size 32 {FEW}"
 SEARCH = "--workload ./mlp.py --scenario single --allow none --warmup 1 --iters 2"
-SCALED = "--workload ./mlp.py --warmup 1 --iters 6 --launches 1"
 README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
 SETUP = "python3 -m venv"
 NEEDS_GPUS = "--gpus"
@@ -39,7 +38,8 @@ def shrink(arguments: list[str]) -> list[str]:
     if arguments[0] == "tune":
         return [*arguments, *SEARCH.split()]
     if arguments[0] == "scale" and "--resume" not in arguments:
-        return [*arguments, *SCALED.split()]
+        launches = 2 if "--each" in arguments else 1
+        return [*arguments, *f"--workload ./mlp.py --warmup 1 --iters 6 --launches {launches}".split()]
     if arguments[0] != "run" or "--resume" in arguments:
         return arguments
     if "--global-batch" in arguments:

@@ -8,6 +8,7 @@ import pytest
 from conftest import Bench, CommandLine
 from test_workload import MLP
 
+from bench import machine
 from bench.experiments import scaling
 from bench.experiments.launch import perform
 from bench.sites.local import WorkerHost
@@ -74,6 +75,50 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     assert {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"} <= {one.name for one in page.iterdir()}
 
 
+SLOW_PART = """
+from bench.seams import Scenario, Strategy
+
+SCENARIO = Scenario(summary="slow on all cores but the first", strategy=Strategy(label="planted"))
+
+
+def build(parts):
+    import os
+    import time
+
+    session = parts.build("ddp")
+    backward, seconds = session.backward, 0.02 if min(os.sched_getaffinity(0)) == 0 else 0.06
+
+    def planted(loss):
+        time.sleep(seconds)
+        backward(loss)
+
+    session.backward = planted
+    return session
+"""
+
+
+@pytest.mark.skipif(machine.cores() < 2, reason="one core is all that there is to compare")
+def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_path: Path) -> None:
+    for name, text in (("mlp.py", MLP), ("planted.py", SLOW_PART)):
+        (tmp_path / name).write_text(text)
+    out = tmp_path / "out"
+    work = ("--workload", str(tmp_path / "mlp.py"), "--setting", "width=32", "--warmup", "1", "--iters", "4")
+    asked = ("--each", "--nproc", "2", "--device", "cpu", "--scenario", str(tmp_path / "planted.py"))
+    done = run_here("scale", *asked, *work, "--out", str(out), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["launches"] == [] and [one["slot"] for one in document["scaling"]["launches"]] == [0, 1, 1, 0, 0, 1]
+    fast, slow = document["scale"]["devices"]
+    assert slow["name"].endswith("part 2 of 2 of the cores")
+    assert fast["step"]["value"] < slow["step"]["value"]
+    assert slow["is_slow"] and not fast["is_slow"] and document["scale"]["scan"]["slow"] == [slow["name"]]
+    assert f"{slow['name']} (" in done.stderr and " is slow: " in done.stderr
+    assert run_here("check", "latest", "--results", str(out)).returncode == 0
+    page = tmp_path / "page"
+    assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
+    assert "Is a device slow?" in (page / "index.html").read_text() and (page / "each.svg").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -90,6 +135,10 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
         (("--what-if", "latency=1ms"), "--what-if: 'latency=1ms' is not bandwidth=VALUE"),
         (("--what-if", "bandwidth=0Gbit"), "--what-if: '0Gbit' is no bandwidth"),
         (("--predict", "-4"), "--predict: "),
+        (("--each", "--counts", "1,2"), "--counts: --each measures every device by itself; leave one of them out"),
+        (("--each", "--launches", "1"), "--launches: one launch of each shows no scatter to judge by"),
+        (("--each", "--nproc", "1"), "--nproc: there is one device, and nothing to compare it with"),
+        (("--each", "--nproc", "9999"), "--nproc: 9999 parts of"),
     ],
 )
 def test_what_is_refused(bench: Bench, arguments: tuple[str, ...], said: str) -> None:

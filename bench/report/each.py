@@ -1,0 +1,71 @@
+"""Every device by itself, as a table and a plot with the bound beyond which one is slow."""
+
+from bench.analyse.analysed import Analysed
+from bench.analyse.bars import bar
+from bench.analyse.each import Device, devices, scan_of, sentence
+from bench.console import align
+from bench.report import drawing
+from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+
+VERDICTS = {True: "slow", False: "like the others", None: "unknown"}
+
+
+def each_table(run: Analysed) -> Table | None:
+    """A row for each device; None of a run that measured them together."""
+    rows = devices(run)
+
+    def step(one: Device) -> Cell:
+        if one.step.value is None:
+            return Cell(text=UNKNOWN, small=one.failed or "", wrap=True)
+        return Cell(text=f"{one.step.value:,.1f}", small=bar(one.step.half_width_percent))
+
+    columns = (
+        text("device", lambda one: one.name),
+        figure("step ms", step),
+        figure("against the median", lambda one: UNKNOWN if one.slower is None else f"{100 * one.slower:+.1f} %"),
+        text("verdict", lambda one: VERDICTS[one.is_slow]),
+    )
+    notes = (
+        "A device is called slow if it is slower than the median by more than chance would make any of them in 95 of "
+        "100 scans: by the scatter of launches and, of eight devices and more, by how far apart they lie.",
+    )
+    return tabulate(columns, rows, notes) if rows else None
+
+
+def on_terminal(run: Analysed, width: int | None) -> list[str]:
+    table = each_table(run)
+    return [sentence(run), "", *([align(table.texts(), left=("device", "verdict"), width=width)] if table else [])]
+
+
+def each_plot(run: Analysed) -> Plot | None:
+    """A row for each device: how much slower than the median it is, and the bound."""
+    rows, scan = [one for one in devices(run) if one.slower is not None], scan_of(run)
+    if not rows:
+        return None
+    title, below_in = "How far each device is from the median", 0.52 + drawing.SOURCE_IN
+    height_in = drawing.ROW_IN * len(rows)
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + below_in)
+    widest = max(drawing.text_width_in(sheet, drawing.short(one.name), 9, bold=True) for one in rows)
+    axes = axes_at(sheet, widest + 0.4, below_in, drawing.WIDTH_IN - widest - 0.6, height_in)
+    for position, one in enumerate(rows):
+        colour = "line-6" if one.is_slow else "line-0"
+        axes.plot([100 * (one.slower or 0.0)], [position], marker="o", markersize=7, color=light(colour))
+        drawing.hover(axes.lines[-1], f"{one.name}: {100 * (one.slower or 0.0):+.1f} %")
+        label = "" if one.step.value is None else f"{one.step.value:,.1f} ms a step"
+        drawing.row_label(axes, position, one.name, label)
+    axes.axvline(0.0, color=light("ink"), linewidth=0.9)
+    keys = [(handle("point", "line-0"), "like the others"), (handle("point", "line-6"), "slow")]
+    if scan.bound is not None:
+        axes.axvline(100 * scan.bound, color=light("line-6"), linewidth=1.2, linestyle=(0, (3, 2)))
+        keys.append((handle("line-full", "line-6"), f"bound, {100 * scan.bound:.1f} %"))
+    legend_row(sheet, keys)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter("{x:+,.3g} %")
+    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
+    axes.set_xlabel("slower than the median of all devices")
+    return drawing.drawn(
+        sheet, "each", title, "Each device by itself, with the same batch; right of the bound is slow."
+    )
