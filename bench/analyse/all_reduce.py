@@ -5,7 +5,8 @@ The fit has two parts: a latency a for each step of a ring, and a time b for eac
     t(B, N) = 2 (N - 1) a + 2 (N - 1) / N · B b
 
 as in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). It is by
-least squares on relative errors, so that 1 KiB counts as much as 64 MiB; sizes that fit badly weigh less (Huber 1964).
+least squares with squared errors over the time, between absolute and relative ones: 1 KiB tells the latency, and the
+largest sizes the bandwidth. Sizes that fit badly weigh less (Huber 1964).
 """
 
 import math
@@ -95,7 +96,7 @@ def fitted(measured: Sequence[Sample]) -> Link | None:
     times = np.array([one.time_ms for one in measured])
     steps = np.array([2.0 * (one.ranks - 1) for one in measured])
     volume = np.array([bus_share(one.ranks) * one.bytes for one in measured])
-    alpha, beta = _relative(np.column_stack([steps, volume]), times)
+    alpha, beta = _coefficients(np.column_stack([steps, volume]), times)
     apart = np.abs((alpha * steps + beta * volume) / times - 1.0)
     return Link(
         alpha_ms=alpha,
@@ -106,24 +107,24 @@ def fitted(measured: Sequence[Sample]) -> Link | None:
     )
 
 
-def _relative(design: Array, times: Array) -> tuple[float, float]:
-    """Two coefficients, neither below 0, with the smallest relative errors."""
+def _coefficients(design: Array, times: Array) -> tuple[float, float]:
+    """Two coefficients, neither below 0."""
     rows = design / times[:, None]
     found = np.zeros(2)
     for part in ((0, 1), (1,), (0,)):
         found[:] = 0.0
-        found[list(part)] = _huber(rows[:, list(part)])
+        found[list(part)] = _huber(rows[:, list(part)], times)
         if (found >= 0.0).all():
             break
     return float(found[0]), float(found[1])
 
 
-def _huber(rows: Array) -> Array:
+def _huber(rows: Array, importance: Array) -> Array:
     """The coefficients with which rows come closest to 1 (iteratively reweighted least squares)."""
     weights = np.ones(len(rows))
     found: Array = np.zeros(rows.shape[1])
     for _ in range(ROUNDS):
-        root = np.sqrt(weights)
+        root = np.sqrt(weights * importance)
         found = np.asarray(np.linalg.lstsq(rows * root[:, None], root, rcond=None)[0], dtype="float64")
         apart = np.abs(rows @ found - 1.0)
         scale = max(float(np.median(apart)) / 0.6745, 1e-9)
