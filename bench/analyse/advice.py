@@ -11,7 +11,7 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.caveats import listed, of_several_replicas
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
-from bench.analyse.steps import BASE, scenarios
+from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
 from bench.runs.document import Recommendation, RunDocument, what_is_trained
 from bench.runs.reader import Run
@@ -154,10 +154,10 @@ def _speed(row: Row) -> str:
 
 
 def _against_base(row: Row) -> str:
-    if row["scenario"] == BASE or _unknown(row["relative_to_ddp"]):
+    if row["scenario"] == row["relative_to"] or _unknown(row["relative_to_ddp"]):
         return ""
     interval = "" if _unknown(row["relative_low"]) else f" ({row['relative_low']:.2f} to {row['relative_high']:.2f})"
-    return f", {row['relative_to_ddp']:.2f}{interval} times as fast as {BASE}"
+    return f", {row['relative_to_ddp']:.2f}{interval} times as fast as {row['relative_to']}"
 
 
 def in_lines(run: Run, table: pd.DataFrame) -> list[str]:

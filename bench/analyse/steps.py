@@ -9,6 +9,7 @@ ratios are computed on logarithms. Three tables, each made of the one before, ha
 (:mod:`bench.runs.frames`): rows of steps.parquet, :func:`per_iteration` and :func:`per_launch`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from bench.runs.document import RunDocument
 from bench.runs.frames import Iterations, LaunchFigures, RankSteps
 
 BASE = "ddp"  # the scenario that speeds are relative to
+BASE_IN_SHORT = "base"
 FENCE = 1.5  # interquartile ranges beyond the quartiles that make a step an outlier (Tukey 1977)
 DRIFT_STEPS = 6  # with fewer measured steps a third of them is one, and its median no middle
 ELAPSED, FASTEST, MIDDLE = "elapsed_s", "fastest_ms", "middle_ms"
@@ -208,10 +210,11 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     """One row per scenario of the run, in its order: the table that a person reads first.
 
     ``status`` and ``reason`` are those of the first launch that did not end well, or ``not run``; figures come from the
-    launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``ddp``. Unknown figures are null.
+    launches that are ``ok``. ``relative_to_ddp``: speed, so above 1 is faster than ``relative_to`` (:func:`base_of`).
+    Unknown figures are null.
 
     Times are geometric means over launches (see the module). ``*_low*`` and ``*_high*`` are the ends of 95 % intervals
-    over launches, null below two of them; those of ``relative_*`` are of :mod:`bench.analyse.rounds`, null for ``ddp``.
+    over launches, null below two of them; those of ``relative_*`` are of :mod:`bench.analyse.rounds`.
     ``half_width_percent``: of the interval of the step time, the larger side.
 
     A peak is the largest of the launches, because the question is whether the memory suffices; ``peak_*_low_mib`` and
@@ -221,7 +224,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
     good = {launch.launch: launch.scenario for launch in document.good}
     mine = figures.frame.assign(of=figures.frame["launch"].map(good))
     rounds = Rounds.of(figures.only(mine["of"].notna()))
-    rows = []
+    rows, base = [], base_of(scenarios(document))
     for scenario in scenarios(document):
         launches = mine[mine["of"] == scenario]
         memory_of = peak[peak["launch"].map(good) == scenario]
@@ -235,7 +238,7 @@ def summary(document: RunDocument, figures: LaunchFigures, peak: pd.DataFrame) -
                 **_time("step_median_ms", "step", median),
                 **_time("step_p95_ms", "step_p95", estimate(launches["p95_ms"])),
                 "half_width_percent": median.half_width_percent,
-                **_relative(rounds, scenario),
+                **_relative(rounds, scenario, base),
                 **_peak("peak_pid", memory_of["peak_pid_mib"]),
                 **_peak("peak_total", memory_of["peak_total_mib"]),
                 "memory_source": joined(memory_of["source"]),
@@ -255,9 +258,31 @@ def _time(name: str, stem: str, over_launches: Estimate) -> dict[str, float | No
     return {name: over_launches.value, f"{stem}_low_ms": over_launches.low, f"{stem}_high_ms": over_launches.high}
 
 
-def _relative(rounds: Rounds, scenario: str) -> dict[str, float | None]:
-    speed = rounds.ratio(scenario, BASE)
-    return {"relative_to_ddp": speed.value, "relative_low": speed.low, "relative_high": speed.high}
+def _relative(rounds: Rounds, scenario: str, base: str) -> dict[str, float | str | None]:
+    speed = rounds.ratio(scenario, base)
+    return {
+        "relative_to": base,
+        "relative_to_ddp": speed.value,
+        "relative_low": speed.low,
+        "relative_high": speed.high,
+    }
+
+
+def base_of(names: Sequence[str]) -> str:
+    """What speeds of these scenarios are relative to: ``ddp``, or if it is not there the one with the fewest switches
+    on top of it; ``ddp`` if that is not there either."""
+    with_switches = (name for name in names if name.partition("+")[0] == BASE)
+    return min(with_switches, key=lambda name: name.count("+"), default=BASE)
+
+
+def short_base(base: str) -> str:
+    """For a heading; a note says what it is short for (:func:`about_base`)."""
+    return base if base == BASE else BASE_IN_SHORT
+
+
+def about_base(base: str) -> list[str]:
+    """The note that a heading with :func:`short_base` needs."""
+    return [] if base == BASE else [f"{BASE_IN_SHORT}: {base}"]
 
 
 def _peak(stem: str, of_launches: pd.Series) -> dict[str, float | None]:

@@ -295,14 +295,15 @@ SUMMARY_COLUMNS = (
     ("{}/s", "throughput_per_s", "{:,.1f}"),
     ("step ms", "step_median_ms", "{:,.1f}"),
     ("p95 ms", "step_p95_ms", "{:,.1f}"),
-    ("vs ddp", "relative_to_ddp", "{:.2f}x"),
+    ("vs {base}", "relative_to_ddp", "{:.2f}x"),
     ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
     ("MiB all", "peak_total_mib", "{:,.0f}"),
     ("numerics", "parity", "{}"),
     ("status", "status", "{}"),
     ("what ran", "what_ran", "{}"),
 )
-"""Heading ({}: the unit), column of the overview, and format, of the table on a terminal."""
+"""Heading ({}: the unit; {base}: what speeds are relative to), column of the overview, and format, of the table on a
+terminal."""
 
 SHORT = {"within half precision": "half"}
 """Of words too long for a table."""
@@ -317,9 +318,11 @@ def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: b
     import pandas as pd
 
     from bench.analyse.bars import about_intervals, plus_minus
+    from bench.analyse.steps import BASE, about_base, short_base
 
     records = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     failed = [row for row in records if row["status"] != "ok"]
+    base = records[0]["relative_to"] if records else BASE
     hidden = {"what_ran": not verbose, "status": not (verbose or failed)}
     columns = []
     for heading, name, form in SUMMARY_COLUMNS:
@@ -330,10 +333,15 @@ def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: b
         values = [SHORT.get(record[name], record[name]) for record in records]
         texts = [form.format(value) if pd.notna(value) else "-" for value in values]
         unit = records[0]["unit_short"] if records else ""
-        columns.append([heading.format(unit), *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True))])
+        columns.append(
+            [
+                heading.format(unit, base=short_base(base)),
+                *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True)),
+            ]
+        )
     text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
     reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in failed]
-    return "\n".join([text, *about_intervals(table), *reasons])
+    return "\n".join([text, *about_intervals(table), *about_base(base), *reasons])
 
 
 LEAST = 24

@@ -44,6 +44,8 @@ KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN, KEY_SIZE, KEY_NOTE_SIZE = 0.35, 0.26, 0.
 PNG_DPI = 200
 STRETCHES = 800
 """Of a line that has more points than a sheet has pixels: each is drawn by two of its points."""
+FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "teal", "blue", "grey")
+"""For scenarios with switches on: neighbours are told apart."""
 LABEL_LIMIT = 54
 """Letters of a label of a plot; a longer one is cut."""
 
@@ -91,8 +93,25 @@ def styled() -> Iterator[None]:
 
 
 def colour_of(document: RunDocument, launch: LaunchRecord) -> str:
-    """The name in :data:`THEME` of a launch's colour: its strategy's hue, lighter with the level."""
-    return f"{document.strategy_of(launch).hue}-{(launch.precision or 'O0').lower()}"
+    """The name in :data:`THEME` of a launch's colour: its hue, lighter with the level."""
+    return f"{look_of(document, launch)[0]}-{(launch.precision or 'O0').lower()}"
+
+
+def look_of(document: RunDocument, launch: LaunchRecord) -> tuple[str, str]:
+    """Hue and dash of a launch: its strategy's own, or with switches on those of their place among the sets of switches
+    in the run, in hues that no strategy of the run has, as far as there are enough.
+    """
+    ways = {one.scenario: (one.strategy, one.scenario.partition("+")[2]) for one in document.launches}
+    declared = document.strategy_of(launch)
+    way = ways.get(launch.scenario, (launch.strategy, ""))
+    if not way[1]:
+        return declared.hue, declared.dash
+    asked = [ways[name] for name in document.request.scenarios if name in ways]
+    switched = list(dict.fromkeys(one for one in asked if one[1]))
+    taken = {document.strategy_of(one).hue for one in document.launches}
+    free = [hue for hue in FREE_HUES if hue not in taken] or FREE_HUES
+    number = switched.index(way) if way in switched else 0
+    return free[number % len(free)], tuple(DASHES)[number % len(DASHES)]
 
 
 def inline(svg: str, prefix: str, title: str) -> str:
@@ -124,7 +143,7 @@ def rows_for(run: Run, launches: Mapping[str, LaunchRecord]) -> list[Entry]:
 
 def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
     """The row of a launch, with this label."""
-    dash = run.document.strategy_of(launch).dash
+    _, dash = look_of(run.document, launch)
     return Entry(scenario=launch.scenario, label=label, colour=colour_of(run.document, launch), dash=dash)
 
 

@@ -16,7 +16,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
 from bench.analyse.overview import overview
-from bench.analyse.steps import BASE, scenarios
+from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.reader import Run
@@ -171,13 +171,14 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         length = 0.0 if is_unknown(known) else float(known / highest)
         return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
+    base = base_of(scenarios(run.document))
     with_energy = table["energy_per_1000_j"].notna().any()
     columns = (
         text("scenario", "scenario"),
         figure(f"{work.unit_short}/s", speed),
         bounded("step median ms", "step_median_ms", ",.1f"),
         bounded("step p95 ms", "step_p95_ms", ",.1f"),
-        bounded(f"speed ÷ {BASE}", "relative_to_ddp", ".2f"),
+        bounded(f"speed ÷ {short_base(base)}", "relative_to_ddp", ".2f"),
         bounded("peak MiB per process", "peak_pid_mib", ",.0f"),
         bounded("peak MiB total", "peak_total_mib", ",.0f"),
         *((bounded(f"J per 1,000 {work.unit}", "energy_per_1000_j", ",.0f"),) if with_energy else ()),
@@ -190,7 +191,8 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     sorted_ = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     believed = [place for place, row in enumerate(sorted_) if is_unknown(row["why_not"])]
     marked = believed[0] if is_clear(run.document, table) else None
-    notes = (*(f"{line}." for line in about_intervals(table)), *_sources(table), *_why_unknown(run, table))
+    said = (*about_intervals(table), *about_base(base))
+    notes = (*(f"{line}." for line in said), *_sources(table), *_why_unknown(run, table))
     return tabulate(columns, sorted_, notes, marked)
 
 
@@ -216,7 +218,8 @@ def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
     notes = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
     good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
-        notes.append(f"speed ÷ {BASE} is unknown because {BASE} gave no figures in this run.")
+        base = base_of(scenarios(run.document))
+        notes.append(f"speed ÷ {short_base(base)} is unknown because {base} gave no figures in this run.")
     reasons = memory_timeline.unknown(run.memory).set_index("scenario")["reason"]
     for scenario in good["scenario"]:
         if scenario in reasons.index:

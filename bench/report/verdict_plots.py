@@ -8,7 +8,7 @@ from bench.analyse.bars import plus_minus
 from bench.analyse.communication import spent
 from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
-from bench.analyse.steps import BASE
+from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
 from bench.report.drawing import Artist, Entry, Plot, axes_at, handle, legend_row, light, locator, short
 from bench.runs.reader import Run
@@ -56,7 +56,8 @@ def speeds(run: Analysed) -> Plot | None:
         ends = (row["throughput_low_per_s"], row["throughput_high_per_s"])
         if pd.notna(ends[0]):
             drawing.interval(axes, ends[0], min(ends[1], 2 * widest), position, cap="|")
-        ratio = "" if pd.isna(row["relative_to_ddp"]) else f"{row['relative_to_ddp']:.2f} × {BASE}"
+        base = short_base(row["relative_to"])
+        ratio = "" if pd.isna(row["relative_to_ddp"]) else f"{row['relative_to_ddp']:.2f} × {base}"
         speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
@@ -68,6 +69,7 @@ def speeds(run: Analysed) -> Plot | None:
         if (known["launches_ok"] > 1).any()
         else "One launch of each scenario: untested, so bars of about this length may change places."
     )
+    caption += "".join(f" {note}." for note in about_base(records[0]["relative_to"]))
     if known["why_not"].notna().any():
         caption += " Hatched bars are left out of the recommendation, for the reason at the right."
     return drawing.finished(run, sheet, "speed", title, caption, [row.scenario for row in rows])

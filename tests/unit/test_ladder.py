@@ -11,7 +11,10 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.overview import overview
 from bench.analyse.questions import questions
+from bench.analyse.steps import base_of
+from bench.console import summary_table
 from bench.plan.ladder import ALONE, RUNGS
+from bench.report import drawing, tables
 from bench.report.ladder import ladder_table
 from bench.seams.switching import scenario
 
@@ -88,6 +91,39 @@ def test_one_launch_of_each_tells_no_interaction(tmp_path: Path) -> None:
 def test_another_run_is_no_ladder(tmp_path: Path) -> None:
     run = run_of(tmp_path, TIMES, set_=None)
     assert ladder(run).empty and sentences(ladder(run)) == [] and ladder_table(run) is None
+
+
+def test_switches_differ_in_colour_and_line_from_what_they_are_turned_on_in(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TIMES, launches=1)
+    looks = {one.scenario: drawing.look_of(run.document, one) for one in run.document.launches}
+    declared = {one.scenario: run.document.strategy_of(one) for one in run.document.launches}
+    assert looks["ddp"] == (declared["ddp"].hue, declared["ddp"].dash)
+    assert looks["ddp_o1+foreach"] == looks["ddp+foreach"], "one set of switches; their levels differ in shade"
+    sets = {"ddp", "ddp+foreach", "ddp+channels_last", "ddp+channels_last+foreach"}
+    assert len({looks[name][0] for name in sets}) == len(sets)
+
+
+@pytest.mark.parametrize(
+    ("names", "base"),
+    [
+        (["single", "ddp+fused", "ddp"], "ddp"),
+        (["single+fused", "ddp+compile+fused", "ddp+fused"], "ddp+fused"),
+        (["single", "dp"], "ddp"),
+    ],
+)
+def test_what_speeds_are_relative_to(names: list[str], base: str) -> None:
+    assert base_of(names) == base
+
+
+def test_with_a_switch_on_in_all_scenarios_the_base_is_named(tmp_path: Path) -> None:
+    run = run_of(tmp_path, {"single+fused": 60.0, "ddp+fused": 30.0}, set_=None)
+    table = overview(run)
+    assert table["relative_to"].tolist() == ["ddp+fused"] * 2
+    assert table["relative_to_ddp"].tolist() == pytest.approx([0.5, 1.0], rel=0.02)
+    text = summary_table(table, 200)
+    assert "vs base" in text and "base: ddp+fused" in text
+    shown = tables.summary_table(run, table)
+    assert "speed ÷ base" in [column.heading for column in shown.columns] and "base: ddp+fused." in shown.notes
 
 
 def test_what_switches_gain_is_answered(tmp_path: Path) -> None:

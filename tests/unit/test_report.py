@@ -61,7 +61,7 @@ def replace_checks(launch: Launch, **checks: Any) -> Launch:
 
 
 class Page(HTMLParser):
-    VOID = ("meta", "br", "link", "img", "input", "hr", "path", "use")
+    VOID = ("meta", "wbr", "br", "link", "img", "input", "hr", "path", "use")
 
     def __init__(self, html: str) -> None:
         super().__init__()
