@@ -58,6 +58,9 @@ def sentences(run: Analysed) -> list[str]:
         loss = last.loss
         if last.count == 1 or loss.total_ms is None:
             continue
+        if loss.total_ms <= 0.0:
+            said.append(f"{mode.title()}: a step on {last.count} devices loses nothing.")
+            continue
         if loss.reason is not None:
             said.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")
             continue
@@ -65,10 +68,13 @@ def sentences(run: Analysed) -> list[str]:
         if named:
             lost = f"a step on {last.count} devices loses {loss.total_ms:,.1f} ms"
             said.append(f"{mode.title()}: {lost}: {', '.join(named)}.{_doubt(last)}")
-    cores, most = run.document.machine.cores_usable, max(scaling.counts)
-    if run.document.workload.device == "cpu":
-        share = f"{most} ranks share {cores} cores" if cores and most > cores else "The ranks share caches and memory"
-        said.append(f"{share}, so computation slows down too, as it would not on devices of their own.")
+    cores, on_host = run.document.machine.cores_usable, max(scaling.counts) // max(1, len(run.document.hosts))
+    if run.document.workload.device == "cpu" and on_host > 1:
+        share = (
+            f"{on_host} ranks share {cores} cores" if cores and on_host > cores else "The ranks share caches and memory"
+        )
+        where = " of a host" if len(run.document.hosts) > 1 else ""
+        said.append(f"{share}{where}, so computation slows down too, as it would not on devices of their own.")
     return said
 
 

@@ -7,6 +7,7 @@ that compute and exchange nothing. From the last two, numbers that were not meas
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.console import Console, count
 from bench.core.codec import decode
@@ -15,6 +16,7 @@ from bench.experiments import bandwidth, measure
 from bench.experiments.diagnose import looks_of
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.hosts.party import Party
 from bench.plan import Request
 from bench.plan import scaling as plan
 from bench.plan.scaling import Point
@@ -46,10 +48,12 @@ def scale(
     console: Console,
     wait: bool = False,
     resumed: str | None = None,
+    party: Party | None = None,
 ) -> Finished:
     """Write a run folder under ``out``, or go on with ``resumed``; see :func:`bench.experiments.pipeline.run`."""
     points = asked.points(request)
-    with opened(request, (found,), out=out, console=console, wait=wait, resumed=resumed) as lab, lab.progress:
+    how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
+    with opened(request, (found,), **how) as lab, lab.progress:
         lab.writer.note_scaling(
             counts=asked.counts,
             modes=asked.modes,

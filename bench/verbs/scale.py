@@ -12,6 +12,7 @@ from bench.console import count as quantity
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
+from bench.hosts.party import Party
 from bench.plan import PROFILES, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.plan.scaling import EACH, MODES, default_counts, points
@@ -22,6 +23,7 @@ from bench.verbs.asked import DEFAULT_RANKS, add_result, add_work, refuse_other_
 from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
 from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
+from bench.verbs.together import on_all_hosts
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
@@ -50,9 +52,12 @@ interrupted, and what was done is in the run.
 
 def main(arguments: list[str]) -> int:
     parser = _parser()
-    options = parser.parse_args(arguments)
+    return on_all_hosts(arguments, parser, lambda options, party: _asked(options, parser, party))
+
+
+def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
-        return _resume(options, parser)
+        return _resume(options, parser, party)
     if options.set is not None:
         raise RequestError("--set", "bench scale is about one scenario", "name it with --scenario")
     chosen = scenarios_of(options.scenario or ["ddp"], None, options.switches, options.device)
@@ -60,56 +65,59 @@ def main(arguments: list[str]) -> int:
         raise RequestError("--scenario", "bench scale is about one scenario", "name one, such as ddp")
     (found,) = chosen
     if options.each:
-        return _each(found, options)
+        return _each(found, options, party)
     modes = tuple(mode for mode in MODES if getattr(options, mode)) or MODES
-    counts = _counts(options)
+    counts = _counts(options, party)
     _check_scenario(found, counts)
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
-    request = _request(request_of(usual, chosen), counts, modes, options)
+    request = _request(request_of(usual, chosen, party), counts, modes, options)
     check_memory(request, chosen, machine.available_memory_bytes())
     from bench.experiments.scaling import Asked
 
     asked = Asked(counts=counts, modes=modes, predict=options.predict or (), what_if_mbit=options.what_if)
-    return _scale(request, found, asked, options)
+    return _scale(request, found, asked, options, party)
 
 
-def _each(found: Found, options: argparse.Namespace) -> int:
+def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int:
     """Every chosen device by itself; on the CPU every part of the cores."""
     for name in ("counts", "weak", "strong", "predict", "what_if"):
         if getattr(options, name):
             option = f"--{name.replace('_', '-')}"
             raise RequestError(option, "--each measures every device by itself", "leave one of them out")
     device, gpus, _ = machine.choose_device(options.device)
+    hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
+    cores = min(host.cores for host in hosts) * len(hosts)
     if device == "cpu":
-        options.nproc = options.nproc or machine.cores()
-        if options.nproc > machine.cores():
-            what = f"{options.nproc} parts of {machine.cores()} cores are less than a core each"
-            raise RequestError("--nproc", what, f"use at most {machine.cores()}")
-    if (options.nproc if device == "cpu" else len(machine.choose_gpus(options.gpus, gpus))) < 2:
+        options.nproc = options.nproc or cores
+        if options.nproc > cores:
+            what = f"{options.nproc} parts of {cores} cores are less than a core each"
+            raise RequestError("--nproc", what, f"use at most {cores}")
+    if (options.nproc if device == "cpu" else sum(len(host.devices) for host in hosts)) < 2:
         option = "--nproc" if device == "cpu" else "--gpus"
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
     _check_scenario(found, (1,))
-    request = request_of(run_parser().parse_args([], options), (found,))
+    request = request_of(run_parser().parse_args([], options), (found,), party)
     launches = options.launches or max(PROFILES[options.profile, request.device].launches, FEWEST_LAUNCHES)
     request = replace(request, launches=launches, parity=False, diagnose=False)
     check_memory(request, (found,), machine.available_memory_bytes())
     from bench.experiments.scaling import Asked
 
     asked = Asked(counts=(request.replicas,), modes=(EACH,), predict=(), what_if_mbit=None)
-    return _scale(request, found, asked, options)
+    return _scale(request, found, asked, options, party)
 
 
-def _counts(options: argparse.Namespace) -> tuple[int, ...]:
+def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]:
     """The numbers of devices; the largest becomes that of the request. Raises :class:`RequestError` for one that is
     larger than what was chosen."""
-    device, gpus, _ = machine.choose_device(options.device)
-    chosen = machine.choose_gpus(options.gpus, gpus) if device == "cuda" else ()
+    _, gpus, _ = machine.choose_device(options.device)
+    hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
+    chosen = [uuid for host in hosts for uuid in host.devices]
     if chosen:
         most, where = len(chosen), "chosen GPUs"
     else:
-        most, where = options.nproc or max(options.counts or (DEFAULT_RANKS,)), "ranks of --nproc"
+        most, where = options.nproc or max(options.counts or (DEFAULT_RANKS, len(hosts))), "ranks of --nproc"
     counts: tuple[int, ...] = options.counts or default_counts(most)
     if max(counts) > most:
         what = f"{max(counts)} is more than the {most} {where}"
@@ -117,9 +125,9 @@ def _counts(options: argparse.Namespace) -> tuple[int, ...]:
     if max(counts) == 1:
         option = "--counts" if options.counts else "--gpus" if chosen else "--nproc"
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
-    if chosen:
+    if chosen and party is None:
         options.gpus = ",".join(chosen[: max(counts)])
-    else:
+    elif not chosen:
         options.nproc = max(counts)
     return counts
 
@@ -134,6 +142,7 @@ def _check_scenario(found: Found, counts: tuple[int, ...]) -> None:
 
 def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], options: argparse.Namespace) -> Request:
     """With a batch that all numbers of devices can share, and enough launches."""
+    request = replace(request, devices=request.devices[: max(counts)], replicas=max(counts))
     share = math.lcm(*counts) if "strong" in modes else max(counts)
     if options.global_batch is None and options.batch_per_rank is None:
         request = replace(request, global_batch=share * max(1, round(request.global_batch / share)))
@@ -142,15 +151,22 @@ def _request(request: Request, counts: tuple[int, ...], modes: tuple[str, ...], 
     return replace(request, launches=launches, parity=False, diagnose=False)
 
 
-def _scale(request: Request, found: Found, asked: "Asked", options: argparse.Namespace, path: str | None = None) -> int:
+def _scale(
+    request: Request,
+    found: Found,
+    asked: "Asked",
+    options: argparse.Namespace,
+    party: Party | None,
+    path: str | None = None,
+) -> int:
     from bench.experiments.scaling import scale
 
-    how: dict[str, Any] = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path}
-    finished = scale(request, found, asked, **how)
+    how: dict[str, Any] = {"out": options.out, "console": Console(), "wait": options.wait, "party": party}
+    finished = scale(request, found, asked, resumed=path, **how)
     return _show(finished.path, options, failed=finished.failed)
 
 
-def _resume(options: argparse.Namespace, parser: Parser) -> int:
+def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     """Go on with a run, or show a finished one again, perhaps with other predictions."""
     allowed = ("resume", "trust", "out", "wait", "force", "json", "verbose", "predict", "what_if")
     refuse_other_options(options, parser, allowed)
@@ -165,6 +181,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
     request = resume.request_of(document)
+    resume.check_hosts(document, party)
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     resume.check_site(document, request.site)
     from bench.experiments.scaling import Asked
@@ -172,7 +189,7 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     predict, mbit = options.predict or known.predict, options.what_if or known.what_if_mbit
     asked = Asked(counts=known.counts, modes=known.modes, predict=predict, what_if_mbit=mbit)
     (found,) = resume.scenarios_of(document)
-    return _scale(request, found, asked, options, path)
+    return _scale(request, found, asked, options, party, path)
 
 
 def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:

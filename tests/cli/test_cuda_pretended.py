@@ -100,3 +100,23 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("--counts", "2"), ("--each", "--launches", "2")], ids=lambda how: how[0])
+def test_scaling_over_gpus(environment: dict[str, str], repository: Path, tmp_path: Path, how: tuple[str, ...]) -> None:
+    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
+    command = [sys.executable, "-m", "bench", "scale", "--json", "--device", "cuda", "--gpus", "0,2", *how]
+    command += ["--workload", str(tmp_path / "mlp.py"), "--global-batch", "8", "--warmup", "1", "--iters", "3"]
+    command += ["--out", str(tmp_path / "out"), *([] if "--launches" in how else ["--launches", "1"])]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    document = json.loads(done.stdout)
+    of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["scaling"]["launches"]]
+    if "--each" in how:
+        assert of == [[A], [C], [C], [A]]
+        assert [one["name"].rpartition(" GPU ")[2] for one in document["scale"]["devices"]] == ["0", "2"]
+    else:
+        assert {uuid for uuids in of for uuid in uuids} == {A}, "one device is the first"
+        assert document["scale"]["predictions"] and document["scaling"]["exchanges"][0]["exchanges"]
+        assert document["scale"]["all_reduces"]["transport"]["library"].startswith("NCCL ")

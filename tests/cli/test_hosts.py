@@ -43,6 +43,20 @@ def test_a_run_on_two_hosts_is_one_folder_on_the_first(two: list[dict[str, str]]
     assert "for the tests" not in (path / "run.json").read_text(), "the secret is nobody's business"
 
 
+def test_scaling_from_one_host_to_two(two: list[dict[str, str]], tmp_path: Path) -> None:
+    work = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "3", "--launches", "1")
+    leader, follower = hosts.run(tmp_path, two, *work, "--counts", "2", "--weak", "--json", verb="scale")
+    assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
+    run = json.loads(leader.out)
+    names = [host["name"] for host in run["hosts"]]
+    of_ranks = {one["replicas"]: [rank["host"] for rank in one["ranks"]] for one in run["scaling"]["launches"]}
+    assert of_ranks == {1: names[:1]} and [rank["host"] for rank in run["launches"][0]["ranks"]] == names
+    (all_reduces,) = run["scaling"]["bandwidth"]
+    assert [rank["host"] for rank in all_reduces["ranks"]] == names and len(all_reduces["sizes"]) > 3
+    assert [one["count"] for one in run["scale"]["checks"]] == [2]
+    assert findings(run["path"]) == []
+
+
 Change = Callable[[list[dict[str, str]]], object]
 
 

@@ -44,12 +44,14 @@ def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
     ]
 
 
-def start(folder: Path, index: int, environment: Mapping[str, str], *options: str) -> "subprocess.Popen[str]":
-    """``bench run`` on one host, in its own folder."""
+def start(
+    folder: Path, index: int, environment: Mapping[str, str], *options: str, verb: str = "run"
+) -> "subprocess.Popen[str]":
+    """A verb on one host, in its own folder."""
     home = folder / f"host{index}"
     home.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "bench", "run", *options],
+        [sys.executable, "-m", "bench", verb, *options],
         cwd=home,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
@@ -59,13 +61,19 @@ def start(folder: Path, index: int, environment: Mapping[str, str], *options: st
     )
 
 
-def run(folder: Path, of: list[dict[str, str]], *options: str, others: tuple[str, ...] | None = None) -> list[Ended]:
+def run(
+    folder: Path,
+    of: list[dict[str, str]],
+    *options: str,
+    others: tuple[str, ...] | None = None,
+    verb: str = "run",
+) -> list[Ended]:
     """The same command on all hosts, or on all but the first with the options ``others``. How each ended."""
     with ExitStack() as stack:
         started = []
         for index, environment in enumerate(of):
             mine = options if index == 0 or others is None else others
-            started.append(stack.enter_context(start(folder, index, environment, *mine)))
+            started.append(stack.enter_context(start(folder, index, environment, *mine, verb=verb)))
             stack.callback(started[-1].kill)
         said = [one.communicate(timeout=LIMIT_S) for one in started]
         return [Ended(code=one.returncode, out=out, said=err) for one, (out, err) in zip(started, said, strict=True)]
