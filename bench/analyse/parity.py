@@ -419,8 +419,10 @@ def _probed(numbers: pd.DataFrame, quantity: str, ran: Computation, unit: float,
     if theirs is None or mine.empty:
         return None
     ranks = [_errors(_array(rows), theirs) for _, rows in mine.groupby("rank")]
-    limit = FP32_LIMIT if unit == U_FP32 else LIMIT
-    return _Held(np.max(ranks, axis=0), reference.rounding(ran, unit, quantity), limit)  # NaN stays NaN
+    errors, bounds = np.max(ranks, axis=0), reference.rounding(ran, unit, quantity)  # NaN stays NaN
+    if unit == U_FP32:
+        return _Held(errors, bounds, FP32_LIMIT, "and a unit that rounding switches on or off may do that")
+    return _Held(errors, bounds, LIMIT)
 
 
 def _update(numbers: pd.DataFrame) -> _Held:

@@ -169,7 +169,9 @@ ONE_STEP = [[0.0, 0.0], [0.01, 0.0]]
 )
 def test_a_unit_that_rounding_switches_is_told_from_a_mistake(off: list[list[float]], verdict: str) -> None:
     """In fp32 one switched unit takes the layers in front of it beyond their bound; it leaves those behind it alone."""
-    assert judge("fp32", off=off)["verdict"] == verdict
+    found = judge("fp32", off=off)
+    assert found["verdict"] == verdict
+    assert ("a unit that rounding switches on or off may do that" in found["reason"]) is (verdict == CANNOT_TELL)
 
 
 def test_a_buffer_is_held_against_that_of_the_first_replica() -> None:
