@@ -40,6 +40,13 @@ class _OutOfTime(Exception):
     pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched(Finished):
+    """``finalists``: the winner first; none where no candidate can be used."""
+
+    finalists: tuple[Found, ...]
+
+
 def tune(
     request: Request,
     candidates: tuple[Found, ...],
@@ -49,7 +56,7 @@ def tune(
     console: Console,
     wait: bool = False,
     resumed: str | None = None,
-) -> Finished:
+) -> Searched:
     """Write a run folder under ``out``, or go on with ``resumed``. Raises :class:`RequestError` after the first launch
     where the budget turns out to be shorter than a round, and leaves no folder.
     """
@@ -59,7 +66,8 @@ def tune(
         names = hunt.choose()
         if names:
             measure.in_rounds(_of_finalists(lab, hunt.found, names))
-    return Finished(path=lab.writer.path, document=lab.writer.document)
+    finalists = tuple(hunt.found[name] for name in names)
+    return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
 
 
 def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) -> Lab:

@@ -36,6 +36,7 @@ examples:
   python -m bench tune --workload ./mine.py --budget 10m your own model
   python -m bench tune --memory-limit 40                 what fits into 40 GiB of each GPU
   python -m bench tune --precision-floor same            fp32 only
+  python -m bench tune --tune-batch                      the batch per rank, too
   python -m bench tune --resume latest                   go on after an interruption
 
 Exit codes: 0 done; 1 a finalist failed; 2 the request is wrong, or nothing can be used; 130 interrupted, and what was
@@ -72,11 +73,20 @@ def _search(
     options: argparse.Namespace,
     path: str | None = None,
 ) -> int:
-    from bench.experiments.tuning import tune
+    from bench.experiments.batch_tuning import tune_batches
+    from bench.experiments.tuning import Searched, tune
 
     how = {"out": options.out, "console": Console(), "wait": options.wait, "resumed": path}
-    finished = tune(request, candidates, search, **how)
-    return _show(finished.path, options, failed=finished.failed)
+    if not options.tune_batch:
+        finished = tune(request, candidates, search, **how)
+        return _show(finished.path, options, failed=finished.failed)
+
+    def one(request: Request, candidates: tuple[Found, ...], search: Search) -> Searched:
+        check_memory(request, candidates, machine.available_memory_bytes())
+        return tune(request, candidates, search, **how)
+
+    found = tune_batches(request, candidates, search, one)
+    return _show(found.best.path, options, failed=found.best.failed, batches=found.tried)
 
 
 def _resume(options: argparse.Namespace, parser: Parser) -> int:
@@ -122,7 +132,8 @@ def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
     return (baseline, *known.values())
 
 
-def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
+def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
+    """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
     from bench.analyse.overview import overview
     from bench.analyse.tuned import nothing_usable
@@ -138,15 +149,17 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
             what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
             raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
         raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
-    table = overview(run)
+    table, batch = overview(run), run.document.workload.global_batch
+    tried = [f"Global batch {one}: {said}{' (chosen)' * (one == batch)}" for one, said in (batches or {}).items()]
     people = sys.stderr if options.json else sys.stdout
     after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
     with suppress(RequestError):  # not every scenario can be written as a script
         script(run, tuning.finalists[0], table=table)
         after += f"\nAs a script: python -m bench recipe {called(path)} --scenario {tuning.finalists[0]} --out train.py"
-    tell("", *answered(run, table, width=columns(people), verbose=options.verbose), "", after, file=people)
+    said = answered(run, table, width=columns(people), verbose=options.verbose)
+    tell("", *said, *(["", *tried] if tried else []), "", after, file=people)
     if options.json:
-        print_json({"path": path, **encode(run.document), "summary": records(table)})
+        print_json({"path": path, **encode(run.document), "summary": records(table), "batches": batches})
     return FAILED if failed else OK
 
 
@@ -160,6 +173,8 @@ def _parser() -> Parser:
     what.add_argument("--memory-limit", type=gibibytes, metavar="GiB", help=limit)
     floor = "the numerics that are good enough: as in fp32, or within half precision (default: half)"
     what.add_argument("--precision-floor", choices=("same", "half"), default="half", help=floor)
+    larger = "search again at twice the batch, as long as an example then takes clearly less time"
+    what.add_argument("--tune-batch", action="store_true", help=larger)
     which = "switches to try on the best candidates, or 'none' (default: those that may gain speed here)"
     what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
     much = parser.add_argument_group("each launch")

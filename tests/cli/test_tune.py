@@ -121,3 +121,30 @@ def test_a_search_that_cannot_find_anything(
     done = run_here("tune", *asked, *given)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 2 and all(text in last for text in said), last
+
+
+def test_the_batch_grows_while_an_example_takes_less_time(
+    run_here: CommandLine, host: WorkerHost, tmp_path: Path
+) -> None:
+    """A step sleeps as long for any batch, so that a larger one is faster for each example; at 32 it fails."""
+    sleeping = """import time
+
+    time.sleep(0.02)
+    if len(batch["y"]) > 16:
+        raise RuntimeError("too large a batch")
+    from torch.nn.functional import cross_entropy
+"""
+    given = "from torch.nn.functional import cross_entropy\n"
+    assert MLP.count(given) == 1
+    (tmp_path / "mlp.py").write_text(MLP.replace(given, sleeping))
+    small = ("--warmup", "1", "--iters", "3", "--setting", "width=32", "--allow", "none", "--global-batch", "8")
+    where = ("--device", "cpu", "--nproc", "1", "--out", str(tmp_path / "out"), "--json")
+    work = ("--workload", str(tmp_path / "mlp.py"), "--scenario", "ddp")
+    done = run_here("tune", *work, *small, *where, "--tune-batch")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document["batches"]) == ["8", "16", "32"]
+    assert document["workload"]["global_batch"] == 16 and document["reference"]["status"] == "ok"
+    assert "times the speed" in document["batches"]["16"] and "too large" in document["batches"]["32"]
+    assert "Global batch 16: " in done.stderr and "(chosen)" in done.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 3, "a run for each batch"

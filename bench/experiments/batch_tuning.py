@@ -1,0 +1,86 @@
+"""``bench tune --tune-batch``: the batch is chosen, too, by what an example takes, and not by what a step takes.
+
+A search at the batch that was asked for comes first. Its finalists are searched again at twice the batch, and so on, as
+long as the winner's fresh launches take clearly less time for an example than those of the winner before. Each search
+is a separate run with its own reference, so that what is wrong, or too large, at one batch is out there alone. Two
+batches are compared over two runs; a machine that drifts in between shifts the ratio, and the interval does not know.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bench.core.errors import RequestError
+from bench.experiments.tuning import Searched
+from bench.plan import Request
+from bench.plan.tuning import Search
+from bench.seams.discover import Found
+
+FIRST = 0.5
+"""The part of the budget that the first search may take."""
+
+Tune = Callable[[Request, tuple[Found, ...], Search], Searched]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """``best``: the search at the batch that is fastest for an example. ``tried``: by global batch what came of it."""
+
+    best: Searched
+    tried: dict[int, str]
+
+
+def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search, tune: Tune) -> Batches:
+    """``tune``: does one search. Raises :class:`RequestError` as the first one does."""
+    began_s = time.monotonic()
+    best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
+    tried = {request.global_batch: _said(best)}
+    while best.finalists:
+        request = replace(request, global_batch=2 * request.global_batch)
+        left = replace(search, allow=(), budget_s=max(0.0, search.budget_s - (time.monotonic() - began_s)))
+        try:
+            larger = tune(request, best.finalists, left)
+        except RequestError as error:  # of a budget that is spent, or a batch that cannot be had
+            tried[request.global_batch] = f"not tried: {error.problem}"
+            break
+        ratio, gained = _per_example(best, larger)
+        tried[request.global_batch] = _said(larger) + ratio
+        if not gained:
+            break
+        best = larger
+    return Batches(best=best, tried=tried)
+
+
+def _said(searched: Searched) -> str:
+    from bench.analyse.tuned import nothing_usable
+
+    tuning, times = searched.document.tuning, _times(searched)
+    assert tuning is not None
+    if not times:
+        return f"no fresh launch of {tuning.finalists[0]} ended well" if tuning.finalists else nothing_usable(tuning)
+    mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))
+    return f"{tuning.finalists[0]}, {1 / mean_s:,.1f} {searched.document.workload.unit_short}/s"
+
+
+def _times(searched: Searched) -> list[float]:
+    """Seconds for an example (image, token) of each fresh launch of the winner."""
+    from bench.analyse.analysed import Analysed
+    from bench.analyse.rounds import Rounds
+    from bench.runs.reader import read
+
+    if not searched.finalists:
+        return []
+    run = Analysed.of(read(searched.path))
+    units = run.document.workload.units or 1
+    return [ms / 1000 / units for ms in Rounds.of(run.good_figures).values.get(searched.finalists[0].name, ())]
+
+
+def _per_example(before: Searched, now: Searched) -> tuple[str, bool]:
+    """How much faster an example is, in words, and whether that is beyond noise."""
+    from bench.analyse.intervals import ratio_of
+
+    found = ratio_of(_times(now), _times(before))
+    if found.value is None or found.low is None or found.high is None:
+        return "", False
+    return f", {found.value:.2f} times the speed ({found.low:.2f} to {found.high:.2f})", found.low > 1.0
