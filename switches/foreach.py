@@ -14,11 +14,6 @@ def optimizer(parts):
 
 
 def effect(session, ran):
-    from torch import zeros
+    from bench.worker.workload import flag_effect
 
-    from bench.worker.workload import build_optimizer
-
-    if not session.optimizer.defaults.get("foreach"):
-        return "the optimizer has foreach=False"
-    plain = build_optimizer(session.parts.workload, [zeros(1, requires_grad=True)])
-    return "the workload's optimizer has foreach=True anyway" if plain.defaults.get("foreach") else None
+    return flag_effect(session.optimizer, session.parts.workload, "foreach")

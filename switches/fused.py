@@ -10,11 +10,6 @@ def optimizer(parts):
 
 
 def effect(session, ran):
-    from torch import zeros
+    from bench.worker.workload import flag_effect
 
-    from bench.worker.workload import build_optimizer
-
-    if not session.optimizer.defaults.get("fused"):
-        return "the optimizer has fused=False"
-    plain = build_optimizer(session.parts.workload, [zeros(1, requires_grad=True)])
-    return "the workload's optimizer has fused=True anyway" if plain.defaults.get("fused") else None
+    return flag_effect(session.optimizer, session.parts.workload, "fused")

@@ -19,18 +19,11 @@ OVERHEAD = 1.1
 
 
 def in_rounds(lab: Lab) -> None:
-    """As many launches of each scenario as were measured of it; every other round goes backwards."""
+    """As many launches of each scenario as were measured of it."""
     request, done = lab.request, resume.done(lab.writer.document).checkpoints
-    measured = {launch.scenario for launch in lab.writer.document.good}
-    for repeat in range(request.launches):
-        for found in lab.runnable[:: -1 if repeat % 2 else 1]:
-            if (found.name, repeat) in done:
-                continue
-            if found.name not in measured:
-                lab.progress.drop(found.name)
-                continue
-            folder = os.path.join(lab.writer.scratch, "checkpoint")
-            _save(checkpointed(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
+    for found, repeat in lab.rounds(lab.runnable, done, request.launches):
+        folder = os.path.join(lab.writer.scratch, "checkpoint")
+        _save(checkpointed(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
 
 
 def _save(job: Job, folder: str, lab: Lab) -> None:

@@ -12,15 +12,9 @@ from bench.seams.discover import Found
 
 
 def each_scenario(lab: Lab) -> None:
-    done = resume.done(lab.writer.document).diagnosed
-    measured = {launch.scenario for launch in lab.writer.document.good}
-    for found in lab.runnable:
-        if found.name in done:
-            continue
-        if found.name in measured:
-            _diagnose(found, lab)
-        else:
-            lab.progress.drop(found.name)
+    done = {(name, 0) for name in resume.done(lab.writer.document).diagnosed}
+    for found, _ in lab.rounds(lab.runnable, done, 1):
+        _diagnose(found, lab)
 
 
 def _diagnose(found: Found, lab: Lab) -> None:

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -49,6 +49,9 @@ from bench.seams.discover import Found
 from bench.seams.site import Connected, Options
 from bench.sites.local import WorkerHost
 
+Turn = tuple[Found, int]
+"""A scenario and its repeat."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
@@ -65,6 +68,20 @@ class Lab:
     @property
     def runnable(self) -> list[Found]:
         return [found for found in self.scenarios if self.obstacles[found.name] is None]
+
+    def rounds(self, scenarios: Sequence[Found], done: Collection[tuple[str, int]], rounds: int) -> Iterator[Turn]:
+        """What is left to do beside the measured launches. Every other round goes backwards; a scenario that could not
+        be measured is dropped.
+        """
+        measured = {launch.scenario for launch in self.writer.document.good}
+        for repeat in range(rounds):
+            for found in scenarios[:: -1 if repeat % 2 else 1]:
+                if (found.name, repeat) in done:
+                    continue
+                if found.name in measured:
+                    yield found, repeat
+                else:
+                    self.progress.drop(found.name)
 
     def next_launch(self) -> int:
         return self.writer.document.next_launch

@@ -31,18 +31,11 @@ def missing(lab: Lab, request: Request) -> list[str]:
 
 
 def in_rounds(lab: Lab) -> None:
-    """As many launches of each such scenario as were measured of it; every other round goes backwards."""
+    """As many launches of each such scenario as were measured of it."""
     request, done = lab.request, resume.done(lab.writer.document).restarts
-    measured = {launch.scenario for launch in lab.writer.document.good}
-    for repeat in range(request.launches):
-        for found in of(lab)[:: -1 if repeat % 2 else 1]:
-            if (found.name, repeat) in done:
-                continue
-            if found.name not in measured:
-                lab.progress.drop(found.name)
-                continue
-            folder = os.path.join(lab.writer.scratch, "restart")
-            _kill_one(*restarted(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
+    for found, repeat in lab.rounds(of(lab), done, request.launches):
+        folder = os.path.join(lab.writer.scratch, "restart")
+        _kill_one(*restarted(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
 
 
 def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:

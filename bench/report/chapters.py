@@ -54,7 +54,7 @@ def of_run(material: Material) -> list[Chapter]:
 def _scenarios(of: Material) -> Chapter:
     table = tables.summary_table(of.run, of.table)
     nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
-    return Chapter(slug="summary", title="All scenarios", blocks=_blocks(Grid("All scenarios", table), nothing))
+    return _chapter("summary", "All scenarios", Grid("All scenarios", table), nothing)
 
 
 def _search(of: Material) -> Chapter | None:
@@ -62,8 +62,7 @@ def _search(of: Material) -> Chapter | None:
     if table is None:
         return None
     fold = _fold(f"All candidates ({len(table.rows)})", Grid("All candidates", table))
-    blocks = _blocks(of.plots.get("search"), *search_words(of.run), fold)
-    return Chapter(slug="search", title="How was the winner found?", blocks=blocks)
+    return _chapter("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), fold)
 
 
 def _scaling(of: Material) -> Chapter | None:
@@ -71,19 +70,17 @@ def _scaling(of: Material) -> Chapter | None:
     if table is None or scaling is None:
         return None
     reduced = all_reduce.bandwidth_table(measured_all_reduces(scaling.bandwidth))
-    return Chapter(
-        slug="scaling",
-        title="What do more devices bring?",
-        blocks=_blocks(
-            of.plots.get("scaling"),
-            Grid("Efficiency by number of devices", table, fold_notes=True),
-            *scaling_words.sentences(of.run),
-            _grid("Predictions", prediction_table(*foreseen(of.run)), fold_notes=True),
-            *scaling_words.about_predictions(of.run),
-            of.plots.get("all-reduces"),
-            _fold("All-reduces by size", _grid("All-reduces", reduced, fold_notes=True)),
-            *about_all_reduces(scaling.bandwidth),
-        ),
+    return _chapter(
+        "scaling",
+        "What do more devices bring?",
+        of.plots.get("scaling"),
+        Grid("Efficiency by number of devices", table, fold_notes=True),
+        *scaling_words.sentences(of.run),
+        _grid("Predictions", prediction_table(*foreseen(of.run)), fold_notes=True),
+        *scaling_words.about_predictions(of.run),
+        of.plots.get("all-reduces"),
+        _fold("All-reduces by size", _grid("All-reduces", reduced, fold_notes=True)),
+        *about_all_reduces(scaling.bandwidth),
     )
 
 
@@ -98,16 +95,14 @@ def _each(of: Material) -> Chapter | None:
 def _trust(of: Material) -> Chapter:
     scatter = verdict_tables.statistics_table(of.run)
     why = "all checks of all launches passed" if scatter else "no launch ended well"
-    return Chapter(
-        slug="findings",
-        title="Can these results be trusted?",
-        blocks=_blocks(
-            _grid("Findings", verdict_tables.findings_table(of.run), fold_notes=True) or f"Nothing was found: {why}.",
-            _fold(
-                "How much steps vary",
-                of.plots.get("step-times"),
-                _grid("How much steps vary", scatter, fold_notes=True),
-            ),
+    return _chapter(
+        "findings",
+        "Can these results be trusted?",
+        _grid("Findings", verdict_tables.findings_table(of.run), fold_notes=True) or f"Nothing was found: {why}.",
+        _fold(
+            "How much steps vary",
+            of.plots.get("step-times"),
+            _grid("How much steps vary", scatter, fold_notes=True),
         ),
     )
 
@@ -115,15 +110,13 @@ def _trust(of: Material) -> Chapter:
 def _numerics(of: Material) -> Chapter:
     table = verdict_tables.parity_table(of.run)
     nothing = "No launch of this run ended well, so there is nothing to compare with the reference."
-    return Chapter(
-        slug="numerics",
-        title="Does each scenario still train the same model?",
-        blocks=_blocks(
-            Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
-            verdict_tables.no_reference(of.run.document) if table else None,
-            _fold("Errors, limits and bounds", _grid("Parity with the fp32 reference", table, fold_notes=True)),
-            _fold("Losses step by step", of.plots.get("losses")),
-        ),
+    return _chapter(
+        "numerics",
+        "Does each scenario still train the same model?",
+        Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
+        verdict_tables.no_reference(of.run.document) if table else None,
+        _fold("Errors, limits and bounds", _grid("Parity with the fp32 reference", table, fold_notes=True)),
+        _fold("Losses step by step", of.plots.get("losses")),
     )
 
 
@@ -134,20 +127,18 @@ def _time(of: Material) -> Chapter:
     phases = of.plots.get("phases")
     if communication is None:
         missing = None if of.run.document.attached else NO_DIAGNOSIS
-        return Chapter(slug="time", title="Where does the time go?", blocks=_blocks(phases, missing))
+        return _chapter("time", "Where does the time go?", phases, missing)
     spent = _grid("Profiled time by category", verdict_tables.spent_table(of.run), fold_notes=True)
-    return Chapter(
-        slug="time",
-        title="Where does the time go?",
-        blocks=_blocks(
-            of.plots.get("time-spent") or phases,
-            Grid("What synchronisation costs", communication, fold_notes=True),
-            *verdict_tables.communication_words(of.run),
-            _fold("Profiled time by category", spent),
-            _fold("DataParallel's forward pass", _grid("Parts", verdict_tables.data_parallel_table(of.run))),
-            _fold("Phases of a step", phases if "time-spent" in of.plots else None),
-            _fold(f"Traces ({len(files)})", traces),
-        ),
+    return _chapter(
+        "time",
+        "Where does the time go?",
+        of.plots.get("time-spent") or phases,
+        Grid("What synchronisation costs", communication, fold_notes=True),
+        *verdict_tables.communication_words(of.run),
+        _fold("Profiled time by category", spent),
+        _fold("DataParallel's forward pass", _grid("Parts", verdict_tables.data_parallel_table(of.run))),
+        _fold("Phases of a step", phases if "time-spent" in of.plots else None),
+        _fold(f"Traces ({len(files)})", traces),
     )
 
 
@@ -157,93 +148,80 @@ def _loader(of: Material) -> Chapter | None:
         return None
     name = "The loader alone, training alone, and both together"
     words = loader_words(of.run)[1:]
-    blocks = _blocks(of.plots.get("loader"), Grid(name, table), *words)
-    return Chapter(slug="loader", title="Is it the loader?", blocks=blocks)
+    return _chapter("loader", "Is it the loader?", of.plots.get("loader"), Grid(name, table), *words)
 
 
 def _memory(of: Material) -> Chapter:
     ranks = "Memory of each rank" if of.run.document.workload.device == "cpu" else "Memory beside torch"
     known = "memory" in of.plots or "memory-stack" in of.plots
-    return Chapter(
-        slug="memory",
-        title="Where does the memory go?",
-        blocks=_blocks(
-            of.plots.get("trade-off"),
-            None if known else "No sample of this run shows the memory of a process.",
-            _fold(
-                "What the memory of a rank holds",
-                of.plots.get("memory-parts"),
-                _grid("What the memory of a rank holds", device_tables.memory_parts_table(of.run), fold_notes=True),
-            ),
-            _fold(ranks, _grid(ranks, device_tables.beside_torch_table(of.run))),
-            _fold("Memory of each process over time", of.plots.get("memory")),
-            _fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
+    return _chapter(
+        "memory",
+        "Where does the memory go?",
+        of.plots.get("trade-off"),
+        None if known else "No sample of this run shows the memory of a process.",
+        _fold(
+            "What the memory of a rank holds",
+            of.plots.get("memory-parts"),
+            _grid("What the memory of a rank holds", device_tables.memory_parts_table(of.run), fold_notes=True),
         ),
+        _fold(ranks, _grid(ranks, device_tables.beside_torch_table(of.run))),
+        _fold("Memory of each process over time", of.plots.get("memory")),
+        _fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
     )
 
 
 def _energy(of: Material) -> Chapter:
-    return Chapter(
-        slug="energy",
-        title="Energy and heat",
-        blocks=_blocks(
-            _grid("Energy and heat", device_tables.energy_table(of.run)) or device_tables.no_energy(of.run),
-            _fold("Power of each device over the whole run", of.plots.get("power")),
-        ),
+    return _chapter(
+        "energy",
+        "Energy and heat",
+        _grid("Energy and heat", device_tables.energy_table(of.run)) or device_tables.no_energy(of.run),
+        _fold("Power of each device over the whole run", of.plots.get("power")),
     )
 
 
 def _checkpoints(of: Material) -> Chapter:
-    return Chapter(
-        slug="checkpoints",
-        title="What does a checkpoint cost?",
-        blocks=_blocks(
-            *checkpoints.in_words(of.run.document),
-            _grid("What a checkpoint costs", checkpoint_table(of.run), fold_notes=True),
-        ),
+    return _chapter(
+        "checkpoints",
+        "What does a checkpoint cost?",
+        *checkpoints.in_words(of.run.document),
+        _grid("What a checkpoint costs", checkpoint_table(of.run), fold_notes=True),
     )
 
 
 def _restarts(of: Material) -> Chapter:
-    return Chapter(
-        slug="restarts",
-        title="What does the loss of a rank cost?",
-        blocks=_blocks(
-            *restarts.in_words(of.run.document),
-            _grid("What the loss of a rank costs", restart_table(of.run), fold_notes=True),
-        ),
+    return _chapter(
+        "restarts",
+        "What does the loss of a rank cost?",
+        *restarts.in_words(of.run.document),
+        _grid("What the loss of a rank costs", restart_table(of.run), fold_notes=True),
     )
 
 
 def _ladder(of: Material) -> Chapter:
-    return Chapter(
-        slug="ladder",
-        title="What does each step gain?",
-        blocks=_blocks(
-            *ladder_words(of.run),
-            of.plots.get("ladder"),
-            _grid("Each rung against the one before", ladder_table(of.run), fold_notes=True),
-        ),
+    return _chapter(
+        "ladder",
+        "What does each step gain?",
+        *ladder_words(of.run),
+        of.plots.get("ladder"),
+        _grid("Each rung against the one before", ladder_table(of.run), fold_notes=True),
     )
 
 
 def _questions(of: Material) -> Chapter:
     folds = (Fold(asked, (answer,)) for asked, answer in questions(of.run))
-    return Chapter(slug="questions", title="Questions and answers", blocks=tuple(folds))
+    return _chapter("questions", "Questions and answers", *folds)
 
 
 def _published(of: Material) -> Chapter:
     ratios, seconds = tables.published_ratios(of.run), tables.published_table(of.run)
     nothing = "No launch of this run ended well, so there is nothing to compare with the published times."
-    return Chapter(
-        slug="published",
-        title="Beside the published comparison",
-        blocks=_blocks(
-            f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
-            f"{published.PUBLISHED_WORKLOAD}.",
-            _grid("Time relative to ddp, here and published", ratios) or nothing,
-            _fold("Elapsed seconds", of.plots.get("elapsed"), _grid("Elapsed seconds", seconds)),
-        ),
+    return _chapter(
+        "published",
+        "Beside the published comparison",
+        f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
+        f"{published.PUBLISHED_WORKLOAD}.",
+        _grid("Time relative to ddp, here and published", ratios) or nothing,
+        _fold("Elapsed seconds", of.plots.get("elapsed"), _grid("Elapsed seconds", seconds)),
     )
 
 
@@ -304,6 +282,10 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _recipe,
 )
 """In the order of the page."""
+
+
+def _chapter(slug: str, title: str, *blocks: Block | None) -> Chapter:
+    return Chapter(slug=slug, title=title, blocks=_blocks(*blocks))
 
 
 def _blocks(*blocks: Block | None) -> tuple[Block, ...]:

@@ -11,6 +11,7 @@ from bench.analyse.steps import scenarios
 from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, axes_at, handle, legend_row, light, locator, plain
+from bench.report.stacks import stacked
 from bench.report.tables import TONES
 from bench.runs.document import LaunchRecord
 from bench.runs.reader import Run
@@ -384,17 +385,9 @@ def memory_held(run: Run) -> Plot | None:
     overlap = sizes["gradients"] - table["early_gradients_mib"]
     sizes["activations"] = (sizes["activations"] - overlap).clip(lower=0.0)
     there = [part for part in HELD if (sizes[part] >= 0.05).any()]
-    longest = float(max(sizes.sum(axis=1).max(), table["measured_mib"].max()))
-    title = "What the memory of a rank holds"
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
-    axes = drawing.row_axes(sheet, rows, right_in=0.35)
-    for position, row in enumerate(rows):
-        parts = [(HELD[part], f"{part} (MiB)", float(sizes[part][row.scenario])) for part in there]
-        drawing.stacked_bar(axes, position, parts, longest, table["measured_mib"][row.scenario])
-    axes.set_xlim(0, longest * 1.03)
+    title, measured = "What the memory of a rank holds", table["measured_mib"]
+    sheet, axes = stacked(run, title, rows, sizes[there], HELD, measured, unit="MiB", called="measured peak")
     axes.set_xlabel("predicted peak of the rank that needs most (MiB)")
-    keys = [(handle("box-full", HELD[part]), part) for part in there]
-    legend_row(sheet, [*keys, (handle("diamond", "ink"), "measured peak")])
     caption = (
         "From the sizes of the live objects. Activations: what they take beyond the gradients that come in their "
         "place. Measured: over what the process held before there was a model; of torch's tensors on a GPU, of the "

@@ -312,22 +312,6 @@ def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> None:
     hover(axes.lines[-1], f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
 
 
-def stacked_bar(
-    axes: Artist, position: int, parts: Sequence[tuple[str, str, float]], longest: float, whole: float
-) -> None:
-    """A bar of ``parts`` (colour, name and width), labelled if wide enough, with a diamond at ``whole``."""
-    start = 0.0
-    for colour, name, width in parts:
-        (patch,) = axes.barh(position, width, left=start, height=0.56, color=light(colour), linewidth=0)
-        hover(patch, f"{name}: {width:,.1f}")
-        if width > 0.06 * longest:
-            text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
-            text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
-        start += width
-    axes.plot([whole], [position], marker="D", markersize=4.6, linestyle="none")
-    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
-
-
 def interval(axes: Artist, low: float, high: float, y: float, cap: str = "") -> None:
     """A thin line from low to high, with a halo so that it shows on a bar of any colour."""
     for colour, width in (("paper", 3.2), ("ink", 1.2)):

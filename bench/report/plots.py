@@ -27,6 +27,7 @@ from bench.report.ladder import ladder_plot
 from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
+from bench.report.stacks import stacked
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 if TYPE_CHECKING:
@@ -150,6 +151,9 @@ def step_times(run: Analysed) -> Plot | None:
     return drawing.finished(run, sheet, "step-times", title, caption, [row.scenario for row in rows])
 
 
+BACKWARD = "backward incl. communication"
+
+
 def phase_stack(run: Analysed) -> Plot | None:
     """Where a step's time goes: data, forward, backward with communication, optimizer."""
     if run.good_figures.frame.empty:
@@ -158,26 +162,21 @@ def phase_stack(run: Analysed) -> Plot | None:
     medians = phases(run.good_phases).set_index("scenario")
     known = phase_intervals(run.good_phases).dropna().to_dict("records")
     bars = {(row["scenario"], row["phase"]): (row["low_ms"], row["high_ms"]) for row in known}
-    middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
-    longest = max(float(medians.sum(axis=1).max()), *(at["median_ms"] for at in middle.values()))
-    title = "Phases of a step by scenario"
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
-    axes = drawing.row_axes(sheet, rows, right_in=0.35)
-    farthest = longest
+    middle = spread(run.good_iterations, run.good_figures).set_index("scenario")["median_ms"]
+    title, called = "Phases of a step by scenario", "median of the whole step"
+    widths, names = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1), {"backward": BACKWARD}
+    colours = {phase: phase for phase in PHASES}
+    sheet, axes = stacked(run, title, rows, widths, colours, middle, unit="ms", called=called, names=names)
+    begins = widths.cumsum(axis=1).shift(axis=1, fill_value=0.0)
+    longest = farthest = axes.get_xlim()[1] / 1.03
     for position, row in enumerate(rows):
-        widths = [float(medians[f"{phase}_ms"][row.scenario]) for phase in PHASES]
-        parts = [(phase, f"{phase} (ms)", width) for phase, width in zip(PHASES, widths, strict=True)]
-        drawing.stacked_bar(axes, position, parts, longest, middle[row.scenario]["median_ms"])
         for number, phase in enumerate(PHASES):
-            low, high = (sum(widths[:number]) + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
+            low, high = (begins[phase][row.scenario] + end for end in bars.get((row.scenario, phase), (0.0, 0.0)))
             if high > low:
                 farthest = max(farthest, high)
                 drawing.interval(axes, low, high, position + 0.19 * (-1) ** number)
     axes.set_xlim(0, min(farthest, 1.5 * longest) * 1.03)
     axes.set_xlabel("median of each phase (ms)")
-    names = {"backward": "backward incl. communication"}
-    keys = [(handle("box-full", phase), names.get(phase, phase)) for phase in PHASES]
-    legend_row(sheet, [*keys, (handle("diamond", "ink"), "median of the whole step")])
     caption = (
         "Of the rank whose step was the slowest. Medians of phases need not add up to the median of the step. "
         "Communication overlaps the backward pass, so it is not shown apart from it."

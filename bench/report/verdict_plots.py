@@ -11,6 +11,7 @@ from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
 from bench.report.drawing import Artist, Entry, Plot, axes_at, handle, legend_row, light, locator, short
+from bench.report.stacks import stacked
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -283,17 +284,9 @@ def time_spent(run: Run) -> Plot | None:
     launches = {launch.scenario: launch for launch in run.document.diagnostics if launch.looks}
     rows = drawing.rows_for(run, launches)
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    longest = float(max(table[categories].sum(axis=1).max(), table["step_ms"].max()))
-    title = "What the time of a step is spent on"
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
-    axes = drawing.row_axes(sheet, rows, right_in=0.35)
-    for position, row in enumerate(rows):
-        parts = [(SPENT[name], f"{name} (ms)", float(table[name][row.scenario])) for name in categories]
-        drawing.stacked_bar(axes, position, parts, longest, table["step_ms"][row.scenario])
-    axes.set_xlim(0, longest * 1.03)
+    title, step = "What the time of a step is spent on", table["step_ms"]
+    sheet, axes = stacked(run, title, rows, table[categories], SPENT, step, unit="ms", called="the profiled step")
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
-    keys = [(handle("box-full", SPENT[name]), name) for name in categories]
-    legend_row(sheet, [*keys, (handle("diamond", "ink"), "the profiled step")])
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."

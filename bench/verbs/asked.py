@@ -90,6 +90,16 @@ def add_work(parser: Parser) -> None:
     where.add_argument("--stall-timeout", type=seconds, metavar="S", default=30.0, help=limit)
 
 
+def add_steps(parser: Parser, title: str, profile: str) -> argparse._ArgumentGroup:
+    """What a launch is, as a group of options with this title. ``profile``: the help of ``--profile``."""
+    much = parser.add_argument_group(title)
+    profiles = list(dict.fromkeys(name for name, _ in PROFILES))
+    much.add_argument("--profile", choices=profiles, default="quick", help=profile)
+    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
+    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    return much
+
+
 def add_result(parser: Parser) -> None:
     result = parser.add_argument_group("result")
     default = f"where the run folder goes (default: {DEFAULT_OUT})"

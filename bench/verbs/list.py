@@ -60,19 +60,10 @@ def main(arguments: list[str]) -> int:
         about = {"device": device, "gpus": [gpu.uuid for gpu in gpus]}
         print_json({**about, "scenarios": scenarios, "switches": switches, "workloads": workloads, **others})
         return 0
-    width = max(len(str(row["name"])) for row in scenarios)
     indexes = ", ".join(str(gpu.index) for gpu in gpus)
     lines = [f"On GPU {indexes}:" if device == "cuda" else f"On the CPU ({machine.cores()} cores):", ""]
-    for row in scenarios:
-        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
-        if row["reason"]:
-            lines.append(f"  {'':<{width}}       {row['reason']}")
-    lines += ["", "Switches, which --with and NAME+SWITCH turn on:", ""]
-    width = max(len(str(row["name"])) for row in switches)
-    for row in switches:
-        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
-        if row["reason"]:
-            lines.append(f"  {'':<{width}}       {row['reason']}")
+    lines += _yes_or_no(scenarios)
+    lines += ["", "Switches, which --with and NAME+SWITCH turn on:", "", *_yes_or_no(switches)]
     lines += ["", "Workloads, which --workload chooses from:", ""]
     width = max(len(str(row["name"])) for row in workloads)
     for row in workloads:
@@ -87,6 +78,16 @@ def main(arguments: list[str]) -> int:
     else:
         print(printable("\n".join(lines)))
     return 0
+
+
+def _yes_or_no(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines that say what can run here, and why the rest cannot."""
+    width, lines = max(len(row["name"]) for row in rows), []
+    for row in rows:
+        lines.append(f"  {row['name']:<{width}}  {'yes' if row['runs_here'] else 'no '}  {row['summary']}")
+        if row["reason"]:
+            lines.append(f"  {'':<{width}}       {row['reason']}")
+    return lines
 
 
 def _switch(name: str, file: str, device: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from bench.seams.discover import Found
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
     add_result,
+    add_steps,
     add_work,
     refuse_other_options,
     request_of,
@@ -210,12 +211,7 @@ def _show(
 def run_parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
     add_work(parser)
-    much = parser.add_argument_group("how much")
-    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
-    default = "launches, warm-up and steps, see below (default: quick)"
-    much.add_argument("--profile", choices=profiles, default="quick", help=default)
-    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
-    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
     much.add_argument(
         "--launches", type=whole_number, metavar="R", help="launches of each scenario, with --resume in all"
     )

@@ -19,7 +19,7 @@ from bench.plan.scaling import EACH, MODES, default_counts, points
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
-from bench.verbs.asked import DEFAULT_RANKS, add_result, add_work, refuse_other_options, request_of
+from bench.verbs.asked import DEFAULT_RANKS, add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, place, print_json, what_if, whole_number, whole_numbers
 from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
@@ -240,12 +240,8 @@ def _parser() -> Parser:
     what.add_argument("--what-if", type=what_if, metavar="bandwidth=100Gbit", help=faster)
     alone = "instead: every GPU by itself (on the CPU: every core, or part of --nproc parts), and which one is slow"
     what.add_argument("--each", action="store_true", help=alone)
-    much = parser.add_argument_group("how much")
-    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
     default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"
-    much.add_argument("--profile", choices=profiles, default="quick", help=default)
-    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
-    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    much = add_steps(parser, "how much", default)
     much.add_argument("--launches", type=whole_number, metavar="R", help="launches of each number of devices")
     add_result(parser)
     return parser

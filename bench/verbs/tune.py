@@ -10,14 +10,14 @@ from bench.console import Console, columns, tell
 from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
-from bench.plan import PROFILES, Request, check_memory
+from bench.plan import Request, check_memory
 from bench.plan.tuning import FINAL_LAUNCHES, Search
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
-from bench.verbs.asked import add_result, add_work, refuse_other_options, request_of
-from bench.verbs.options import Parser, called, gibibytes, place, print_json, span, whole_number
+from bench.verbs.asked import add_result, add_steps, add_work, refuse_other_options, request_of
+from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
 from bench.verbs.run import run_parser
 from bench.verbs.sets import scenarios_of
 from bench.verbs.show import answered
@@ -177,11 +177,6 @@ def _parser() -> Parser:
     what.add_argument("--tune-batch", action="store_true", help=larger)
     which = "switches to try on the best candidates, or 'none' (default: those that may gain speed here)"
     what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
-    much = parser.add_argument_group("each launch")
-    profiles = sorted({name for name, _ in PROFILES}, key=("quick", "standard", "nightly").index)
-    default = "warm-up and measured steps, see 'bench run --help' (default: quick)"
-    much.add_argument("--profile", choices=profiles, default="quick", help=default)
-    much.add_argument("--warmup", type=whole_number, metavar="N", help="warm-up steps, left out of every statistic")
-    much.add_argument("--iters", type=whole_number, metavar="N", help="measured steps of each launch")
+    add_steps(parser, "each launch", "warm-up and measured steps, see 'bench run --help' (default: quick)")
     add_result(parser)
     return parser

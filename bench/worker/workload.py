@@ -85,6 +85,14 @@ def build_optimizer(workload: Training, parameters: Iterable[Tensor]) -> torch.o
     return optimizer
 
 
+def flag_effect(optimizer: torch.optim.Optimizer, workload: Training, flag: str) -> str | None:
+    """Why a flag of the optimizer, such as ``fused``, did nothing; None if it is on, and by a switch alone."""
+    if not optimizer.defaults.get(flag):
+        return f"the optimizer has {flag}=False"
+    usual = build_optimizer(workload, [torch.zeros(1, requires_grad=True)])
+    return f"the workload's optimizer has {flag}=True anyway" if usual.defaults.get(flag) else None
+
+
 def loss_of(workload: Training) -> Loss:
     loss: Loss = _open(workload).module.loss
     return loss

@@ -89,6 +89,7 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
 
     class Document:
         request, sources, tuning = request_for((found,)), recorded, None
+        workload = request.workload
 
     assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
     Path(mine).write_text(MINE + "\n")
