@@ -6,6 +6,7 @@ Names come from the files of a folder (``scenarios/``, ...) and from the entry p
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -303,12 +304,36 @@ def _load(name: str, file: str) -> Found:
 
 
 def _check_options(scenario: Scenario, strategy: ModuleType, file: str) -> None:
-    code = strategy.build.__code__
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    for name in scenario.options:
+    """A value must be of its default's type, and positive if that is."""
+    parameters = inspect.signature(strategy.build).parameters
+    known = {name: one.default for name, one in list(parameters.items())[1:] if one.kind is not one.VAR_KEYWORD}
+    for name, value in scenario.options.items():
         if name not in known:
             remedy = f"choose from {', '.join(known)}" if known else "leave options out"
             raise RequestError("--scenario", f"{file}: build of its strategy has no option {name!r}", remedy)
+        usual = known[name]
+        if usual is None or usual is inspect.Parameter.empty:
+            continue
+        if not _is_like(value, usual):
+            what = f"{file}: option {name}={value!r} is not {_kind_of(usual)}"
+            raise RequestError("--scenario", what, f"write {name}={usual!r}, say")
+
+
+def _is_like(value: Setting, usual: Setting) -> bool:
+    """Whether an option may have this value, by its default."""
+    if isinstance(usual, bool | str) or isinstance(value, bool | str):
+        return type(value) is type(usual)
+    return (isinstance(usual, float) or isinstance(value, int)) and (value > 0 or usual <= 0)
+
+
+def _kind_of(usual: Setting) -> str:
+    """What values there are, by the default."""
+    if isinstance(usual, bool):
+        return "True or False"
+    if isinstance(usual, str):
+        return "a text"
+    what = "a whole number" if isinstance(usual, int) else "a number"
+    return f"{what} above 0" if usual > 0 else what
 
 
 def load_workload(name: str, file: str) -> FoundWorkload:

@@ -186,6 +186,21 @@ def test_an_unknown_option(run_here: CommandLine, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ('{"period": 0}', "option period=0 is not a whole number above 0; write period=4, say"),
+        ('{"period": True}', "option period=True is not a whole number above 0; write period=4, say"),
+        ('{"period": 2.5}', "option period=2.5 is not a whole number above 0; write period=4, say"),
+    ],
+)
+def test_a_wrong_option(tmp_path: Path, options: str, says: str) -> None:
+    (tmp_path / "mine.py").write_text(EACH_STEP.replace('{"period": 1}', options))
+    with pytest.raises(RequestError) as caught:
+        scenarios_of([str(tmp_path / "mine.py")])
+    assert says in str(caught.value)
+
+
 def test_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def names(asked: str) -> list[str]:
         return [found.name for found in scenarios_of(None, asked)]
