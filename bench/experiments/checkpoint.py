@@ -60,7 +60,9 @@ def no_room(lab: Lab, scenario: str, copies: int = 1) -> str | None:
     free_mib = shutil.disk_usage(lab.writer.path).free / 2**20
     if copies * OVERHEAD * needed_mib + SPARE_MIB <= free_mib:
         return None
-    what = f"a checkpoint takes about {needed_mib:,.0f} MiB and {free_mib:,.0f} MiB are free on the disk of the run"
+    many = "a checkpoint takes" if copies == 1 else f"{copies} checkpoints take"
+    needs = f"{many} about {copies * OVERHEAD * needed_mib:,.0f} MiB, the run keeps {SPARE_MIB:.0f} MiB for itself"
+    what = f"{needs}, and {free_mib:,.0f} MiB are free on the disk of the run"
     return f"{what}; free space there, or give another disk with --out"
 
 
