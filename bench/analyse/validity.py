@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.hosts import unlike
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, COARSE, LARGER, UNTRUE, WITHIN_HALF
 from bench.runs.document import BUSY, Checks, Effective, Finding, ForeignProcess, LaunchRecord, RunDocument, Throttle
@@ -48,6 +49,7 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
         rows += [_row(launch.launch, launch.scenario, finding) for finding in about]
     for scenario, group in figures[figures.index.isin([launch.launch for launch in good])].groupby("scenario"):
         rows += [_row(None, scenario, finding) for finding in _scenario(scenario, group["median_ms"], document)]
+        rows += [_row(None, scenario, finding) for finding in _hosts(scenario, document)]
     for verdict in parity[parity["verdict"].isin(UNTRUE)].to_dict("records"):
         rows.append(_row(verdict["launch"], verdict["scenario"], _untrue(verdict)))
     full = {launch.launch for launch in good if launch.effective and launch.effective.precision == "O0"}
@@ -320,6 +322,19 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
             else f"no interval, where {asked} was asked for",
             remedy=f"raise --budget (it was {wanted.budget_s / 60:g}m), or stop other jobs",
             size=math.inf if width is None else width,
+        )
+
+
+def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
+    """In what the hosts differ that its ranks were on."""
+    placed = {rank.host for launch in document.good if launch.scenario == scenario for rank in launch.ranks}
+    differ = list(unlike([host for host in document.hosts if host.name in placed]))
+    if differ:
+        yield warning(
+            code="unlike hosts",
+            text=f"its hosts differ: {'; '.join(differ)}",
+            remedy="all wait for the slowest: make the hosts alike, or measure each by itself",
+            size=len(differ),
         )
 
 

@@ -243,6 +243,10 @@ class _Launch:
     def watched(self) -> list[Any]:
         return [] if self.gone or self.end else [self.line]
 
+    def slow(self) -> None:
+        """Something is wrong: see whether the first host is still there."""
+        self.line.doubt()
+
     def listening(self, port: int) -> None:
         raise AssertionError("rank 0 is on the first host")
 

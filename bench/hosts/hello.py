@@ -1,15 +1,12 @@
 """What hosts tell each other before a run, and why some cannot work together. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.records import Host
-from bench.runs.document import HostRecord, Machine, Names
-
-CLOCKS_APART_S = 1.0
-"""From which on a difference of clocks is a finding: logs of several hosts are read side by side."""
+from bench.runs.document import Machine, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +62,3 @@ def named(machines: Sequence[Machine]) -> list[str]:
 
 def placed(hello: Hello, name: str) -> Host:
     return Host(name=name, cores=hello.cores, devices=hello.devices)
-
-
-def unlike(hosts: Sequence[HostRecord]) -> Iterator[str]:
-    """In what the hosts of a run differ that may show in its values: one line each."""
-    first = hosts[0] if hosts else None
-    for other in hosts[1:]:
-        assert first is not None
-        for what, ours, theirs in _facts(first, other):
-            if ours is not None and theirs is not None and ours != theirs:
-                yield f"{what}: {ours} on {first.name}, {theirs} on {other.name}"
-        if other.clock_offset_s is not None and abs(other.clock_offset_s) - (other.clock_error_s or 0) > CLOCKS_APART_S:
-            yield f"the clock of {other.name} is {other.clock_offset_s:+.1f} s from that of {first.name}"
-
-
-def _facts(first: HostRecord, other: HostRecord) -> Iterator[tuple[str, Any, Any]]:
-    for what in ("cpu", "cores_usable", "os", "governor", "python"):
-        yield what.replace("_", " "), getattr(first.machine, what), getattr(other.machine, what)
-    for name in first.versions.keys() | other.versions.keys():
-        yield name, first.versions.get(name, "none"), other.versions.get(name, "none")
-    yield "driver", _drivers(first), _drivers(other)
-    yield "commit of bench", _commit(first), _commit(other)
-
-
-def _commit(host: HostRecord) -> str | None:
-    git = host.machine.git
-    return None if git is None else f"{git.commit}{' with changes' * git.dirty}"
-
-
-def _drivers(host: HostRecord) -> str | None:
-    return ", ".join(sorted({gpu.driver for gpu in host.machine.gpus if gpu.driver})) or None

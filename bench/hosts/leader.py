@@ -136,6 +136,12 @@ class _Launch:
     def watched(self) -> list[Any]:
         return [one.line for one in self.members if one.name not in self.over.keys() | self.lost.keys()]
 
+    def slow(self) -> None:
+        """Something is wrong: see which host is still there."""
+        for member in self.members:
+            if member.line in self.watched():
+                member.line.doubt()
+
     def listening(self, port: int) -> None:
         """The others may begin: their ranks meet at this port of the address by which they reached this host."""
         for member in self.members:

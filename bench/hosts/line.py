@@ -21,6 +21,7 @@ UNANSWERED_MS = 10_000
 PROBES = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 QUIET_S = 600
 """Without a launch of its own a host looks whether the leader is there every so often, while others measure."""
+DOUBT_S = 3
 MAC_LETTERS = 32
 
 Message = dict[str, Any]
@@ -45,7 +46,6 @@ class Line:
         self._left: list[Message] = []
         connected.settimeout(UNANSWERED_MS / 1000)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
         self.look_every(None)
 
     def fileno(self) -> int:
@@ -55,10 +55,18 @@ class Line:
         """Have the kernel ask whether the peer is there when nothing came for ``idle_s`` (None: 10 s). ``silent``: not
         at all, since it would be traffic beside what is measured.
         """
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
         for name, value in PROBES:
             used = idle_s if name == socket.TCP_KEEPIDLE and idle_s is not None else value
             self.socket.setsockopt(socket.IPPROTO_TCP, name, used)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(not silent))
+
+    def doubt(self) -> None:
+        """Have the kernel find out within some seconds whether the peer is there."""
+        for name, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, DOUBT_S)):
+            self.socket.setsockopt(socket.IPPROTO_TCP, name, value)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DOUBT_S * 1000)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, **message: Any) -> None:
         text = json.dumps(message).encode()

@@ -95,6 +95,10 @@ class Beside(Protocol):
         """Read those that are ``readable``. Returns why the launch is to be ended here, as ``WorkerHost`` sends it."""
         ...
 
+    def slow(self) -> None:
+        """A rank on this host has made no step for half the time after which it counts as stalled."""
+        ...
+
     def listening(self, port: int) -> None:
         """Rank 0, on this host, is to be met at this port."""
         ...

@@ -196,8 +196,8 @@ class WorkerHost:
             if self.channel in readable:
                 heard_s = time.monotonic()  # of a message of several MB each piece is a sign of life
             for message in self.channel.receive() if self.channel in readable else []:
-                if message["event"] == "listening" and beside is not None:
-                    beside.listening(message["port"])
+                if message["event"] in ("listening", "slow") and beside is not None:
+                    beside.slow() if message["event"] == "slow" else beside.listening(message["port"])
                     continue
                 if message["event"] == "over":
                     names = ("status", "reason", "first_failed_rank", "ranks", "cpu_s", "failure", "partial", "blame")

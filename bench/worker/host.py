@@ -106,6 +106,7 @@ class Launch:
     failed_at_s: float | None = None
     killed_at_s: float | None = None
     last_look_s: float = 0.0
+    doubted: bool = False
 
     @property
     def children(self) -> list[int]:
@@ -476,7 +477,7 @@ def _supervise(launch: Launch, control: Channel) -> None:
             if rank.channel in readable:
                 _listen(launch, rank, control)
         _reap(launch, control)
-        _check_progress(launch)
+        _check_progress(launch, control)
         if launch.failed_at_s is not None and time.monotonic() - launch.failed_at_s >= GRACE_AFTER_FAILURE_S:
             launch.kill()
         if time.monotonic() - last_sign_s > SIGN_OF_LIFE_S:
@@ -640,7 +641,7 @@ def _oom_kills() -> int:
     return int(counts.get("oom_kill", 0))
 
 
-def _check_progress(launch: Launch) -> None:
+def _check_progress(launch: Launch, control: Channel) -> None:
     """End a launch whose rank was silent for too long: slow machines get more time once a step has been timed."""
     now = time.monotonic()
     if now - launch.last_look_s < LOOK_EVERY_S or launch.failures:
@@ -661,6 +662,9 @@ def _check_progress(launch: Launch) -> None:
         _look_at(launch, rank)
         starting = not rank.in_loop or rank.step == 0
         allowance = max(stall_s, startup_s if starting else 0.0, SLOW_STEP_FACTOR * rank.longest_gap_s)
+        if launch.meet is not None and now - rank.heard_s > allowance / 2 and not launch.doubted:
+            launch.doubted = True
+            control.send(event="slow")  # that hosts look whether the others are there: nothing is measured any more
         if now - rank.heard_s > allowance:
             _end_stalled(launch, f"no progress for {allowance:.0f} s")
             return

@@ -1,16 +1,17 @@
-"""Two hosts on one machine: two benches on loopback, each with the environment that an engine gives it."""
+"""Two hosts on one machine: two benches on loopback, or in two network namespaces with a link between them, as root."""
 
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 TINY = ("--scenario", "ddp", "--workload", "fashion_mlp", "--no-parity", "--device", "cpu", "--warmup", "1")
 LIMIT_S = 120.0
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +45,59 @@ def environments(folder: Path, repository: Path) -> list[dict[str, str]]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Two network namespaces, and a pair of interfaces between them with a stated speed."""
+
+    names: tuple[str, str]
+
+    def up(self, state: str = "up") -> None:
+        """Set the link ``up``, or ``down`` as a cable that is pulled."""
+        ip("-n", self.names[0], "link", "set", "veth0", state)
+        if state == "up":
+            ip("-n", self.names[1], "link", "set", "veth1", state)
+
+    def inside(self, index: int) -> tuple[str, ...]:
+        """What starts a command on one of the two."""
+        return ("ip", "netns", "exec", self.names[index])
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def linked(speed: str = "1gbit") -> Iterator[Link]:
+    """Raises ``OSError`` or ``subprocess.CalledProcessError`` without root or ``ip``."""
+    link = Link(names=(f"bench{os.getpid()}a", f"bench{os.getpid()}b"))
+    with ExitStack() as stack:
+        for name in link.names:
+            ip("netns", "add", name)
+            stack.callback(ip, "netns", "del", name)
+        peer = ("peer", "name", "veth1", "netns", link.names[1])
+        ip("link", "add", "veth0", "netns", link.names[0], "type", "veth", *peer)
+        for index, name in enumerate(link.names):
+            ip("-n", name, "addr", "add", f"{ADDRESSES[index]}/24", "dev", f"veth{index}")
+            ip("-n", name, "link", "set", "lo", "up")
+            shape = ("root", "tbf", "rate", speed, "burst", "1mbit", "latency", "50ms")
+            subprocess.run([*link.inside(index), "tc", "qdisc", "add", "dev", f"veth{index}", *shape], check=True)
+        link.up()
+        yield link
+
+
 def start(
-    folder: Path, index: int, environment: Mapping[str, str], *options: str, verb: str = "run"
+    folder: Path,
+    index: int,
+    environment: Mapping[str, str],
+    *options: str,
+    verb: str = "run",
+    inside: tuple[str, ...] = (),
 ) -> "subprocess.Popen[str]":
-    """A verb on one host, in its own folder."""
+    """A verb on one host, in its own folder. ``inside``: what starts it there."""
     home = folder / f"host{index}"
     home.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-m", "bench", verb, *options],
+        [*inside, sys.executable, "-m", "bench", verb, *options],
         cwd=home,
         env=dict(environment),
         stdin=subprocess.DEVNULL,

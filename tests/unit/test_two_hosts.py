@@ -9,13 +9,14 @@ import pytest
 from standin.documents import changed
 from standin.frames import iterations, launch_figures
 
+from bench.analyse.hosts import unlike
 from bench.analyse.memory import peaks
 from bench.analyse.memory_timeline import start_ns, timeline, windows
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings
 from bench.core.records import MEMORY_COLUMNS, STEP_COLUMNS
 from bench.experiments import record
-from bench.runs.document import RankRecord
+from bench.runs.document import HostRecord, Machine, RankRecord, State
 from bench.runs.reader import Run, read
 from tests.standin.runs import DDP, write_run
 
@@ -143,3 +144,29 @@ def test_ranks_of_one_host_are_alike_and_hosts_need_not_be() -> None:
     assert record._checks([small, large], ["node1", "node1"])["ranks_differ"] == ["affinity", "threads"]
     other = result(threads=4, affinity=4, backend="nccl")
     assert record._checks([small, large, other], ["node1", "node2", "node2"])["ranks_differ"] == ["backend"]
+
+
+def host(name: str, **about: Any) -> HostRecord:
+    machine = Machine(host=name, cpu="EPYC", cores_usable=8, python="3.11.7")
+    usual: dict[str, Any] = {"name": name, "machine": machine, "versions": {"torch": "2.15"}, "start": State(utc=None)}
+    return HostRecord(**usual | about)
+
+
+def test_what_differs_between_hosts_is_a_finding(run: Run) -> None:
+    assert list(unlike([host("a"), host("b")])) == []
+    busy = State(utc=None, load_1min=7.5)
+    slow = replace(host("b").machine, cpu="Xeon", cores_usable=4)
+    other = host("b", machine=slow, versions={"torch": "2.15", "torchvision": "0.30"}, start=busy, clock_offset_s=-3.0)
+    assert list(unlike([host("a"), other])) == [
+        "cpu: EPYC on a, Xeon on b",
+        "cores usable: 8 on a, 4 on b",
+        "torchvision: none on a, 0.30 on b",
+        "load per core when it began: 0.0 on a, 1.9 on b",
+        "the clock of b is -3.0 s from that of a",
+    ]
+    one = replace(run.document.launches[0], ranks=ranks(("a", 1, 1, 8), ("b", 1, 1, 4)), processes=2)
+    asked = changed(run, launches=[one], hosts=(host("a"), other))
+    table = findings(
+        asked.document, launch_figures(run.steps), parity(asked.document, iterations(run.steps), run.numerics)
+    )
+    assert "unlike hosts" in set(table["code"])

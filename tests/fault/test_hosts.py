@@ -1,0 +1,107 @@
+"""Whoever is lost of two hosts, it is named in time, nobody is left behind on either, and the run can go on."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin import hosts
+from standin.hosts import ADDRESSES, TINY, Link, linked
+from standin.processes import family, nobody_left, wait_for
+
+pytestmark = pytest.mark.fault
+
+STALL_S = 6.0
+ASKED_S = 15.0
+"""Beyond the stall timeout: how long a host that does not answer may be waited for, and some more on a busy machine."""
+LONG = (*TINY, "--stall-timeout", str(STALL_S), "--iters", "20000")
+FAULTS = {
+    "rank": "ended by SIGKILL",
+    "stopped rank": "stopped",
+    "follower": "is gone",
+    "leader": "",
+    "link": "is gone",
+}
+
+
+@pytest.fixture(scope="module")
+def link() -> Iterator[Link]:
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(linked())
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"network namespaces need root and iproute2: {error}")
+        yield found
+
+
+def break_it(fault: str, link: Link, pids: list[int]) -> None:
+    ranks = [pid for pid, role in family(pids[1]).items() if role == "rank"]
+    match fault:
+        case "rank":
+            os.kill(ranks[0], signal.SIGKILL)
+        case "stopped rank":
+            os.kill(ranks[0], signal.SIGSTOP)
+        case "follower" | "leader":
+            os.kill(pids[fault == "follower"], signal.SIGKILL)
+        case "link":
+            link.up("down")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[] if fault == "follower" else pytest.mark.slow) for fault in FAULTS]
+)
+def test_a_fault_is_named_and_nobody_is_left(fault: str, link: Link, tmp_path: Path, repository: Path) -> None:
+    two = [one | {"MASTER_ADDR": ADDRESSES[0]} for one in hosts.environments(tmp_path, repository)]
+    with ExitStack() as stack:
+        started = []
+        for index, environment in enumerate(two):
+            started.append(
+                stack.enter_context(hosts.start(tmp_path, index, environment, *LONG, inside=link.inside(index)))
+            )
+            stack.callback(started[-1].kill)
+        pids = [one.pid for one in started]
+        everybody = wait_for(lambda: _all_run(pids))
+        time.sleep(2.0)
+        break_it(fault, link, pids)
+        hit_s = time.monotonic()
+        try:
+            if fault in ("rank", "stopped rank"):
+                wait_for(lambda: _record(tmp_path)["launches"] or None, STALL_S + ASKED_S)
+                took_s = time.monotonic() - hit_s
+                said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in started]
+            else:
+                said = [one.communicate(timeout=STALL_S + ASKED_S)[1] for one in started]
+                took_s = time.monotonic() - hit_s
+        finally:
+            link.up()
+    print(f"{fault}: {took_s:.1f} s; {said}")
+    assert nobody_left(everybody)
+    document = _record(tmp_path)
+    if fault == "leader":
+        assert "the first host is gone" in said[1] and started[1].returncode == 1
+    else:
+        (launch,) = document["launches"]
+        follower = document["hosts"][1]["name"]
+        assert FAULTS[fault] in launch["reason"] and follower in launch["reason"], launch["reason"]
+        assert launch["first_failed_rank"] == 1
+        codes = [one.returncode for one in started]
+        assert codes == {"follower": [1, -9]}.get(fault, [1, 1]), said
+        assert document["complete"] == (fault in ("rank", "stopped rank"))
+
+
+def _all_run(pids: list[int]) -> list[int] | None:
+    """Every process of both hosts, once each has a rank."""
+    families = [family(pid) for pid in pids]
+    return [*pids, *families[0], *families[1]] if all("rank" in one.values() for one in families) else None
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    (path,) = (folder / "host0" / "results").iterdir()
+    found: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return found
