@@ -78,6 +78,7 @@ def test_what_had_no_effect_is_a_finding(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # compiling takes minutes on the CPU
 def test_every_switch_in_one_run(host: WorkerHost, tmp_path: Path) -> None:
     """What torch does not let it have on the CPU is unsupported, with the reason."""
     path = run(host, tmp_path, "--scenario", ",".join(switched()), "--iters", "2", "--no-parity")
@@ -97,6 +98,7 @@ def why_not(name: str, file: str) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # compiling takes minutes on the CPU
 def test_a_ladder_from_end_to_end(host: WorkerHost, tmp_path: Path) -> None:
     path = run(host, tmp_path / "out", "--set", "ladder", "--iters", "2", "--no-parity")
     document = json.loads((path / "run.json").read_text())
