@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from bench.seams import Implementation, Strategy, rank_per_device
+from bench.seams import Implementation, Strategy, ddp_recipe, rank_per_device
 
 STRATEGY = Strategy(
     label="apex DDP",
@@ -41,3 +41,10 @@ def without_allreduce(module):
         yield
     finally:
         module.enable_allreduce()
+
+
+def recipe():
+    return ddp_recipe(
+        {"bucket_cap_mb": "40", "broadcast_buffers": "False"},
+        note="It has torch DDP in place of apex's, with buckets of that size, so its speed may differ.",
+    )

@@ -6,7 +6,7 @@ backward pass, and the ranks' weights differ in between: with a period of 1 and 
 
 from typing import Any
 
-from bench.seams import Strategy
+from bench.seams import Recipe, Strategy
 
 STRATEGY = Strategy(
     label="averaging",
@@ -22,7 +22,19 @@ def build(parts, period=4):
     averager = PeriodicModelAverager(period=period)
 
     def average():
-        averager.average_parameters([*session.model.parameters(), *session.amp.masters])
+        averager.average_parameters([{"params": [*session.model.parameters(), *session.amp.masters]}])
 
     session: Any = parts.session(after_step=average, quiet="gradients are never exchanged")
     return session
+
+
+def recipe(period=4):
+    return Recipe(
+        imports=("from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager",),
+        wrap=f"averager = PeriodicModelAverager(period={period!r})",
+        optimizer='weights = dict.fromkeys([*net.parameters(), *updates.param_groups[0]["params"]])  # masters, too',
+        after_step='averager.average_parameters([{"params": list(weights)}])',
+        gather='held = {"model": net.state_dict(), "optimizer": updates.state_dict(), "averager": averager.step}',
+        restore=f'{Recipe().restore}\naverager.step = held["averager"]',
+        per_rank=True,
+    )

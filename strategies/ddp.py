@@ -1,6 +1,6 @@
 """``torch.nn.parallel.DistributedDataParallel`` with its defaults: buckets of 25 MiB, buffers broadcast."""
 
-from bench.seams import DDP, Implementation, Recipe, Strategy, rank_per_device
+from bench.seams import DDP, Implementation, Strategy, ddp_recipe, rank_per_device
 
 STRATEGY = Strategy(
     label="torch DDP",
@@ -32,14 +32,8 @@ def build(parts, bucket_mb=None, **how):
     return parts.session(wrap=wrap, **{"quiet": lambda module: module.no_sync(), **how})
 
 
-def recipe(bucket_mb=None, **more):
-    """``more``: other fields, from a strategy that is DDP and something besides."""
-    buckets = "" if bucket_mb is None else f", bucket_cap_mb={bucket_mb}"
-    where = '[local_rank] if device.type == "cuda" else None'
-    return Recipe(
-        wrap=f"module = torch.nn.parallel.DistributedDataParallel(net, device_ids={where}{buckets})",
-        **more,
-    )
+def recipe(bucket_mb=None):
+    return ddp_recipe({} if bucket_mb is None else {"bucket_cap_mb": repr(bucket_mb)})
 
 
 def probe(session, load, steps, tick):

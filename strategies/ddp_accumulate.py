@@ -4,7 +4,7 @@ All but the last micro-batch are in ``no_sync``. Batch norm sees one micro-batch
 activations of one. ``sync``: exchange gradients after every micro-batch all the same: it shows what ``no_sync`` gains.
 """
 
-from bench.seams import DDP, Implementation, Rank, Recipe, Strategy
+from bench.seams import DDP, Implementation, Rank, Strategy, ddp_recipe
 
 MICRO_BATCHES = 2
 
@@ -36,9 +36,4 @@ def build(parts, sync=False):
 
 
 def recipe(sync=False):
-    where = '[local_rank] if device.type == "cuda" else None'
-    return Recipe(
-        wrap=f"module = torch.nn.parallel.DistributedDataParallel(net, device_ids={where})",
-        micro_batches=MICRO_BATCHES,
-        quiet="" if sync else "module.no_sync()",
-    )
+    return ddp_recipe(micro_batches=MICRO_BATCHES, quiet="" if sync else "module.no_sync()")

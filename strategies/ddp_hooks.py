@@ -5,7 +5,7 @@ et al. 2019), with what that loses added to the next step's. On the CPU ``powers
 its exchanges meet in another order on each rank, and gloo aborts.
 """
 
-from bench.seams import DDP, Implementation, Strategy
+from bench.seams import DDP, Implementation, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="torch DDP, compressed",
@@ -32,3 +32,18 @@ def build(parts, hook="fp16"):
         hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
         module.register_comm_hook(None, hooks[hook])
     return session
+
+
+def recipe(hook="fp16"):
+    folder = "torch.distributed.algorithms.ddp_comm_hooks"
+    if hook != "powersgd":
+        wrap = f"module.register_comm_hook(None, default_hooks.{hook}_compress_hook)"
+        return ddp_recipe(imports=(f"from {folder} import default_hooks",), wrap=wrap)
+    return ddp_recipe(
+        {"bucket_cap_mb": '10_000 if device.type == "cpu" else None'},
+        imports=(f"from {folder}.powerSGD_hook import PowerSGDState, powerSGD_hook",),
+        wrap="""\
+state = PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+module.register_comm_hook(state, powerSGD_hook)""",
+        note="A checkpoint has none of what PowerSGD carries over from step to step.",
+    )

@@ -3,7 +3,7 @@
 import time
 from contextlib import contextmanager
 
-from bench.seams import Implementation, Rank, Strategy
+from bench.seams import Implementation, Rank, Recipe, Strategy
 
 
 def ranks(devices):
@@ -88,3 +88,7 @@ def wait_for_all_devices():
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             torch.cuda.synchronize(index)
+
+
+def recipe():
+    return Recipe(wrapper="torch.nn.DataParallel", keywords={"device_ids": "list(range(REPLICAS))"})

@@ -49,16 +49,11 @@ def recipe(reshard=True):
             "from torch.distributed.checkpoint import state_dict",
             "from torch.distributed.fsdp import fully_shard",
         ),
+        blocks=True,
         wrap=f"""\
-units = list(net.children())
-for child in units:
-    if isinstance(child, torch.nn.Sequential | torch.nn.ModuleList):  # each block is a unit
-        for block in child:
-            if any(True for _ in block.parameters()):
-                fully_shard(block, reshard_after_forward={reshard})
-    else:
-        units.extend(child.children())
-module = fully_shard(net, reshard_after_forward={reshard})""",
+for block in blocks:
+    fully_shard(block, reshard_after_forward={reshard!r})
+fully_shard(net, reshard_after_forward={reshard!r})""",
         optimizer="""\
 for group in (updates.defaults, *updates.param_groups):
     group["fused"] = False  # torch has no fused step for shards

@@ -6,7 +6,7 @@ their weights every ``period`` steps. The warm-up steps of a launch should cover
 
 from typing import Any
 
-from bench.seams import DDP, Implementation, Strategy
+from bench.seams import DDP, Implementation, Recipe, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="post-local SGD",
@@ -25,7 +25,33 @@ def build(parts, after=2, period=4):
 
     alone, _ = new_subgroups(group_size=1)
     averager = PeriodicModelAverager(period=period, warmup_steps=after)
-    session: Any = parts.build("ddp", after_step=lambda: averager.average_parameters(session.model.parameters()))
+
+    def average():
+        averager.average_parameters([{"params": [*session.model.parameters(), *session.amp.masters]}])
+
+    session: Any = parts.build("ddp", after_step=average)
     state = local.PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=after)
     session.module.register_comm_hook(state, local.post_localSGD_hook)
     return session
+
+
+def recipe(after=2, period=4):
+    return ddp_recipe(
+        imports=(
+            "from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState",
+            "from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook",
+            "from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager",
+        ),
+        wrap=f"""\
+averager = PeriodicModelAverager(period={period!r}, warmup_steps={after!r})
+state = PostLocalSGDState(None, dist.new_subgroups(group_size=1)[0], start_localSGD_iter={after!r})
+module.register_comm_hook(state, post_localSGD_hook)""",
+        optimizer='weights = dict.fromkeys([*net.parameters(), *updates.param_groups[0]["params"]])  # masters, too',
+        after_step='averager.average_parameters([{"params": list(weights)}])',
+        gather="""\
+held = {"model": net.state_dict(), "optimizer": updates.state_dict()}
+held |= {"averager": averager.step, "hook": state.iter}""",
+        restore=f"""{Recipe().restore}
+averager.step, state.iter = held["averager"], held["hook"]""",
+        per_rank=True,
+    )

@@ -4,7 +4,7 @@ Each rank updates its part of the weights and broadcasts it, so that the state (
 memory on each of N ranks.
 """
 
-from bench.seams import DDP, Implementation, Strategy
+from bench.seams import DDP, Implementation, Strategy, ddp_recipe
 
 STRATEGY = Strategy(
     label="DDP + ZeRO-1",
@@ -30,3 +30,16 @@ def accepted(kind, options):
     from inspect import signature
 
     return {name: value for name, value in options.items() if name in signature(kind).parameters}
+
+
+def recipe():
+    return ddp_recipe(
+        imports=("from inspect import signature", "from torch.distributed.optim import ZeroRedundancyOptimizer"),
+        optimizer="""\
+known = signature(type(updates)).parameters
+own = {name: value for name, value in updates.defaults.items() if name in known}
+updates = ZeroRedundancyOptimizer(updates.param_groups, type(updates), **own)""",
+        gather="""\
+updates.consolidate_state_dict(to=0)
+held = {"model": net.state_dict(), "optimizer": updates.state_dict() if rank == 0 else {}}""",
+    )

@@ -1,6 +1,6 @@
 """Half means bf16, also on a GPU, where it is fp16 by default. It has the exponent of fp32: no loss scale."""
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
     summary="half means bf16 on a GPU too: no loss scale",
@@ -16,3 +16,7 @@ def effect(session, ran):
         return "half is bf16 on the CPU anyway"
     computed = ran["compute_dtypes"]
     return None if computed == ["bfloat16"] else f"it computes in {' and '.join(computed)}"
+
+
+def recipe(switches):
+    return Recipe()  # what computes in which type is read off the launch

@@ -1,6 +1,6 @@
 """Gradients are views into DDP's buckets, which saves a copy of all of them, and their memory."""
 
-from bench.seams import DDP, Switch
+from bench.seams import DDP, Recipe, Switch
 
 SWITCH = Switch(summary="gradients are views into DDP's buckets", label="bucket_view", wrapper=DDP)
 
@@ -15,3 +15,7 @@ def effect(session, ran):
         if getattr(session.module, "gradient_as_bucket_view", False)
         else "the wrapper has gradient_as_bucket_view=False"
     )
+
+
+def recipe(switches):
+    return Recipe(keywords={"gradient_as_bucket_view": "True"})

@@ -4,7 +4,7 @@ What is not an image stays as it is. A layer without a kernel for NHWC copies it
 more than the convolutions gain.
 """
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(summary="weights and images in NHWC (memory_format=torch.channels_last)", label="channels_last")
 
@@ -28,3 +28,11 @@ def batch(parts, batch):
 
 def effect(session, ran):
     return None if ran["memory_format"] == "channels_last" else f"the first layer computes {ran['memory_format']}"
+
+
+def recipe(switches):
+    return Recipe(
+        model='nhwc: Any = {"memory_format": torch.channels_last}\nnet = net.to(**nhwc)',
+        batch="batch = tree_map_only("
+        "torch.Tensor, lambda one: one.contiguous(**nhwc) if one.dim() == 4 else one, batch)",
+    )

@@ -6,7 +6,7 @@ computed again, a batch would count twice.
 
 from contextlib import contextmanager, nullcontext
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
     summary="activation checkpointing: the backward pass computes each block again",
@@ -48,3 +48,16 @@ def effect(session, ran):
     from bench.worker.blocks import blocks
 
     return None if any("forward" in vars(block) for block in blocks(session.model)) else "the model has no blocks"
+
+
+def recipe(switches):
+    return Recipe(
+        imports=("from functools import partial", "from torch.utils.checkpoint import checkpoint"),
+        blocks=True,
+        model="""\
+for block in blocks:
+    for layer in block.modules():  # which sees each batch twice, so that half of its momentum is due each time
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.momentum:
+            layer.momentum = 1 - (1 - layer.momentum) ** 0.5
+    block.forward = partial(checkpoint, block.forward, use_reentrant=False)""",
+    )

@@ -12,7 +12,7 @@ import os
 import shutil
 from importlib.util import find_spec
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 PYTHON_REDUCER = "python_reducer"
 SWITCH = Switch(
@@ -68,3 +68,18 @@ def effect(session, ran):
     if not getattr(session.module, "_use_python_reducer", False):
         return "there is no DDP whose reducer it would replace"
     return None if counters["compiled_autograd"]["captures"] else "compiled autograd took no backward pass into a graph"
+
+
+def recipe(switches):
+    mode = 'mode="reduce-overhead"' if "cuda_graphs" in switches else ""
+    wrap = f"module.compile({mode})"
+    if switches["compile"] == PYTHON_REDUCER:
+        wrap = f"""\
+whole = torch._dynamo.compiled_autograd._enable(torch.compile({mode}))
+whole.__enter__()
+{wrap}"""
+    return Recipe(
+        imports=("import torch._dynamo.compiled_autograd",),
+        begin=f'torch._dynamo.config.optimize_ddp = "{switches["compile"]}"',
+        wrap=wrap,
+    )

@@ -4,7 +4,7 @@ With ``compile`` they hold inductor's kernels (``mode="reduce-overhead"``), by t
 ``torch.compile(backend="cudagraphs")`` finds them.
 """
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
     summary="CUDA graphs of the forward and backward pass",
@@ -28,3 +28,7 @@ def effect(session, ran):
     if manager is None:
         return f"torch made no CUDA graphs ({counters['inductor']['cudagraph_skips']} skipped)"
     return None
+
+
+def recipe(switches):
+    return Recipe(wrap="" if "compile" in switches else 'module.compile(backend="cudagraphs")')

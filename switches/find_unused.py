@@ -1,6 +1,6 @@
 """Look for parameters that took no part in the loss, in every step: what a model with unused parameters needs."""
 
-from bench.seams import DDP, Switch
+from bench.seams import DDP, Recipe, Switch
 
 SWITCH = Switch(
     summary="DDP looks for parameters without a gradient in every step",
@@ -20,3 +20,7 @@ def effect(session, ran):
         if getattr(session.module, "find_unused_parameters", False)
         else "the wrapper has find_unused_parameters=False"
     )
+
+
+def recipe(switches):
+    return Recipe(keywords={"find_unused_parameters": "True"})

@@ -1,6 +1,6 @@
 """The optimizer's step as one operation on all weights after the other, which is torch's default on a GPU."""
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
     summary="the optimizer's step in operations on all weights at once (foreach=True)",
@@ -17,3 +17,12 @@ def effect(session, ran):
     from bench.worker.workload import flag_effect
 
     return flag_effect(session.optimizer, session.parts.workload, "foreach")
+
+
+def recipe(switches):
+    return Recipe(
+        optimizer="""\
+for group in (updates.defaults, *updates.param_groups):
+    group.update(fused=False, foreach=True)
+updates._step_supports_amp_scaling = False"""
+    )

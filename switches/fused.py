@@ -1,6 +1,6 @@
 """The optimizer's step in one kernel for all weights."""
 
-from bench.seams import Switch
+from bench.seams import Recipe, Switch
 
 SWITCH = Switch(summary="the optimizer's step in one kernel (fused=True)", label="fused", excludes=("foreach",))
 
@@ -13,3 +13,12 @@ def effect(session, ran):
     from bench.worker.workload import flag_effect
 
     return flag_effect(session.optimizer, session.parts.workload, "fused")
+
+
+def recipe(switches):
+    return Recipe(
+        optimizer="""\
+for group in (updates.defaults, *updates.param_groups):
+    group.update(fused=True, foreach=False)
+updates._step_supports_amp_scaling = True"""
+    )

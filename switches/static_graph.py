@@ -1,6 +1,6 @@
 """Promise DDP that every step uses the same parameters in the same order: it finds unused ones in the first step."""
 
-from bench.seams import DDP, Switch
+from bench.seams import DDP, Recipe, Switch
 
 SWITCH = Switch(
     summary="DDP is promised the same graph in every step",
@@ -16,3 +16,7 @@ def wrapper(parts):
 
 def effect(session, ran):
     return None if getattr(session.module, "static_graph", False) else "the wrapper has static_graph=False"
+
+
+def recipe(switches):
+    return Recipe(keywords={"static_graph": "True"})

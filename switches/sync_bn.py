@@ -4,7 +4,7 @@ What it trains is what one process with the whole batch does, and not what the p
 its numerics are held against that.
 """
 
-from bench.seams import DDP, Switch
+from bench.seams import DDP, Recipe, Switch
 
 SWITCH = Switch(
     summary="batch norm over all ranks (SyncBatchNorm)",
@@ -23,3 +23,7 @@ def model(parts, model):
 
 def effect(session, ran):
     return None if ran["norm_parts"] == 1 < ran["replicas"] else "each replica normalises its own part of the batch"
+
+
+def recipe(switches):
+    return Recipe(model="net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)")

@@ -25,7 +25,7 @@ from bench.experiments import lab, pipeline
 from bench.plan import Request, launches
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.sites.local import Outcome, WorkerHost
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -226,7 +226,7 @@ def in_this_process(host: WorkerHost, patch: pytest.MonkeyPatch, arguments: Sequ
 def measured(host: WorkerHost, folder: Path, names: Sequence[str], **changes: Any) -> Run:
     """The run of these scenarios, names or files, under ``folder``, each launch of which has ended well; see
     :func:`request_for`."""
-    found = tuple(discover.load(*discover.resolve(name)) for name in names)
+    found = tuple(switching.scenario(name) for name in names)
     with pytest.MonkeyPatch.context() as patch:
         serve_runs(host, patch)
         finished = pipeline.run(

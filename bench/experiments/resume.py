@@ -221,7 +221,7 @@ def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
     The value of a switch is left out: it is in the scenario's name.
     """
     base, *specs = scenario.split("+")
-    found = [(SCENARIO, base, document.sources.get(scenario))]
+    found = [(SCENARIO, base, document.sources.get(scenario) or document.sources.get(base))]
     for name in (spec.partition("=")[0] for spec in specs):
         found.append((SWITCH, name, document.sources.get(f"+{name}")))
     return [(kind, known.file if known and name not in discover.names(kind) else name) for kind, name, known in found]
@@ -243,18 +243,20 @@ def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
     """The scenarios of a run, loaded from where they were. Raises :class:`RequestError` where one of them, or the code
     of a built-in workload, has changed.
     """
-    found = []
     work = document.workload
     if work.code_sha256 and work.file and os.path.isfile(work.file) and code_sha256(work.file) != work.code_sha256:
         raise RequestError("--resume", f"{work.file} is not what it was when the run was started", "start a new run")
-    for name in _all_of(document):
-        parts = []
-        for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):
-            known, file = discover.resolve(asked, kind)
-            _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
-            parts.append(asked + part[len(part.partition("=")[0]) :])
-        found.append(switching.scenario("+".join(parts)))
-    return tuple(found)
+    return tuple(scenario_of(document, name) for name in _all_of(document))
+
+
+def scenario_of(document: RunDocument, name: str) -> Found:
+    """As :func:`scenarios_of`, of one that the run has a launch of."""
+    parts = []
+    for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):
+        known, file = discover.resolve(asked, kind)
+        _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
+        parts.append(asked + part[len(part.partition("=")[0]) :])
+    return switching.scenario("+".join(parts))
 
 
 def _refuse_changed(document: RunDocument, name: str, file: str) -> None:

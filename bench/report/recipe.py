@@ -13,8 +13,9 @@ comments of one line.
 
 import ast
 import os
+import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from inspect import signature
 from keyword import iskeyword
@@ -26,17 +27,19 @@ from bench.analyse.labels import what_ran
 from bench.analyse.overview import overview
 from bench.analyse.parity import DIVERGED, NOT_FINITE
 from bench.core.errors import RequestError
+from bench.core.records import Setting
 from bench.core.text import printable
 from bench.runs.document import LaunchRecord, RunDocument
-from bench.seams import Recipe, discover
+from bench.seams import Recipe, discover, switching
 from bench.seams.code import code_sha256
-from bench.seams.discover import SCENARIO, STRATEGY, WORKLOAD
+from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "train.py.j2"
 LINE = 120
+OF_A_FILE = ("import importlib.util", "from types import SimpleNamespace")
 HALVES = ("bfloat16", "float16")
 ANOTHER = "choose another with --scenario NAME"
 
@@ -77,25 +80,67 @@ def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
 
 
 def _recipe(document: RunDocument, name: str, launch: LaunchRecord) -> tuple[Recipe, int]:
-    """What the strategy says, and how many replicas each of its processes trains. Only what is installed is loaded."""
-    if launch.effective and launch.effective.switches:
-        what = f"{name} has switches on ({', '.join(launch.effective.switches)}), which a recipe cannot write down yet"
+    """What the strategy and the switches say, and how many replicas each process trains. Only what is installed is
+    loaded."""
+    strategies = discover.names(STRATEGY)
+    if launch.strategy not in strategies:
+        what = f"{name} has a strategy of its own, which is not one of bench"
         raise RequestError("--scenario", what, ANOTHER)
-    files, strategies = discover.names(SCENARIO), discover.names(STRATEGY)
-    if name not in files or launch.strategy not in strategies:
-        what = f"{name} is not a scenario of bench, so only its own file says how it trains"
-        raise RequestError("--scenario", what, ANOTHER)
-    source = document.sources.get(name)
-    if source and source.sha256 != discover.sha256(files[name]):
-        raise RequestError("--scenario", f"{files[name]} is not what it was when {name} was measured", ANOTHER)
     module = discover.load_strategy(launch.strategy, strategies[launch.strategy])[1]
     if not hasattr(module, "recipe"):
         what = f"the strategy {launch.strategy} has no recipe"
         raise RequestError("--scenario", what, f"{ANOTHER}, or define recipe in {strategies[launch.strategy]}")
-    options = discover.load(name, files[name]).scenario.options
-    known = signature(module.recipe).parameters
-    recipe: Recipe = module.recipe(**{option: value for option, value in options.items() if option in known})
+    options = _options(document, name)
+    unknown = options.keys() - signature(module.recipe).parameters.keys()
+    if unknown:
+        what = f"the strategy {launch.strategy} has no recipe with the option {min(unknown)}"
+        raise RequestError("--scenario", what, ANOTHER)
+    recipe: Recipe = module.recipe(**options)
+    for switch in _switches(name, launch):
+        recipe = recipe.with_switch(switch)
     return recipe, max(1, (launch.replicas or 1) // launch.processes)
+
+
+def _options(document: RunDocument, name: str) -> dict[str, Setting]:
+    """The options that the scenario's file sets. It is read as text: nothing of it is executed."""
+    base = name.partition("+")[0]
+    known, source = discover.names(SCENARIO), document.sources.get(name) or document.sources.get(base)
+    file = known.get(base) or (source.file if source else base)
+    if not os.path.isfile(file):
+        raise RequestError("--scenario", f"the file of {name}, {file}, is missing", f"bring it back, or {ANOTHER}")
+    if source and source.sha256 != discover.sha256(file):
+        raise RequestError("--scenario", f"{file} is not what it was when {name} was measured", ANOTHER)
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Scenario":
+            for keyword in node.keywords:
+                if keyword.arg == "options":
+                    try:
+                        return dict(ast.literal_eval(keyword.value))
+                    except (TypeError, ValueError) as error:
+                        what = f"{file} computes its options, and a recipe reads only what is written there"
+                        raise RequestError("--scenario", what, "write them as a dict of values") from error
+            return {}
+    raise RequestError("--scenario", f"{file} has no Scenario(...), so nothing says what its options are", ANOTHER)
+
+
+def _switches(name: str, launch: LaunchRecord) -> Iterator[Recipe]:
+    """What each switch that took effect says, in the order in which a session applies them."""
+    known = discover.names(SWITCH)
+    took = [spec for spec, instead in (launch.effective.switches if launch.effective else {}).items() if not instead]
+    values: dict[str, Setting] = {}
+    for switch, _, text in (spec.partition("=") for spec in took):
+        what = f"{name} has the switch {switch} on"
+        if switch not in known:
+            raise RequestError("--scenario", f"{what}, which is not one of bench", ANOTHER)
+        declared = switching.load_switch(switch, known[switch])
+        if not hasattr(switching.switch_module(switch, known[switch]), "recipe"):
+            raise RequestError("--scenario", f"{what}, which a script cannot have", ANOTHER)
+        try:
+            values[switch] = declared.value_of(text) if text else True if declared.value is None else declared.value
+        except ValueError as error:
+            raise RequestError("--scenario", f"{what}, but {error}", ANOTHER) from error
+    for switch in values:
+        yield switching.switch_module(switch, known[switch]).recipe(values)
 
 
 def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: int) -> dict[str, Any]:
@@ -105,33 +150,28 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     group, level = launch.processes > 1, ran.precision or "O0"
     imports, functions = _functions(document)
     in_memory, collates = work.workers is None, _has(document, "collate")
-    lines = {
-        "import argparse": True,
-        "import importlib.util": not functions,
-        "import os": True,
-        "import time": True,
-        "from contextlib import nullcontext": recipe.quiet,
-        "from functools import partial": not functions or level in ("O2", "O3"),
-        f"from itertools import {'cycle, islice' if in_memory else 'count'}": True,
-        "from types import SimpleNamespace": not functions,
-        "from typing import Any": True,
-    }
-    loading = [
-        *(() if in_memory else ("DataLoader",)),
-        "DistributedSampler",
-        *(() if collates else ("default_collate",)),
+    lines = [
+        "import argparse",
+        "import os",
+        "import time",
+        "from typing import Any",
+        "import torch",
+        "from torch.utils._pytree import tree_map_only",
+        f"from itertools import {'cycle, islice' if in_memory else 'count'}",
+        "from torch.utils.data import DistributedSampler",
+        *(["import torch.distributed as dist"] if group else []),
+        *([] if in_memory else ["from torch.utils.data import DataLoader"]),
+        *([] if collates else ["from torch.utils.data import default_collate"]),
+        *(["from contextlib import nullcontext"] if recipe.quiet else []),
+        *(["from functools import partial"] if not functions or level in ("O2", "O3") else []),
+        *(OF_A_FILE if not functions else []),
+        *recipe.imports,
+        *imports,
     ]
-    torch = {
-        "import torch": True,
-        "import torch.distributed as dist": group,
-        "from torch.utils._pytree import tree_map_only": True,
-        f"from torch.utils.data import {', '.join(loading)}": True,
-        **dict.fromkeys((*recipe.imports, *imports), True),
-    }
     return {
         "title": _plain(work.title or work.name or "training"),
         "how": _plain(f"{launch.scenario}, {what_ran(ran)}"),
-        "imports": [*_sorted(lines), "", *_sorted(torch)],
+        "imports": _sorted(lines),
         "functions": functions,
         "own_file": "" if functions else repr(_Text(_file(document))),
         "work": _work_lines(document),
@@ -155,7 +195,8 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "half": f"torch.{next((one for one in ran.compute_dtypes if one in HALVES), HALVES[0])}",
         "half_weights": level in ("O2", "O3"),
         "call": "lambda *given: to_float(module(*to_half(given)))" if level in ("O2", "O3") else "module",
-        "scaled": ran.scaler is not None,
+        "scaled": ran.scaler is not None and ran.scaler["dynamic"],
+        "module": _module(recipe, work.device),
         "zero_momentum": ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum")),
         "recipe": recipe,
         "micro_batches": recipe.micro_batches,
@@ -249,11 +290,18 @@ def _has(document: RunDocument, function: str) -> bool:
     return function in _defined(_file(document))
 
 
-@cache
 def _defined(file: str) -> set[str]:
     """The functions that a file defines; nothing of it is executed."""
+    return {node.name for node in _parsed(file).body if isinstance(node, ast.FunctionDef)}
+
+
+@cache
+def _parsed(file: str) -> ast.Module:
     with open(file, encoding="utf-8") as content:
-        return {node.name for node in ast.parse(content.read()).body if isinstance(node, ast.FunctionDef)}
+        try:
+            return ast.parse(content.read())
+        except (SyntaxError, ValueError) as error:
+            raise RequestError("RUN", f"{file} is not Python ({error})", "fix the file") from error
 
 
 def _rendered(values: Mapping[str, Any]) -> str:
@@ -275,8 +323,31 @@ def _plain(text: str) -> str:
     return " ".join(printable(text).replace("\\", "/").replace('"', "'").replace("×", "x").split())
 
 
-def _sorted(lines: Mapping[str, object]) -> list[str]:
-    """Those that are wanted, as isort has them."""
-    return sorted(
-        (line for line, wanted in lines.items() if wanted), key=lambda line: (line[0] != "i", line.split()[1])
-    )
+def _module(recipe: Recipe, device: str | None) -> str:
+    """The line that makes ``module``, or more where it is too long, as ruff breaks it."""
+    if not recipe.wrapper:
+        return "module = net"
+    keywords = {name: value for name, value in recipe.keywords.items() if name != "device_ids" or device == "cuda"}
+    given = ["net", *(f"{name}={value}" for name, value in keywords.items())]
+    line = f"module = {recipe.wrapper}({', '.join(given)})"
+    if len(line) <= LINE - 4:
+        return line
+    inner = f"    {', '.join(given)}"
+    inner = inner if len(inner) <= LINE - 4 else "\n".join(f"    {one}," for one in given)
+    return f"module = {recipe.wrapper}(\n{inner}\n)"
+
+
+def _sorted(lines: Sequence[str]) -> list[str]:
+    """Imports as isort has them: those of Python, a blank line, the others; what comes from one module in one line."""
+    whole = {line for line in lines if line.startswith("import ")}
+    parts: dict[str, set[str]] = {}
+    for line in set(lines) - whole:
+        module, _, names = line.removeprefix("from ").partition(" import ")
+        parts.setdefault(module, set()).update(names.split(", "))
+    for module, of_it in parts.items():
+        ordered = sorted(of_it, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+        whole.add(f"from {module} import {', '.join(ordered)}")
+    found: tuple[list[str], list[str]] = ([], [])
+    for line in sorted(whole, key=lambda line: (line[0] != "i", line.split()[1])):
+        found[line.split()[1].partition(".")[0] not in sys.stdlib_module_names].append(line)
+    return [*found[0], "", *found[1]]

@@ -1,34 +1,83 @@
-"""What a strategy says of a training script without bench: lines of Python, put in their places by ``bench recipe``.
+"""What a strategy and a switch say of a training script without bench: lines of Python, which ``bench recipe`` places.
 
-A strategy's file may define ``recipe``, with the same options as its ``build``:
+A strategy's file may define ``recipe``, with the same options as its ``build``, and a switch's file
+``recipe(switches)``, with the values of all that are on:
 
     from bench.seams import Recipe
 
     def recipe(reshard=True):
-        return Recipe(imports=("from torch.distributed.fsdp import fully_shard",), wrap="module = fully_shard(net)")
+        return Recipe(imports=("from torch.distributed.fsdp import fully_shard",), wrap="fully_shard(net)")
 
-The lines may use ``net`` (the model on its ``device``, in its precision), ``module`` (what ``wrap`` made of it),
-``updates`` (the optimizer), ``rank``, ``local_rank``, ``world`` and ``device``.
+    def recipe(switches):
+        return Recipe(keywords={"bucket_cap_mb": str(switches["bucket_mb"])})
+
+The lines may use ``net`` (the model on its ``device``), ``module`` (what the wrapper made of it), ``updates`` (the
+optimizer), ``rank``, ``local_rank``, ``world`` and ``device``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """``wrap``: makes ``module``. ``optimizer``: what is done to ``updates`` once they are made. ``micro_batches``: how
-    many parts a rank has of a batch, all but the last of them within the context ``quiet``, if there is one.
-    ``after_step``: what is done after each step of the optimizer.
+    """``begin``: settings of the process. ``model``: what is done to ``net`` before it is cast to its precision.
+    ``blocks``: whether the lines need ``blocks``, a list of the model's (as :func:`bench.worker.blocks.blocks`).
+
+    ``wrapper``: the class that makes ``module`` of ``net``, which is ``net`` without one, and ``keywords``, the text of
+    each of its values (``device_ids``: on a GPU alone). ``wrap``: lines that come next. ``optimizer``: what is done to
+    ``updates`` once they are made. ``micro_batches``: how many parts a rank has of a batch, all but the last of them
+    within the context ``quiet``, if there is one. ``batch``: what is done to ``batch`` in each step. ``after_step``:
+    what is done after each step of the optimizer.
 
     ``gather``: makes ``held``, a dict of what a checkpoint has of the weights and of the optimizer; every rank runs it.
-    ``restore``: takes it from there.
+    ``restore``: takes it from there. ``per_rank``: whether ranks differ, so that each has a checkpoint.
+    ``note``: what a reader of the script should know.
     """
 
-    wrap: str = "module = net"
     imports: tuple[str, ...] = ()
+    begin: str = ""
+    model: str = ""
+    blocks: bool = False
+    wrapper: str = ""
+    keywords: Mapping[str, str] = field(default_factory=dict)
+    wrap: str = ""
     optimizer: str = ""
     micro_batches: int = 1
     quiet: str = ""
+    batch: str = ""
     after_step: str = ""
     gather: str = 'held = {"model": net.state_dict(), "optimizer": updates.state_dict()}'
     restore: str = 'net.load_state_dict(held["model"])\nupdates.load_state_dict(held["optimizer"])'
+    per_rank: bool = False
+    note: str = ""
+
+    def with_switch(self, switch: "Recipe") -> "Recipe":
+        """This strategy's with what a switch adds, in the order in which a session applies both."""
+
+        def lines(*parts: str) -> str:
+            return "\n".join(part for part in parts if part)
+
+        return replace(
+            self,
+            imports=(*self.imports, *switch.imports),
+            begin=lines(self.begin, switch.begin),
+            model=lines(self.model, switch.model),
+            blocks=self.blocks or switch.blocks,
+            keywords={**self.keywords, **switch.keywords},
+            wrap=lines(self.wrap, switch.wrap),
+            optimizer=lines(switch.optimizer, self.optimizer),
+            batch=lines(self.batch, switch.batch),
+            note=" ".join(part for part in (self.note, switch.note) if part),
+        )
+
+
+def ddp_recipe(keywords: Mapping[str, str] | None = None, imports: tuple[str, ...] = (), **more: Any) -> Recipe:
+    """Of a strategy that is torch DDP, with more ``keywords`` for it, and something besides."""
+    return Recipe(
+        imports=("from torch.nn.parallel import DistributedDataParallel", *imports),
+        wrapper="DistributedDataParallel",
+        keywords={"device_ids": "[local_rank]", **(keywords or {})},
+        **more,
+    )

@@ -15,9 +15,11 @@ functions, which import torch inside. A file defines those that it needs. They a
     def module(parts, module): ...        # the wrapped model
     def batch(parts, batch): ...          # in each step: what the forward pass gets
     def effect(session, ran): ...         # None if it took effect, else what was seen instead
+    def recipe(switches): ...             # how it is written in a script without bench; standard library alone
 
 ``parts`` is a :class:`bench.worker.session.Parts`; ``parts.switches`` has the values of all that are on, by name.
 ``ran`` is what was read off the live objects after the last step (:mod:`bench.worker.effective`), as a dict.
+``recipe`` returns a :class:`bench.seams.Recipe`; a switch that does not define it cannot be written in a script.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from bench.seams.strategy import PRECISIONS, one_of
 DEVICES = ("cpu", "cuda")
 MAY_DEFINE = (
     *("obstacle(device)", "begin(parts)", "model(parts, model)", "wrapper(parts)", "optimizer(parts)"),
-    *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)"),
+    *("module(parts, module)", "batch(parts, batch)", "effect(session, ran)", "recipe(switches)"),
 )
 MOST = 10**6
 """Of a value."""

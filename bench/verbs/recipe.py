@@ -68,35 +68,34 @@ def _check(run: "Analysed", scenario: str | None, text: str, pairs: int, *, as_j
     from tempfile import TemporaryDirectory
 
     from bench.experiments.recipe_check import check
-    from bench.experiments.resume import refuse_what_is_foreign, request_of
-    from bench.seams import discover
+    from bench.experiments.resume import refuse_what_is_foreign, request_of, scenario_of
     from bench.verbs.asked import same_work
 
     advised = run.document.recommendation
     name = scenario or (advised and advised.fastest) or ""
     try:
         refuse_what_is_foreign(run.path, run.document)
-        request = request_of(run.document)
+        request, found = request_of(run.document), scenario_of(run.document, name)
     except RequestError as error:
         raise RequestError("--check", error.problem, "check a run of your own on this machine") from error
     once = ["--launches", "1", "--warmup", str(request.warmup), "--iters", str(request.iters), "--no-parity", "--wait"]
-    again = [*same_work(request, (discover.load(*discover.resolve(name)),)), *once]
+    again = [*same_work(request, (found,)), *once]
     with TemporaryDirectory(prefix="bench-recipe-") as folder:
         file = os.path.join(folder, "train.py")
         write_new(file, text)
-        found = check(run, name, file, again, pairs, folder)
-    ratio = found.ratio
+        checked = check(run, name, file, again, pairs, folder)
+    ratio = checked.ratio
     within = "" if ratio.low is None else f" ({ratio.low:.3f} to {ratio.high:.3f}, 95 %)"
     said = [
         f"{name}: a step of the script takes {ratio.value:.3f} times that of bench{within}, {count(pairs, 'pair')}: "
-        f"{found.speed}",
-        f"{name}: the first {found.losses} losses are {'within' if found.same else 'beyond'} their bounds "
-        f"(at most {found.worst:.2g} of one)",
+        f"{checked.speed}",
+        f"{name}: the first {checked.losses} losses are {'within' if checked.same else 'beyond'} their bounds "
+        f"(at most {checked.worst:.2g} of one)",
     ]
     tell(*said, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         of_ratio = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
-        print_json({"run": run.id, "scenario": name, **of_ratio, "speed": found.speed, "same": found.same})
-    if not found.same:
+        print_json({"run": run.id, "scenario": name, **of_ratio, "speed": checked.speed, "same": checked.same})
+    if not checked.same:
         return FAILED
-    return {"slower": REGRESSED, "unclear": INCONCLUSIVE}.get(found.speed, OK)
+    return {"slower": REGRESSED, "unclear": INCONCLUSIVE}.get(checked.speed, OK)

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from conftest import measured
+from standin import ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import estimate
 from bench.analyse.overview import overview
+from bench.analyse.parity import DIVERGED
 from bench.cli import main
 from bench.core.errors import RequestError
 from bench.experiments.recipe_check import Checked, worst_loss
@@ -23,7 +25,8 @@ from bench.report import chapters
 from bench.report.blocks import Code, Fold
 from bench.report.recipe import script
 from bench.runs.document import Recommendation
-from bench.seams import discover
+from bench.runs.reader import read
+from bench.seams import discover, switching
 from bench.sites.local import WorkerHost
 
 SETTINGS = {
@@ -43,7 +46,16 @@ NAMES = {
     "ddp_o3": ("ddp", "O3"),
     "fsdp2": ("fsdp2", "O0"),
     "ddp_accumulate": ("ddp_accumulate", "O0"),
+    "dp": ("dp", "O0"),
+    "zero1": ("zero1", "O0"),
+    "replicate": ("replicate", "O0"),
+    "averaging": ("averaging", "O0"),
+    "post_local_sgd": ("post_local_sgd", "O0"),
+    "ddp_bf16_hook": ("ddp_hooks", "O0"),
+    "ddp_powersgd": ("ddp_hooks", "O0"),
+    "apex_ddp_o2": ("apex_ddp", "O2"),
 }
+MANY = ("channels_last", "bucket_mb=50", "bucket_view", "static_graph", "foreach", "checkpointing")
 MLP = '''
 """An MLP."""
 from bench.seams import Workload
@@ -81,16 +93,16 @@ def run_of(folder: Path, about: dict[str, Any] | None = None, **ran: Any) -> Ana
     """A run that was written by hand, with every scenario of :data:`NAMES`. ``about``: other values of its workload."""
     launches = []
     for name, (strategy, precision) in NAMES.items():
-        usual = "ddp" if strategy != "single" else "single"
+        usual = "ddp" if strategy not in ("single", "dp") else strategy
         one = Launch(name, [[9, 40, 41]] * 2, [[100.0]] * 2, strategy=usual, precision=precision, ran=ran)
         launches.append(one)
     path = write_run(folder, launches, about={"workload": {"settings": SETTINGS} | (about or {})})
     run = analysed(str(path))
     document = run.document
     for launch in document.launches:  # what Launch has for all alike
-        single = launch.scenario == "single"
+        alone = launch.scenario in ("single", "dp")
         object.__setattr__(launch, "strategy", NAMES[launch.scenario][0])
-        object.__setattr__(launch, "processes", 1 if single else 2)
+        object.__setattr__(launch, "processes", 1 if alone else 2)
         object.__setattr__(launch, "replicas", {"single": 1, "ddp_accumulate": 4}.get(launch.scenario, 2))
     return run
 
@@ -98,20 +110,21 @@ def run_of(folder: Path, about: dict[str, Any] | None = None, **ran: Any) -> Ana
 @pytest.mark.parametrize("on_gpu", [False, True], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("workers", [None, 2])
 def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers: int | None) -> None:
-    """It passes ruff's check and format, and mypy, and imports nothing of bench."""
+    """It passes ruff's check and format, and mypy, and imports nothing of bench. Many switches may make it longer."""
     gpu = {"device": "cuda", "half": "fp16"} if on_gpu else {}
     ran = {"scaler": SCALER, "compute_dtypes": ["float16"]} if on_gpu else {}
-    run = run_of(tmp_path / "results", gpu | {"workers": workers, "prefetch": 2 if workers else None}, **ran)
+    about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
-    for name in NAMES:
-        text = script(run, name)
-        (tmp_path / f"{name}.py").write_text(text)
-        assert len(text.splitlines()) <= 120
-        assert "import bench" not in text and "from bench" not in text
-        assert ("torchrun --standalone --nproc-per-node 2" in text) == (name != "single")
-        assert run.id in text and ("GradScaler" in text) == on_gpu
-        files.append(tmp_path / f"{name}.py")
-        files[-1].write_text(text)
+    for on, longest in ((), 120), (("channels_last",), 120), (MANY, 140):
+        run = run_of(tmp_path / "results", about, **ran, switches=dict.fromkeys(on))
+        for name in NAMES:
+            text = script(run, name)
+            assert len(text.splitlines()) <= longest
+            assert "import bench" not in text and "from bench" not in text
+            assert ("torchrun --standalone --nproc-per-node 2" in text) == (name not in ("single", "dp"))
+            assert run.id in text and ("GradScaler" in text) == on_gpu
+            files.append(tmp_path / f"{name}_{len(on)}.py")
+            files[-1].write_text(text)
     rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     select = ["--select", "E,F,W,I,UP,B,SIM,C4,PIE,RET,RUF"]
     for tool in (["ruff", "check", *rules, *select], ["ruff", "format", "--check", *rules]):
@@ -119,12 +132,9 @@ def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers
         assert done.returncode == 0, done.stdout + done.stderr
     if on_gpu:  # once is enough: it takes seconds
         how = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={tmp_path}", "--strict"]
-        for file in files:
-            file.rename(tmp_path / "train.py")
-            done = subprocess.run([sys.executable, "-m", "mypy", *how, str(tmp_path / "train.py")], capture_output=True)
-            assert done.returncode == 0, done.stdout.decode()
-            if workers is None:
-                break
+        some = files if workers else files[:1]
+        done = subprocess.run([sys.executable, "-m", "mypy", *how, *map(str, some)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
 
 
 def test_texts_of_a_run_end_no_string_and_no_line(tmp_path: Path) -> None:
@@ -169,17 +179,109 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> 
     assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
-def test_switches_are_not_left_out_in_silence(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"switches on \(channels_last\)"):
-        script(run_of(tmp_path, switches={"channels_last": None}), "ddp")
+@pytest.mark.parametrize(
+    ("switches", "line"),
+    [
+        ({"channels_last": None}, "net = net.to(**nhwc)"),
+        ({"bucket_mb=50": None}, "bucket_cap_mb=50"),
+        ({"bucket_mb": None}, "bucket_cap_mb=100"),
+        ({"bucket_view": None, "static_graph": None}, "(net, gradient_as_bucket_view=True, static_graph=True)"),
+        ({"compile": None}, "module.compile()"),
+        ({"compile=no_optimization": None}, 'torch._dynamo.config.optimize_ddp = "no_optimization"'),
+        ({"compile": None, "cuda_graphs": None}, 'module.compile(mode="reduce-overhead")'),
+        ({"cuda_graphs": None}, 'module.compile(backend="cudagraphs")'),
+        ({"tf32=off": None}, "torch.backends.cuda.matmul.allow_tf32 = False"),
+        ({"sync_bn": None}, "convert_sync_batchnorm(net)"),
+        ({"foreach": None}, "group.update(fused=False, foreach=True)"),
+    ],
+)
+def test_switches_are_written(tmp_path: Path, switches: dict[str, None], line: str) -> None:
+    text = script(run_of(tmp_path, switches=switches), "ddp")
+    assert text.count(line) == 1
+    assert line not in script(run_of(tmp_path, switches=dict.fromkeys(switches, "it had no effect")), "ddp")
+
+
+@pytest.mark.parametrize(
+    ("switch", "says"),
+    [
+        ("numa", "has the switch numa on, which a script cannot have"),
+        ("mine", "has the switch mine on, which is not one of bench"),
+        ("bucket_mb=x", "has the switch bucket_mb on, but 'x' is not a whole number"),
+    ],
+)
+def test_switches_that_cannot_be_written(tmp_path: Path, switch: str, says: str) -> None:
+    with pytest.raises(RequestError, match=f"^--scenario: ddp {says}"):
+        script(run_of(tmp_path, switches={switch: None}), "ddp")
+
+
+def test_every_switch_has_a_recipe_or_none_on_purpose() -> None:
+    files = discover.names(discover.SWITCH)
+    without = {name for name, file in files.items() if not hasattr(switching.switch_module(name, file), "recipe")}
+    assert without == {"numa"}
+
+
+IMPORTED = {
+    "kind": "csv",
+    "file": "times.csv",
+    "sha256": "0" * 64,
+    "utc": "2026-01-02T03:04:05Z",
+    "measured_utc": None,
+    "hardware": [],
+    "times": "a step",
+    "left_out": [],
+}
+ATTACHED = {
+    "command": ["train.py"],
+    "cwd": "/",
+    "script": None,
+    "git": None,
+    "step": "optimizer",
+    "times": "clock",
+    "launches": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("about", "losses", "says"),
+    [
+        ({"imported": IMPORTED}, None, "RUN: {run} was imported, so bench does not know how it trained; "),
+        ({"attached": ATTACHED}, None, "RUN: {run} was attached, so bench does not know how it trained; "),
+        ({}, [6.0, 5.0, math.nan], "--scenario: ddp is not finite: it does not train the same model; "),
+    ],
+    ids=["imported", "attached", "not-finite"],
+)
+def test_runs_without_a_recipe(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    about: dict[str, Any],
+    losses: list[float] | None,
+    says: str,
+) -> None:
+    """One line, and the file at ``--out`` is not begun."""
+    launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]
+    folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}} | about)
+    out = tmp_path / "train.py"
+    assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"bench: error: {says.format(run=folder.name)}") and captured.err.count("\n") == 1
+    assert not out.exists() and not captured.out
+
+
+def test_a_run_that_diverged_has_no_recipe(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    vars(run)["parity"] = run.parity.assign(verdict=DIVERGED)
+    with pytest.raises(RequestError, match="ddp is diverged: it does not train the same model"):
+        script(run, "ddp")
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
     out.write_text("mine")
-    assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 2
-    assert "--out" in capsys.readouterr().err and out.read_text() == "mine"
+    for more in ([], ["--check"], ["--json"]):
+        assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out), *more]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == "mine"
     out.unlink()
     assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 0
     assert "DistributedDataParallel" in out.read_text()
@@ -212,48 +314,81 @@ def test_pairs_are_of_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--pairs: it has no effect without --check" in capsys.readouterr().err
 
 
-def losses_of(file: Path, processes: int, *more: str) -> list[float]:
-    """What a script prints of each step, under torchrun."""
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    done = subprocess.run(
-        [sys.executable, *(start if processes > 1 else []), str(file), "--log-every", "1", *more],
-        capture_output=True,
-        text=True,
-        cwd=file.parent,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines() if "loss" in line]
+def losses_in(output: str) -> list[float]:
+    """Those that a script prints of each step."""
+    return [float(line.split("loss ")[1].split(",")[0]) for line in output.splitlines() if "loss" in line]
+
+
+Trained = Callable[..., None]
 
 
 @pytest.fixture
-def trained(host: WorkerHost, tmp_path: Path) -> Callable[..., None]:
-    def check(names: tuple[str, ...], iters: int, resume: bool, **changes: Any) -> None:
+def trained(host: WorkerHost, tmp_path: Path) -> Trained:
+    """Trains what the scripts of a run say, in two parts with a checkpoint in between, against its record."""
+
+    def check(names: tuple[str, ...], iters: int, within: float = 1e-6, **changes: Any) -> None:
         run = Analysed.of(measured(host, tmp_path, names, iters=iters, parity=False, **changes))
-        for name in names:
-            file = tmp_path / f"{name}.py"
+        for name in (one.scenario for one in run.document.launches):
+            file = tmp_path / f"{name.replace('+', '_').replace('=', '_')}.py"
             file.write_text(script(run, name))
             steps = run.steps[run.steps["scenario"] == name].groupby("step")["loss"].mean()
             processes = next(one.processes for one in run.document.launches if one.scenario == name)
-            found = losses_of(file, processes, "--steps", str(len(steps)))
-            assert found == pytest.approx(list(steps), rel=1e-6)
-            if resume:
-                parts = [["--steps", "2"], ["--steps", str(len(steps))]]
-                again = [losses_of(file, processes, "--checkpoint", f"{name}.pt", *part) for part in parts]
-                assert [len(part) for part in again] == [2, len(steps) - 2]
-                assert [*again[0], *again[1]] == pytest.approx(list(steps), rel=1e-6)
+            found = []
+            for last in (2, len(steps)):
+                more = ("--log-every", "1", "--steps", str(last), "--checkpoint", f"{file.stem}.pt")
+                found += losses_in(ranks.run(file, processes, *more))
+            assert found == pytest.approx(list(steps), rel=within), name
 
     return check
 
 
-def test_a_script_of_a_workload_of_the_users_trains_what_was_measured(
-    trained: Callable[..., None], tmp_path: Path
-) -> None:
+def test_a_script_of_the_users_workload_under_torchrun(host: WorkerHost, tmp_path: Path) -> None:
     file = tmp_path / "mlp.py"
     file.write_text(MLP)
     found = discover.load_workload("mlp", str(file))
-    trained(("ddp_o2",), 3, False, task=found.task("cpu", found.workload.settings_on("cpu")))
+    task = found.task("cpu", found.workload.settings_on("cpu"))
+    run = Analysed.of(measured(host, tmp_path, ("ddp_o2",), iters=3, parity=False, task=task))
+    (tmp_path / "train.py").write_text(script(run, "ddp_o2"))
+    steps = run.steps.groupby("step")["loss"].mean()
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "train.py")]
+    done = subprocess.run(
+        [sys.executable, *start, "--log-every", "1", "--steps", str(len(steps))],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses_in(done.stdout) == pytest.approx(list(steps), rel=1e-6)
+
+
+def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path) -> None:
+    """Its options are read from its file."""
+    text = 'from bench.seams import Scenario\nSCENARIO = Scenario(summary="mine", strategy="averaging", options={})\n'
+    (tmp_path / "mine.py").write_text(text.replace("{}", '{"period": 2}'))
+    trained((f"{tmp_path / 'mine.py'}+foreach+checkpointing",), 4)
+    assert "PeriodicModelAverager(period=2)" in (tmp_path / "mine_checkpointing_foreach.py").read_text()
+    (tmp_path / "mine.py").write_text(text)
+    run = Analysed.of(read(str(next((tmp_path / "out").iterdir()))))
+    with pytest.raises(RequestError, match="is not what it was when mine"):
+        script(run, "mine+checkpointing+foreach")
 
 
 @pytest.mark.slow
-def test_scripts_train_what_was_measured_and_go_on_from_a_checkpoint(trained: Callable[..., None]) -> None:
-    trained(tuple(NAMES), 9, True)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("single", "ddp", "ddp_o1", "ddp_o2", "ddp_o3", "fsdp2", "ddp_accumulate"),
+        ("dp", "zero1", "replicate", "averaging", "post_local_sgd", "ddp_bf16_hook", "ddp_fp16_hook"),
+        ("ddp+bucket_mb=2+bucket_view", "ddp+static_graph+foreach", "ddp+find_unused", "ddp_o2+channels_last"),
+        ("ddp+checkpointing", "fsdp2+checkpointing", "ddp_accumulate+channels_last", "zero1+foreach"),
+    ],
+    ids=["usual", "others", "switches", "with-blocks"],
+)
+def test_scripts_train_what_was_measured(trained: Trained, names: tuple[str, ...]) -> None:
+    trained(names, 9)
+
+
+@pytest.mark.slow
+def test_a_compiled_script(trained: Trained) -> None:
+    trained(("ddp+compile",), 4, within=1e-4)
