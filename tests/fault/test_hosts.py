@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from standin import hosts
 from standin.hosts import ADDRESSES, TINY, Link, linked
@@ -105,3 +107,47 @@ def _record(folder: Path) -> dict[str, Any]:
     (path,) = (folder / "host0" / "results").iterdir()
     found: dict[str, Any] = json.loads((path / "run.json").read_text())
     return found
+
+
+SNIFFER = """
+import socket, sys, time
+port = int(sys.argv[1])
+end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(0x0800))
+end.bind(("veth0", 0))
+print("ready", flush=True)
+while True:
+    packet = end.recv(65535)
+    header = 14 + (packet[14] & 15) * 4
+    ports = [int.from_bytes(packet[header + at : header + at + 2]) for at in (0, 2)]
+    if packet[23] == 6:
+        print(time.perf_counter_ns(), int(port in ports), flush=True)
+"""
+"""Says of each TCP packet on a host's link when it came, and whether it is one of the control channel."""
+
+
+@pytest.mark.slow
+def test_nothing_is_sent_between_benches_while_steps_are_measured(link: Link, tmp_path: Path, repository: Path) -> None:
+    two = [one | {"MASTER_ADDR": ADDRESSES[0]} for one in hosts.environments(tmp_path, repository)]
+    sniffer = [*link.inside(0), sys.executable, "-c", SNIFFER, two[0]["MASTER_PORT"]]
+    with subprocess.Popen(sniffer, stdout=subprocess.PIPE, text=True) as sniffing, ExitStack() as stack:
+        stack.callback(sniffing.kill)
+        assert sniffing.stdout is not None and sniffing.stdout.readline() == "ready\n"
+        options = (*TINY, "--iters", "150")
+        both = [
+            stack.enter_context(hosts.start(tmp_path, index, one, *options, inside=link.inside(index)))
+            for index, one in enumerate(two)
+        ]
+        said = [one.communicate(timeout=hosts.LIMIT_S)[1] for one in both]
+        assert [one.returncode for one in both] == [0, 0], said
+        sniffing.kill()
+        packets = [
+            tuple(map(int, line.split())) for line in sniffing.stdout.read().splitlines() if line.count(" ") == 1
+        ]
+    (path,) = (tmp_path / "host0" / "results").iterdir()
+    measured = [row for row in pq.read_table(path / "steps.parquet").to_pylist() if not row["warmup"]]
+    begin_ns = min(row["start_ns"] for row in measured)
+    end_ns = max(row["start_ns"] + row["step_ms"] * 1e6 for row in measured)
+    within = [control for t_ns, control in packets if begin_ns <= t_ns <= end_ns]
+    print(f"{len(within)} packets in {(end_ns - begin_ns) / 1e9:.1f} s, {sum(within)} of the control channel")
+    assert len(within) > 100 and sum(control for _, control in packets) > 10, "gradients, and lines before and after"
+    assert sum(within) == 0
