@@ -8,8 +8,10 @@ recorded apart from the steps (``effective.compiled``); the graphs are kept wher
 (``TORCHINDUCTOR_CACHE_DIR``).
 """
 
+import atexit
 import os
 import shutil
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 from bench.seams import Recipe, Switch
@@ -25,8 +27,8 @@ SWITCH = Switch(
     excludes=("checkpointing",),  # which changes batch norm while the backward pass computes again
 )
 
-ENTERED = []
-"""Contexts that last as long as the process: one that is collected is left."""
+ENTERED = ExitStack()
+"""What lasts as long as the process."""
 
 
 def obstacle(device):
@@ -52,8 +54,8 @@ def module(parts, module):
     mode = "reduce-overhead" if "cuda_graphs" in parts.switches else None
     if getattr(module, "_use_python_reducer", False):
         enable = getattr(compiled_autograd, "_enable", None) or compiled_autograd.enable  # its name before torch 2.6
-        ENTERED.append(enable(torch.compile(mode=mode)))
-        ENTERED[-1].__enter__()
+        ENTERED.enter_context(enable(torch.compile(mode=mode)))
+        atexit.register(ENTERED.close)
     module.compile(mode=mode)
     return module
 

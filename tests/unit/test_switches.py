@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,15 @@ EACH = [
 ]
 
 
-@pytest.mark.usefixtures("group")
+@pytest.fixture
+def left() -> Iterator[None]:
+    """What a switch enters for as long as a rank lives ends with the test."""
+    yield
+    for name, file in discover.names(discover.SWITCH).items():
+        getattr(switching.switch_module(name, file), "ENTERED", ExitStack()).close()
+
+
+@pytest.mark.usefixtures("group", "left")
 @pytest.mark.parametrize("request_", EACH)
 def test_each_switch_takes_effect_or_says_why_not(request_: str) -> None:
     session, ran = trained(request_)
