@@ -52,16 +52,16 @@ def check(run: Analysed, scenario: str, script: str, again: Sequence[str], pairs
     :class:`BenchError` where a launch of either fails."""
     launch = next(one for one in run.document.good if one.scenario == scenario)
     iters = run.document.request.iters or 1
-    start = [sys.executable, *(_torchrun(launch.processes) if launch.processes > 1 else ()), script]
+    start = started(script, launch.processes)
     ratios = []
     for pair in range(pairs):
         took = {}
         for which in ("bench", "script") if pair % 2 == 0 else ("script", "bench"):
             took[which] = (
-                _bench_ms(again, folder) if which == "bench" else _steps(start, 2 * iters, iters)[-1][1] * 1000
+                _bench_ms(again, folder) if which == "bench" else steps_of(start, 2 * iters, iters)[-1][1] * 1000
             )
         ratios.append(took["script"] / took["bench"])
-    losses = [loss for loss, _ in _steps(start, LOSSES, 1)]
+    losses = [loss for loss, _ in steps_of(start, LOSSES, 1)]
     return Checked(ratio=estimate(ratios), worst=worst_loss(run, scenario, losses), losses=len(losses))
 
 
@@ -74,11 +74,13 @@ def worst_loss(run: Analysed, scenario: str, losses: Sequence[float]) -> float:
     return float(parts.max(skipna=False))
 
 
-def _torchrun(processes: int) -> tuple[str, ...]:
-    return ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+def started(script: str, processes: int) -> list[str]:
+    """The command that starts it: by torchrun where there is more than one process."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(launcher if processes > 1 else []), script]
 
 
-def _steps(start: Sequence[str], steps: int, every: int) -> list[tuple[float, float]]:
+def steps_of(start: Sequence[str], steps: int, every: int) -> list[tuple[float, float]]:
     """The loss, and the seconds of a step, that the script prints every so many steps."""
     lines = _output([*start, "--steps", str(steps), "--log-every", str(every)]).splitlines()
     found = [line.split("loss ")[1].split() for line in lines if line.startswith("step ")]

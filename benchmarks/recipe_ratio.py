@@ -1,0 +1,186 @@
+"""The step of a script that ``bench recipe`` writes, under torchrun, against the launches that it was written from.
+
+    python benchmarks/recipe_ratio.py --scenario single,ddp,ddp_o1,ddp_o2,fsdp2,ddp_accumulate
+
+A run measures the scenarios once, and ``bench recipe`` writes a script of each. First a script prints its first ten
+losses, which must be those on record within the bounds of the run's reference. Then A, a launch of bench, and B, the
+script under torchrun, live at the same time and take turns, blocks of a few steps in the order ``ABBA``, ``BAAB``. The
+script has two lines more: it imports a gate, and waits at it before each block. The ranks of both are bound to the same
+cores, since one core of a shared machine is not as fast as another. A block takes as long as on its slowest rank.
+
+This is a test of equivalence: it passes when the whole 95 % interval of B / A lies within 1 +- 3 %.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import launching
+import paired
+
+from bench.analyse.analysed import Analysed
+from bench.core.records import Job
+from bench.experiments.recipe_check import LOSSES, MARGIN, started, steps_of, worst_loss
+from bench.report.recipe import script
+from bench.runs.reader import read
+
+SCENARIOS = "single,ddp,ddp_o1,ddp_o2,fsdp2,ddp_accumulate"
+LOOP = "    for step in range(first + 1, args.steps + 1):\n"
+GATE = """\
+import os, socket, time
+
+channel = socket.socket(socket.AF_UNIX)
+channel.connect(os.environ["GATE"])
+channel.sendall(f"{os.environ.get('RANK', 0)} {os.getpid()}\\n".encode())
+began = None
+
+
+def wait():
+    global began
+    if began is not None:
+        channel.sendall(f"{time.perf_counter() - began}\\n".encode())
+    if not channel.recv(1):
+        os._exit(0)
+    began = time.perf_counter()
+"""
+
+
+def main() -> int:
+    parser = paired.parser(__doc__, pairs=6)
+    parser.add_argument("--scenario", default=SCENARIOS, metavar="NAME[,NAME...]", help="default: all six")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of turns, each (default: 20)")
+    parser.add_argument("--steps", type=int, default=2, metavar="N", help="of a block (default: 2)")
+    launching.size_options(parser)
+    options = parser.parse_args()
+    size = {"model": options.model or "resnet18", "image_size": options.image_size or 64}
+    batch = options.global_batch or 16
+    names = options.scenario.split(",")
+    comparisons, checks = [], []
+    with launching.folder() as where, launching.host(where) as host:
+        run = measured(names, where, **size, global_batch=batch)
+        for name in names:
+            job = launching.plan(name, **size, global_batch=batch, warmup=launching.WARMUP, iters=1)
+            file = os.path.join(where, f"{name}.py")
+            with open(file, "w", encoding="utf-8") as written:
+                written.write(script(run, name))
+            losses = [loss for loss, _ in steps_of(started(file, job.processes), LOSSES, 1)]
+            worst = worst_loss(run, name, losses)
+            same = len(losses) == LOSSES and worst <= 1.0
+            checks.append(paired.Check(f"{name}: the first {LOSSES} losses within their bounds ({worst:.2g})", same))
+            comparisons.append(compared(host, job, file, where, options.seconds, options.steps, options.pairs))
+            paired.progress("\n".join(comparisons[-1].lines()))
+        version = launching.torch_version(host)
+    return paired.finish("recipe_ratio", comparisons, checks, as_json=options.json, torch=version)
+
+
+def measured(names: list[str], where: str, *, model: str, image_size: int, global_batch: int) -> Analysed:
+    """A run of these scenarios by the command line, with its reference."""
+    size = ["--model", model, "--image-size", str(image_size), "--global-batch", str(global_batch)]
+    once = ["--launches", "1", "--warmup", str(launching.WARMUP), "--iters", "5", "--device", "cpu", "--wait"]
+    command = [sys.executable, "-m", "bench", "run", "--scenario", ",".join(names), *size, *once, "--json"]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    done = subprocess.run([*command, "--out", where], stdout=subprocess.PIPE, text=True, check=True, cwd=root)
+    return Analysed.of(read(json.loads(done.stdout)["path"]))
+
+
+def compared(host: Any, job: Job, file: str, where: str, seconds: float, steps: int, pairs: int) -> paired.Comparison:
+    """Turns of a launch of bench and of the script."""
+    launched = launching.Turns(host, job, where, steps=steps)
+    with Script(file, job, steps) as other:
+        launched.wait_until_warm()
+        launched.stay_on_cores()
+        other.stay_on_cores()
+        for _ in range(launching.WARMUP // steps):
+            other.step()
+        orders, scripted = [], []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or len(orders) < 2 * pairs:
+            orders.append(paired.LONG[len(orders) % 2])
+            for kind in orders[-1]:
+                if kind == "A":
+                    launched.step()
+                else:
+                    scripted.append(other.step())
+    turns = [max(turn.seconds for turn in same) for same in zip(*launched.finish(), strict=True)]
+    taken = {"A": iter(turns), "B": iter(scripted)}
+    rounds = [paired.round_of((kind, next(taken[kind])) for kind in order) for order in orders]
+    return paired.Comparison.of_rounds(
+        rounds,
+        pairs,
+        name=f"{job.scenario}, blocks of {paired.count(steps, 'step')} ({launching.describe(job)})",
+        a="bench",
+        b="script",
+        margin=MARGIN,
+    )
+
+
+class Script:
+    """The script as processes that do a block of steps when they are asked for one."""
+
+    def __init__(self, file: str, job: Job, steps: int) -> None:
+        self.folder, self.job = tempfile.mkdtemp(dir=os.path.dirname(file)), job
+        with open(file, encoding="utf-8") as written:
+            text = written.read()
+        assert text.count(LOOP) == 1, "the loop of the script is not what this benchmark knows"
+        gated = text.replace("\nimport argparse\n", "\nimport argparse\nimport gate\n")
+        gated = gated.replace(LOOP, f"{LOOP}        if step % {steps} == {1 % steps}:\n            gate.wait()\n")
+        for name, content in (("gate.py", GATE), ("train.py", gated)):
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as made:
+                made.write(content)
+
+    def __enter__(self) -> "Script":
+        address = os.path.join(self.folder, "gate")
+        endless = ["--steps", "1000000", "--log-every", "1000000"]
+        self.log = os.path.join(self.folder, "log")
+        with socket.socket(socket.AF_UNIX) as listener, open(self.log, "wb") as log:
+            listener.bind(address)
+            listener.listen(self.job.processes)
+            listener.settimeout(launching.START_LIMIT_S)
+            self.process = subprocess.Popen(
+                [*started(os.path.join(self.folder, "train.py"), self.job.processes), *endless],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"GATE": address},
+            )
+            try:
+                self.ranks = [listener.accept()[0].makefile("rw") for _ in range(self.job.processes)]
+            except TimeoutError:
+                self.process.kill()
+                with open(self.log, encoding="utf-8", errors="replace") as said:
+                    raise RuntimeError(f"the script did not begin: {said.read()[-2000:]}") from None
+        self.pids = {int(rank): int(pid) for rank, pid in (one.readline().split() for one in self.ranks)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for rank in self.ranks:
+            rank.close()
+        self.process.terminate()
+        self.process.wait()
+
+    def stay_on_cores(self) -> None:
+        """As :meth:`launching.Turns.stay_on_cores`."""
+        cores, threads = sorted(os.sched_getaffinity(0)), self.job.ranks[0].threads
+        for rank, pid in self.pids.items():
+            mine = {cores[(rank * threads + thread) % len(cores)] for thread in range(threads)}
+            for task in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(task), mine)
+
+    def step(self) -> float:
+        """Do one block; its seconds on the slowest rank."""
+        for rank in self.ranks:
+            rank.write("g")
+            rank.flush()
+        said = [rank.readline() for rank in self.ranks]
+        if not all(said):
+            with open(self.log, encoding="utf-8", errors="replace") as log:
+                raise RuntimeError(f"the script ended: {log.read()[-2000:]}")
+        return max(map(float, said))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
