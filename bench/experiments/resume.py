@@ -26,6 +26,7 @@ from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
+from bench.seams.strategy import LEVELS
 
 DONE = ("ok", "unsupported")
 GONE = "bring them back, or start a new run"
@@ -222,7 +223,7 @@ def _asked(document: RunDocument, scenario: str) -> list[tuple[Kind, str]]:
     """
     base, *specs = scenario.split("+")
     found = [(SCENARIO, base, document.sources.get(scenario) or document.sources.get(base))]
-    for name in (spec.partition("=")[0] for spec in specs):
+    for name in (spec.partition("=")[0] for spec in specs if spec not in LEVELS):
         found.append((SWITCH, name, document.sources.get(f"+{name}")))
     return [(kind, known.file if known and name not in discover.names(kind) else name) for kind, name, known in found]
 
@@ -252,11 +253,13 @@ def scenarios_of(document: RunDocument) -> tuple[Found, ...]:
 def scenario_of(document: RunDocument, name: str) -> Found:
     """As :func:`scenarios_of`, of one that the run has a launch of."""
     parts = []
-    for (kind, asked), part in zip(_asked(document, name), name.split("+"), strict=True):
+    levels = [part for part in name.split("+") if part in LEVELS]
+    others = (part for part in name.split("+") if part not in LEVELS)
+    for (kind, asked), part in zip(_asked(document, name), others, strict=True):
         known, file = discover.resolve(asked, kind)
         _refuse_changed(document, name if kind is SCENARIO else f"+{known}", file)
         parts.append(asked + part[len(part.partition("=")[0]) :])
-    return switching.scenario("+".join(parts))
+    return switching.scenario("+".join((*parts, *levels)))
 
 
 def _refuse_changed(document: RunDocument, name: str, file: str) -> None:

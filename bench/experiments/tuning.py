@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +29,7 @@ from bench.runs.document import Candidate, LaunchRecord
 from bench.runs.frames import RankSteps
 from bench.seams import switching
 from bench.seams.discover import Found
+from bench.seams.strategy import LEVELS
 
 GOOD_ENOUGH = {"same": PARITIES[:1], "half": PARITIES[:3]}
 """By floor the verdicts on numerics that a winner may have: where rounding hides mistakes, ``half`` takes what nobody
@@ -173,7 +175,8 @@ class _Hunt:
 
     def _enter_switches(self) -> bool:
         """Whether there is something new to try."""
-        new = next_switches(self.race, self.tried, self.search.allow)
+        plain = [name for name, found in self.found.items() if found.scenario.precision == "O0"]
+        new = next_switches(self.race, self.tried, self._worth_trying(plain), plain)
         for parent, switches in new:
             found = self._with(parent, switches)
             self.tried[parent, switches] = None if found.name == parent else found.name
@@ -186,7 +189,20 @@ class _Hunt:
         for switch in switches:
             with suppress(RequestError):
                 found = switching.with_switches(found, [switch], "--allow")
-        return found
+        return self._as_known(found)
+
+    def _as_known(self, made: Found) -> Found:
+        """The candidate that is the same by another name, such as ``ddp_o1`` for ``ddp+o1``, or this one."""
+        return next((one for one in self.found.values() if _way(one) == _way(made)), made)
+
+    def _worth_trying(self, plain: Sequence[str]) -> list[str]:
+        """What is allowed, without the levels at which a candidate was slower than in fp32."""
+        levels, slower = self.race.levels(), set()
+        for name, level in product(plain, LEVELS.keys() & set(self.search.allow)):
+            other = self._with(name, [level]).name
+            if other != name and levels.get(other, -math.inf) > levels.get(name, math.inf):
+                slower.add(level)
+        return [one for one in self.search.allow if one not in slower]
 
     def _launched(self, name: str) -> _Raced:
         """A launch, which is put on disk at once."""
@@ -292,6 +308,12 @@ class _Hunt:
                 for name in race.entered
             },
         )
+
+
+def _way(found: Found) -> tuple[Any, ...]:
+    """What makes two scenarios the same but for their names."""
+    options, switches = sorted(found.scenario.options.items()), [one.spec for one in found.switches]
+    return found.strategy_file, options, found.scenario.precision, found.half, found.scenario.needs, switches
 
 
 def _recorded(lab: Lab) -> Iterator[_Raced]:

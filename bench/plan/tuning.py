@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.plan.race import Race
+from bench.seams.strategy import LEVELS
 
 FINAL_LAUNCHES = 5
 """Of each finalist: what a 95 % interval needs to be of use."""
@@ -16,7 +17,8 @@ PARENTS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What is asked for. ``memory_limit_mib``: of a device, None for what it has. ``floor``: ``same`` or ``half``, the
-    numerics that are good enough. ``allow``: the switches to try. ``baseline``: what the gain is counted from."""
+    numerics that are good enough. ``allow``: the switches and precision levels to try. ``baseline``: what the gain is
+    counted from."""
 
     budget_s: float
     memory_limit_mib: float | None
@@ -26,14 +28,22 @@ class Search:
 
 
 Tried = Mapping[tuple[str, tuple[str, ...]], str | None]
-"""Which switches were tried on which candidate, and the name of what that made; None if they do not go with it."""
+"""Which switches, or which level, were tried on which candidate, and the name of what that made; None if they do not
+go with it."""
 
 
-def next_switches(race: Race, tried: Tried, allow: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """What to try when a race is over: the best with each switch by itself, then the best of those with all that gained
-    something, the greatest gain first; in the end nothing."""
-    parents = list(dict.fromkeys(parent for parent, _ in tried)) or race.ranking()[:PARENTS]
-    singles: list[tuple[str, tuple[str, ...]]] = [(parent, (switch,)) for parent in parents for switch in allow]
+def next_switches(
+    race: Race, tried: Tried, allow: Sequence[str], plain: Collection[str] = ()
+) -> list[tuple[str, tuple[str, ...]]]:
+    """What to try when a race is over: the best of ``plain``, those in fp32, at each precision level; then the best of
+    all with each switch by itself; then the best of those with all that gained something, the greatest gain first; in
+    the end nothing."""
+    of_switches = [key for key in tried if not LEVELS.keys() & set(key[1])]
+    if not tried and (products := _products(race, allow, plain)):
+        return products
+    switches = [one for one in allow if one not in LEVELS]
+    parents = list(dict.fromkeys(parent for parent, _ in of_switches)) or race.ranking()[:PARENTS]
+    singles: list[tuple[str, tuple[str, ...]]] = [(parent, (switch,)) for parent in parents for switch in switches]
     new = [one for one in singles if one not in tried]
     if new or not singles:
         return new
@@ -43,6 +53,12 @@ def next_switches(race: Race, tried: Tried, allow: Sequence[str]) -> list[tuple[
     gained = {switch: ms for (of, (switch,)), ms in level_of.items() if of == parent and ms < levels[parent]}
     together = (parent, tuple(sorted(gained, key=gained.__getitem__)))
     return [together] if len(gained) > 1 and together not in tried else []
+
+
+def _products(race: Race, allow: Sequence[str], plain: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+    levels = race.levels()
+    known = sorted((name for name in plain if name in levels and name not in race.out), key=levels.__getitem__)
+    return [(name, (one,)) for name in known[:PARENTS] for one in allow if one in LEVELS]
 
 
 def winner(race: Race, doubtful: Collection[str] = ()) -> str | None:

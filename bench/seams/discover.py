@@ -107,6 +107,7 @@ class Found:
 
     ``switches``: all that are on, the scenario's own too. ``half``: what half means, None for the device's own choice.
     ``base``: the scenario's own name; ``name`` has besides what was turned on: ``ddp+bucket_mb=50+channels_last``.
+    ``level``: the precision that was asked for behind the name, such as ``o2``, if its file does not declare it.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Found:
     strategy_file: str
     switches: tuple[SwitchOn, ...] = ()
     half: str | None = None
+    level: str | None = None
 
     @property
     def base(self) -> str:
@@ -125,8 +127,8 @@ class Found:
 
     @property
     def turned_on(self) -> str:
-        """What ``name`` has after the scenario's own name: the switches that its file does not turn on."""
-        return "".join(f"+{one.spec}" for one in self._added)
+        """What ``name`` has after the scenario's own name: the level and the switches that its file does not have."""
+        return "".join(f"+{part}" for part in (*filter(None, [self.level]), *(one.spec for one in self._added)))
 
     @property
     def _added(self) -> list[SwitchOn]:
@@ -135,7 +137,7 @@ class Found:
 
     def asked(self, place: Callable[[str], str] = str) -> str:
         """What names it again, switches too: by the ``place`` of a file where its name would not be found."""
-        parts = [self.base if self.base in names() else place(self.file)]
+        parts = [self.base if self.base in names() else place(self.file), *filter(None, [self.level])]
         known = names(SWITCH) if self._added else {}
         parts += [one.spec if one.name in known else replace(one, name=place(one.file)).spec for one in self._added]
         return "+".join(parts)

@@ -21,6 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
+LEVELS = {level.lower(): level for level in PRECISIONS[1:]}
+"""What asks for a precision level behind a scenario's name: ``fsdp2+o1``."""
+
 ROLES = ("replica", "server", "stage")
 WEIGHTS = ("replicated", "sharded")
 HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "violet", "magenta")

@@ -1,4 +1,7 @@
-"""From ``ddp+channels_last+bucket_mb=50`` to a scenario with these switches on, and whether they go together."""
+"""From ``ddp+channels_last+bucket_mb=50`` to a scenario with these switches on, and whether they go together.
+
+A precision level behind the name makes a product that has no file: ``fsdp2+o1``.
+"""
 
 import os
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from bench.core.errors import RequestError, described
 from bench.core.records import SwitchOn
 from bench.seams import discover
 from bench.seams.discover import SWITCH, Found
+from bench.seams.strategy import LEVELS
 from bench.seams.switch import Switch
 
 
@@ -38,10 +42,14 @@ def _split(request: str) -> tuple[str, list[str]]:
 def with_switches(found: Found, specs: Sequence[str], option: str, *, named: bool = True) -> Found:
     """A scenario with more switches on, in the order of :func:`discover.names`, which its name has behind pluses.
 
-    ``named``: False for those of the scenario's own file, which its name says nothing of. Raises :class:`RequestError`.
+    A precision level may be among them, which comes first. ``named``: False for those of the scenario's own file, which
+    its name says nothing of. Raises :class:`RequestError`.
     """
+    levels = [spec for spec in specs if spec.strip().lower() in LEVELS] if named else []
+    for level in levels:
+        found = _with_level(found, level.strip().lower(), option)
     on = {one.name: one for one in found.switches}
-    for spec in specs:
+    for spec in (spec for spec in specs if spec not in levels):
         one = _switch_on(spec, option)
         if one.name in on:
             raise RequestError(option, f"{one.name} is on twice in {found.name}", "turn it on once")
@@ -55,6 +63,19 @@ def with_switches(found: Found, specs: Sequence[str], option: str, *, named: boo
         half = declared.half or half
     with_them = replace(found, switches=ordered, half=half)
     return replace(with_them, name=found.base + with_them.turned_on) if named else with_them
+
+
+def _with_level(found: Found, asked: str, option: str) -> Found:
+    """A scenario in fp32 at another precision level."""
+    level, has = LEVELS[asked], found.scenario.precision
+    if has != "O0":
+        raise RequestError(option, f"{found.name} is at {has} already", "leave the level out, or name one in fp32")
+    known = found.strategy.precisions
+    if level not in known:
+        what = f"{level} does not go with {found.name}: its strategy has {', '.join(known)}"
+        raise RequestError(option, what, "leave one of the two out")
+    made = replace(found, scenario=replace(found.scenario, precision=level), level=asked)
+    return replace(made, name=found.base + made.turned_on)
 
 
 def _switch_on(spec: str, option: str) -> SwitchOn:

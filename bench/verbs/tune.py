@@ -16,6 +16,7 @@ from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found
+from bench.seams.strategy import LEVELS
 from bench.verbs.asked import add_result, add_steps, add_work, refuse_other_options, request_of
 from bench.verbs.options import Parser, called, gibibytes, place, print_json, span
 from bench.verbs.run import run_parser
@@ -60,7 +61,7 @@ def main(arguments: list[str]) -> int:
         budget_s=options.search_budget,
         memory_limit_mib=options.memory_limit and 1024 * options.memory_limit,
         floor=options.precision_floor,
-        allow=_allowed(options.allow, request.device),
+        allow=_allowed(options.allow, request.device, options.precision_floor),
         baseline=BASELINE,
     )
     return _search(request, candidates, search, options)
@@ -114,13 +115,14 @@ def _resume(options: argparse.Namespace, parser: Parser) -> int:
     return _search(request, resume.scenarios_of(document), search, options, path)
 
 
-def _allowed(asked: str | None, device: str) -> tuple[str, ...]:
-    """The switches to try. Raises :class:`RequestError` for one that there is not."""
+def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
+    """The precision levels and the switches to try. Raises :class:`RequestError` for one that there is not."""
     if asked is None:
         known = {name: switching.load_switch(name, file) for name, file in discover.names(SWITCH).items()}
-        return tuple(name for name, one in known.items() if device in one.searched_on and one.device in (None, device))
+        gain = (name for name, one in known.items() if device in one.searched_on and one.device in (None, device))
+        return (*(LEVELS if floor == "half" else ()), *gain)
     names = [] if asked.strip() == "none" else [part.strip() for part in asked.split(",") if part.strip()]
-    for name in names:
+    for name in (name for name in names if name not in LEVELS):
         discover.resolve(name.partition("=")[0], replace(SWITCH, option="--allow"))
     return tuple(names)
 
@@ -175,7 +177,7 @@ def _parser() -> Parser:
     what.add_argument("--precision-floor", choices=("same", "half"), default="half", help=floor)
     larger = "search again at twice the batch, as long as an example then takes clearly less time"
     what.add_argument("--tune-batch", action="store_true", help=larger)
-    which = "switches to try on the best candidates, or 'none' (default: those that may gain speed here)"
+    which = "switches and levels to try on the best, or 'none' (default: o1, o2, o3 and what may gain speed here)"
     what.add_argument("--allow", metavar="SWITCH[,SWITCH...]", help=which)
     add_steps(parser, "each launch", "warm-up and measured steps, see 'bench run --help' (default: quick)")
     add_result(parser)

@@ -81,6 +81,17 @@ def test_switches_come_one_by_one_and_then_together() -> None:
     assert next_switches(race, tried | {("a", ("y", "x")): "a+x+y"}, allow) == []
 
 
+def test_levels_are_tried_on_the_best_in_fp32_before_switches() -> None:
+    race = raced({"a_o1": 90.0, "a": 100.0, "b": 110.0, "c": 200.0})
+    plain, allow = ("a", "b", "c"), ("o1", "o2", "x")
+    products = [("a", ("o1",)), ("a", ("o2",)), ("b", ("o1",)), ("b", ("o2",))]
+    assert next_switches(race, {}, allow, plain) == products
+    tried = dict.fromkeys(products, "a_o1")
+    assert next_switches(race, tried, allow, plain) == [("a_o1", ("x",))]
+    assert next_switches(race, tried | {("a_o1", ("x",)): None}, allow, plain) == []
+    assert next_switches(race, {}, ("x",), plain) == [("a_o1", ("x",))], "without levels"
+
+
 def test_finalists_are_the_winner_the_runner_up_the_leanest_and_the_baseline() -> None:
     race = raced({"ddp": 150.0, "fast": 100.0, "lean": 103.0, "leaner": 120.0})
     peaks = {"ddp": 900.0, "fast": 1000.0, "lean": 600.0, "leaner": 300.0}

@@ -54,6 +54,31 @@ def mine(tmp_path: Path) -> str:
 # How they are asked for
 
 
+def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
+    found = scenario("zero1+channels_last+O2")
+    assert (found.name, found.base, found.level) == ("zero1+o2+channels_last", "zero1", "o2")
+    assert (found.scenario.precision, found.asked()) == ("O2", found.name)
+    assert scenario(found.name) == found == scenario("zero1", ["o2", "channels_last"])
+    assert scenario("ddp+o1+bf16").half == "bf16", "the level comes first, which the switch needs"
+    (planned,) = launches(request_for((found,)), (found,), one_host(2))[:1]
+    assert planned.job.precision == "O2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("fsdp2+o2", "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
+        ("ddp_o1+o2", "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
+        ("ddp+o1+o1", "--scenario: ddp+o1 is at O1 already; "),
+        ("ddp+o4", "--scenario: there is no switch 'o4'"),
+    ],
+)
+def test_products_that_make_no_sense(asked: str, says: str) -> None:
+    with pytest.raises(RequestError) as error:
+        scenario(asked)
+    assert str(error.value).startswith(says.removeprefix("error: "))
+
+
 def test_one_set_of_switches_has_one_name() -> None:
     there, back = scenario("ddp+channels_last+bucket_mb=50"), scenario("ddp+bucket_mb=50", ["channels_last"])
     assert there == back and there.name == "ddp+bucket_mb=50+channels_last"
