@@ -48,14 +48,18 @@ SAME = (
 """Options that stand in a request under the same name and as they are given."""
 
 
-def add_work(parser: Parser) -> None:
-    """The options that say what is measured, and where."""
+def add_work(parser: Parser, one: str | None = None) -> None:
+    """The options that say what is measured, and where. ``one``: the default of a verb that is about one scenario."""
     what = parser.add_argument_group("what is measured")
-    default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
-    what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
-    sets = "scenarios by what they have in common: published (the default), strategies, ladder, all, or a set of yours"
-    what.add_argument("--set", metavar="NAME", help=sets)
-    switches = "switches for all of these scenarios, such as channels_last,bucket_mb=50 ('bench list' shows all)"
+    if one is None:
+        default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
+        what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
+        sets = "scenarios by what they have in common: published (the default), strategies, ladder, all, or one of yours"
+        what.add_argument("--set", metavar="NAME", help=sets)
+    else:
+        default = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {one})"
+        what.add_argument("--scenario", action="append", metavar="NAME", help=default)
+    switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")
     what.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05 or older")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
     from bench.experiments.scaling import Asked
 
+USUAL = "ddp"
+
 DESCRIPTION = """\
 Train on 1, 2, 4, ... devices, and show what is left of the speed of each: with the same batch on each device (weak
 scaling) and with the same batch in all (strong scaling). Diagnostic launches tell what the rest is spent on, and
@@ -58,9 +60,7 @@ def main(arguments: list[str]) -> int:
 def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> int:
     if options.resume is not None:
         return _resume(options, parser, party)
-    if options.set is not None:
-        raise RequestError("--set", "bench scale is about one scenario", "name it with --scenario")
-    chosen = scenarios_of(options.scenario or ["ddp"], None, options.switches, options.device)
+    chosen = scenarios_of(options.scenario or [USUAL], None, options.switches, options.device)
     if len(chosen) > 1:
         raise RequestError("--scenario", "bench scale is about one scenario", "name one, such as ddp")
     (found,) = chosen
@@ -228,7 +228,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
 
 def _parser() -> Parser:
     parser = Parser("scale", DESCRIPTION, EPILOG)
-    add_work(parser)
+    add_work(parser, one=USUAL)
     what = parser.add_argument_group("how it scales")
     default = "numbers of devices (default: powers of two up to all that are chosen, and all)"
     what.add_argument("--counts", type=whole_numbers, metavar="1,2,4,8", help=default)
