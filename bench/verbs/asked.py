@@ -48,17 +48,19 @@ SAME = (
 """Options that stand in a request under the same name and as they are given."""
 
 
-def add_work(parser: Parser, one: str | None = None) -> None:
-    """The options that say what is measured, and where. ``one``: the default of a verb that is about one scenario."""
+def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None = None) -> None:
+    """The options that say what is measured, and where. ``usual_set``: the default of a verb that is about several
+    scenarios; ``usual``: of one that is about one.
+    """
     what = parser.add_argument_group("what is measured")
-    if one is None:
-        default = "scenarios or files, each with switches behind it: ddp+channels_last (default: the ten of 'bench list')"
-        what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=default)
-        sets = "scenarios by what they have in common: published (the default), strategies, ladder, all, or one of yours"
+    if usual_set is not None:
+        which = "scenarios or files, each with switches behind it: ddp+channels_last"
+        what.add_argument("--scenario", action="append", metavar="NAME[,NAME...]", help=which)
+        sets = f"published, strategies, ladder, scenarios, all, or a set of yours (default: {usual_set})"
         what.add_argument("--set", metavar="NAME", help=sets)
     else:
-        default = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {one})"
-        what.add_argument("--scenario", action="append", metavar="NAME", help=default)
+        which = f"a scenario or a file, with switches behind it: ddp+channels_last (default: {usual})"
+        what.add_argument("--scenario", action="append", metavar="NAME", help=which)
     switches = "switches to turn on, such as channels_last,bucket_mb=50 ('bench list' shows all)"
     what.add_argument("--with", action="append", dest="switches", metavar="NAME[=VALUE][,...]", help=switches)
     what.add_argument("--impl", choices=("auto", "native", "apex"), default="auto", help="whose O1-O3 and apex DDP run")

@@ -40,7 +40,7 @@ from bench.verbs.options import (
     span,
     whole_number,
 )
-from bench.verbs.sets import scenarios_of
+from bench.verbs.sets import PUBLISHED, scenarios_of
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
 
@@ -210,7 +210,7 @@ def _show(
 
 def run_parser() -> Parser:
     parser = Parser("run", DESCRIPTION, EPILOG.format(profiles=_profiles()), ELSEWHERE)
-    add_work(parser)
+    add_work(parser, usual_set=PUBLISHED)
     much = add_steps(parser, "how much", "launches, warm-up and steps, see below (default: quick)")
     much.add_argument(
         "--launches", type=whole_number, metavar="R", help="launches of each scenario, with --resume in all"

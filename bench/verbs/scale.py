@@ -228,7 +228,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
 
 def _parser() -> Parser:
     parser = Parser("scale", DESCRIPTION, EPILOG)
-    add_work(parser, one=USUAL)
+    add_work(parser, usual=USUAL)
     what = parser.add_argument_group("how it scales")
     default = "numbers of devices (default: powers of two up to all that are chosen, and all)"
     what.add_argument("--counts", type=whole_numbers, metavar="1,2,4,8", help=default)

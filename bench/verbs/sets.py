@@ -13,6 +13,7 @@ from bench.seams.discover import SWITCH, Found
 from bench.seams.switching import scenario
 
 LADDER = "ladder"
+PUBLISHED = "published"
 
 
 def scenarios_of(
@@ -21,7 +22,7 @@ def scenarios_of(
     """Each with its switches on. Raises :class:`RequestError` in the name of the option that is wrong."""
     if set_ is not None and asked is not None:
         raise RequestError("--set", "--scenario names scenarios, too", "leave one of them out")
-    names = ",".join(asked or named(set_ or "published", device))
+    names = ",".join(asked or named(set_ or PUBLISHED, device))
     parts = [part.strip() for part in names.split(",") if part.strip()]
     if not parts:
         raise RequestError("--scenario", "no scenario is named", "name one, or leave the option out for all ten")
@@ -56,7 +57,7 @@ def named(name: str, device: str = "auto") -> tuple[str, ...]:
         return ladder(machine.choose_device(device)[0])
     if name == "all":
         return (*known, *switched())
-    sets: dict[str, tuple[str, ...]] = {"published": discover.DEFAULT, "scenarios": tuple(known)}
+    sets: dict[str, tuple[str, ...]] = {PUBLISHED: discover.DEFAULT, "scenarios": tuple(known)}
     if name not in sets:
         sets |= _own()
     if name not in sets:

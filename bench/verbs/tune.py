@@ -25,6 +25,7 @@ from bench.verbs.show import answered
 
 DEFAULT_BUDGET_S = 1200.0
 BASELINE = "ddp"
+USUAL_SET = "scenarios"
 
 DESCRIPTION = """\
 Search for the fastest way to train this that still trains it. All candidates race: each round is one launch of those
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, parser)
     asked = scenarios_of(
-        options.scenario, options.set or (None if options.scenario else "scenarios"), options.switches, options.device
+        options.scenario, options.set or (None if options.scenario else USUAL_SET), options.switches, options.device
     )
     candidates = _with_baseline(asked)
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
@@ -167,7 +168,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[
 
 def _parser() -> Parser:
     parser = Parser("tune", DESCRIPTION, EPILOG)
-    add_work(parser)
+    add_work(parser, usual_set=USUAL_SET)
     what = parser.add_argument_group("what is searched")
     limit = "for all of it, the finalists included (default: 20m)"
     what.add_argument("--budget", dest="search_budget", type=span, metavar="20m", default=DEFAULT_BUDGET_S, help=limit)
