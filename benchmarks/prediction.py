@@ -27,7 +27,7 @@ from typing import Any
 import paired  # noqa: F401  # puts bench on the path
 
 from bench.analyse.all_reduce import Link, fitted, samples
-from bench.analyse.predicted import MBIT_BYTES_PER_MS, Predictor, with_bandwidth
+from bench.analyse.predicted import Predictor
 from bench.core.codec import decode
 from bench.core.records import Host, Job, job_from_json, job_to_json
 from bench.experiments import bandwidth, record
@@ -124,6 +124,9 @@ def verdicts(pairs: dict[tuple[str, int], list[tuple[ExchangesRecord, float]]], 
         assert link is not None
         reach = f"all-reduces approach {8000 * link.gb_s:,.1f} Mbit/s, {1000 * link.alpha_ms:,.0f} µs a step of a ring"
         print(f"{mbit} Mbit/s: {reach}")
+        for number, one in enumerate(link.at_once, start=2):
+            share = f"{one.beta_ms / link.beta_ms:.2f} times as long a byte as alone"
+            print(f"{mbit} Mbit/s, {number} at once: {share}, {1000 * one.alpha_ms:,.0f} µs a step of a ring")
     print("scenario | Mbit/s | measured ms | times as long | predicted ms | error | with the fit of this speed | error")
     worst = 0.0
     for (name, mbit), of in sorted(pairs.items()):
@@ -144,11 +147,19 @@ def verdicts(pairs: dict[tuple[str, int], list[tuple[ExchangesRecord, float]]], 
 
 def from_others(links: dict[int, Link | None], mbit: int) -> Link:
     """The link at a speed at which nothing was measured: the latency of the others, and their share of what the link is
-    nominally capable of (medians)."""
-    others = [(other, link) for other, link in links.items() if other != mbit and link is not None]
-    share = median(1.0 / (link.beta_ms * MBIT_BYTES_PER_MS * other) for other, link in others)
-    alpha_ms = median(link.alpha_ms for _, link in others)
-    return replace(with_bandwidth(others[0][1], share * mbit), alpha_ms=alpha_ms)
+    nominally capable of (medians); of several all-reduces at once, too, as many as were measured at all of the others.
+    """
+    others = [(other, (link, *link.at_once)) for other, link in links.items() if other != mbit and link is not None]
+    alone, *at_once = (
+        replace(
+            others[0][1][place],
+            alpha_ms=median(of[place].alpha_ms for _, of in others),
+            beta_ms=median(of[place].beta_ms * other for other, of in others) / mbit,
+            at_once=(),
+        )
+        for place in range(min(len(of) for _, of in others))
+    )
+    return replace(alone, at_once=tuple(at_once))
 
 
 def noted(job: Job, results: list[dict[str, Any]]) -> ExchangesRecord:

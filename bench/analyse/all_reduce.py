@@ -6,18 +6,21 @@ The fit has two parts: a latency a for each step of a ring, and a time b for eac
 
 as in Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). It is by
 least squares with squared errors over the time, between absolute and relative ones: 1 KiB tells the latency, and the
-largest sizes the bandwidth. Sizes that fit badly weigh less (Huber 1964).
+largest sizes the bandwidth. Sizes that fit badly weigh less (Huber 1964). All-reduces that run two or three at a time
+are fitted in the same way, each with its share of the time: what they hide of the latency is in their a, and what they
+take from each other is in their b.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.core.codec import encode
+from bench.core.text import size_text
 from bench.runs.document import BandwidthRecord
 
 Array = NDArray[np.float64]
@@ -30,10 +33,12 @@ ROUNDS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The median time of an all-reduce of ``bytes`` over ``ranks``, and the fastest and slowest sample of it."""
+    """The median time of an all-reduce of ``bytes`` over ``ranks``, and the fastest and slowest sample of it; with
+    several ``at_once`` the time of all over their number."""
 
     ranks: int
     bytes: int
+    at_once: int = 1
     time_ms: float
     low_ms: float
     high_ms: float
@@ -49,6 +54,7 @@ class Link:
     """The fit. ``alpha_ms``: of a step of a ring. ``beta_ms``: of a byte on the busiest link, infinite for no link.
 
     ``ranks``: the numbers of ranks that it was made of. ``typical``, ``worst``: relative errors, median and largest.
+    ``at_once``: the fits with two, three, ... all-reduces at a time, as far as they were measured.
     """
 
     alpha_ms: float
@@ -56,6 +62,7 @@ class Link:
     ranks: tuple[int, ...]
     typical: float
     worst: float
+    at_once: "tuple[Link, ...]" = ()
 
     def all_reduce_ms(self, size: float, ranks: int) -> float:
         return 2 * (ranks - 1) * self.alpha_ms + bus_share(ranks) * size * self.beta_ms
@@ -76,21 +83,28 @@ def bus_share(ranks: int) -> float:
 
 
 def samples(records: Iterable[BandwidthRecord]) -> list[Sample]:
-    """Every size of every launch that ended well, by ranks and size; of several launches with as many ranks the median
-    over all samples."""
-    times: dict[tuple[int, int], list[float]] = {}
+    """Every size of every launch that ended well, by ranks and size, those at once last; of several launches with as
+    many ranks the median over all samples."""
+    times: dict[tuple[int, int, int], list[float]] = {}
     for record in records:
         if record.status == "ok":
             for size in record.sizes:
-                times.setdefault((record.processes, size.bytes), []).extend(size.times_ms)
+                times.setdefault((size.at_once, record.processes, size.bytes), []).extend(size.times_ms)
     return [
-        Sample(ranks=ranks, bytes=size, time_ms=float(np.median(of)), low_ms=min(of), high_ms=max(of))
-        for (ranks, size), of in sorted(times.items())
+        Sample(ranks=ranks, bytes=size, at_once=at_once, time_ms=float(np.median(of)), low_ms=min(of), high_ms=max(of))
+        for (at_once, ranks, size), of in sorted(times.items())
     ]
 
 
 def fitted(measured: Sequence[Sample]) -> Link | None:
-    """The fit of these; None of fewer than three."""
+    """The fit of these; None of fewer than three that were alone."""
+    fits: list[Link] = []
+    while (link := _fitted([one for one in measured if one.at_once == len(fits) + 1])) is not None:
+        fits.append(link)
+    return replace(fits[0], at_once=tuple(fits[1:])) if fits else None
+
+
+def _fitted(measured: Sequence[Sample]) -> Link | None:
     if len(measured) < 3:
         return None
     times = np.array([one.time_ms for one in measured])
@@ -145,6 +159,18 @@ def for_programs(records: Sequence[BandwidthRecord]) -> dict[str, Any]:
     }
 
 
+def _at_once(measured: Sequence[Sample]) -> list[str]:
+    """What those at once took against one after the other: most ranks and, of these, the largest size."""
+    times = {(one.ranks, one.bytes, one.at_once): one.time_ms for one in measured}
+    largest = {key[2]: key for key in sorted(times) if key[2] > 1}
+    return [
+        f"{number} at once of {size_text(size)} over {ranks} ranks took {times[key] / times[ranks, size, 1]:.2f} times "
+        "as long as one after the other."
+        for number, key in sorted(largest.items())
+        for ranks, size, _ in (key,)
+    ]
+
+
 def sentences(records: Sequence[BandwidthRecord]) -> list[str]:
     """The fit with its errors, over what the ranks talked, and what is missing."""
     link, said = fitted(samples(records)), []
@@ -154,6 +180,7 @@ def sentences(records: Sequence[BandwidthRecord]) -> list[str]:
             f"Fit: {1000 * link.alpha_ms:,.1f} µs a step of a ring and {rate}; it misses the measured times by "
             f"{100 * link.typical:.0f} % (median) and {100 * link.worst:.0f} % at most."
         )
+    said += _at_once(samples(records))
     transport = next((one.transport for one in records if one.transport), None)
     if transport is not None:
         over = f" over {transport.interface}" if transport.interface else ""

@@ -53,13 +53,17 @@ class Predictor:
 
 
 def _costed(one: Exchange, count: int, link: Link) -> Costed:
-    cost = link.broadcast_ms if one.kind == "broadcast" else link.all_reduce_ms
-    return Costed(phase=one.phase, ready_ms=one.ready_ms, cost_ms=cost(one.bytes, count))
+    cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
+    costs_ms = tuple(cost(each, one.bytes, count) for each in (link, *link.at_once))
+    return Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms)
 
 
 def with_bandwidth(link: Link, mbit: float) -> Link:
-    """The same latency on a link of this bandwidth (Mbit/s), all of which all-reduces get."""
-    return replace(link, beta_ms=1.0 / (MBIT_BYTES_PER_MS * mbit))
+    """The same latency on a link of this bandwidth (Mbit/s), all of which an all-reduce gets; those at once lose the
+    same share of it."""
+    beta_ms = 1.0 / (MBIT_BYTES_PER_MS * mbit)
+    at_once = [replace(one, beta_ms=one.beta_ms * beta_ms / link.beta_ms) for one in link.at_once if link.beta_ms]
+    return replace(link, beta_ms=beta_ms, at_once=tuple(at_once))
 
 
 def why_not(scaling: Scaling) -> str | None:

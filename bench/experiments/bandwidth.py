@@ -36,8 +36,10 @@ def of(job: Job, launch: LaunchRecord, results: list[dict[str, Any]]) -> Bandwid
         launch,
         transport=decode(Transport, results[0]["transport"], "transport") if found else None,
         sizes=tuple(
-            AllReduces(bytes=size, times_ms=tuple(map(max, zip(*times, strict=True))))
-            for size, *times in zip(found[0]["bytes"], *(one["times_ms"] for one in found), strict=True)
+            AllReduces(bytes=size, at_once=at_once, times_ms=tuple(map(max, zip(*times, strict=True))))
+            for size, at_once, *times in zip(
+                found[0]["bytes"], found[0]["at_once"], *(one["times_ms"] for one in found), strict=True
+            )
         )
         if found
         else (),

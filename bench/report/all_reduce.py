@@ -14,16 +14,18 @@ LINES = 8
 
 
 def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
-    """A row for each number of ranks and size; None without any."""
+    """A row for each number at once, number of ranks and size; None without any."""
     columns = (
         figure("ranks", lambda one: f"{one.ranks}"),
         figure("size", lambda one: size_text(one.bytes)),
+        figure("at once", lambda one: f"{one.at_once}"),
         figure("time ms", lambda one: Cell(text=_ms(one.time_ms), small=f"{_ms(one.low_ms)} to {_ms(one.high_ms)}")),
         figure("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
     )
     notes = (
         "time: the median of several samples of one launch, of the slowest rank; below it the fastest and the slowest "
-        "sample. bus GB/s: 2 (N - 1) / N times the size over the time, which is what each link of a ring carries.",
+        "sample. With several at once: the time of all over their number. bus GB/s: 2 (N - 1) / N times the size over "
+        "the time, which is what each link of a ring carries.",
     )
     return tabulate(columns, measured, notes) if measured else None
 
@@ -31,7 +33,7 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
 def bandwidth_plot(run: Analysed) -> Plot | None:
     """Bus bandwidth by size, a line for each number of ranks, with the fit and the nominal speed of the link."""
     scaling = run.document.scaling
-    measured = samples(scaling.bandwidth) if scaling else []
+    measured = [one for one in samples(scaling.bandwidth) if one.at_once == 1] if scaling else []
     if not scaling or not measured:
         return None
     title, height_in = "How fast is an all-reduce?", 2.8

@@ -639,9 +639,11 @@ class Transport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduces:
-    """All-reduces of one size. ``times_ms``: of one call, a value for each sample, of the slowest rank."""
+    """All-reduces of one size, ``at_once`` at a time. ``times_ms``: of all at once over their number, a value for each
+    sample, of the slowest rank."""
 
     bytes: Elements
+    at_once: Count = 1
     times_ms: tuple[Amount, ...]
 
 

@@ -1,7 +1,8 @@
-"""How long an all-reduce takes, by the size of what is reduced: on its own, with nothing to overlap with.
+"""How long an all-reduce takes, by the size of what is reduced: alone, and with others at the same time.
 
 A sample is several all-reduces one after the other, as in NCCL's own tests: the time of one of them alone would be
-mostly that of the clock and of the barrier before it.
+mostly that of the clock and of the barrier before it. Some sizes are also handed over two and three at a time, as DDP
+does with its buckets.
 """
 
 import os
@@ -17,6 +18,11 @@ from bench.worker.transport import transport
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KiB to 64 MiB."""
 
+SEVERAL = {SIZES[power]: (2, 3) for power in (0, 3, 5, 6, 7)}
+"""How many at a time, besides one: 1 KiB to 16 MiB. DDP's buckets have up to 25 MiB."""
+
+PLAN = tuple((at_once, size) for size in SIZES for at_once in (1, *SEVERAL.get(size, ())))
+
 SAMPLE_MS, MOST_CALLS = 20.0, 100
 """A sample takes about this long, unless that is more calls, or less than one."""
 
@@ -25,44 +31,50 @@ SIZE_LIMIT_MS = 4000.0
 """What the samples of one size may take, down to the fewest."""
 
 MOST_MS = 6000.0
-"""A size whose all-reduce is expected to take longer is left out, and all larger ones."""
+"""All-reduces that are expected to take longer are left out."""
 
 
-def run(device: torch.device, on_size: Callable[[int], None]) -> dict[str, Any]:
-    """Time every size. ``bytes``: the sizes; ``times_ms``: of each its samples, the time of one call as this rank saw
-    it; ``left_out``: why larger ones are missing. All ranks take the same steps. ``on_size(k)`` is called after each.
+def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, Any]:
+    """Time everything of :data:`PLAN`. ``bytes``, ``at_once``: size and number; ``times_ms``: of each its samples, the
+    time of all at once over their number as this rank saw it; ``left_out``: why larger ones are missing. All ranks take
+    the same steps. ``on_turn(k)`` is called after each.
     """
-    found: dict[str, Any] = {"bytes": [], "times_ms": [], "left_out": None}
-    before_ms = 0.0
-    _timed(torch.zeros(SIZES[0] // 4, device=device), MOST_CALLS, device)
-    for number, size in enumerate(SIZES, start=1):
-        if 4 * before_ms > MOST_MS:
-            took = f"an all-reduce of {found['bytes'][-1] >> 10:,} KiB takes {before_ms / 1000:,.1f} s already"
-            found["left_out"] = f"larger sizes were left out: {took}"
-            break
-        tensor = torch.zeros(size // 4, device=device)
-        _timed(tensor, 1, device)
-        before_ms = _agreed(_timed(tensor, 2, device), device)
-        calls = max(1, min(MOST_CALLS, round(SAMPLE_MS / before_ms)))
-        samples = max(FEWEST_SAMPLES, min(SAMPLES, int(SIZE_LIMIT_MS / (calls * before_ms))))
+    found: dict[str, Any] = {"bytes": [], "at_once": [], "times_ms": [], "left_out": None}
+    alone_ms: dict[int, float] = {}
+    _timed([torch.zeros(SIZES[0] // 4, device=device)], MOST_CALLS, device)
+    for turn, (at_once, size) in enumerate(PLAN, start=1):
+        if at_once * alone_ms.setdefault(size, 4 * alone_ms.get(size // 4, 0.0)) > MOST_MS:
+            what = f"{at_once} at once" if at_once > 1 else "one"
+            takes = f"{what} of {size >> 10:,} KiB would take about {at_once * alone_ms[size] / 1000:,.1f} s"
+            found["left_out"] = found["left_out"] or f"some all-reduces were left out: {takes}"
+            continue
+        tensors = [torch.zeros(size // 4, device=device) for _ in range(at_once)]
+        _timed(tensors, 1, device)
+        if at_once == 1:
+            alone_ms[size] = _agreed(_timed(tensors, 2, device), device)
+        expected_ms = at_once * alone_ms[size]
+        calls = max(1, min(MOST_CALLS, round(SAMPLE_MS / expected_ms)))
+        samples = max(FEWEST_SAMPLES, min(SAMPLES, int(SIZE_LIMIT_MS / (calls * expected_ms))))
         found["bytes"].append(size)
-        found["times_ms"].append([_timed(tensor, calls, device) for _ in range(samples)])
-        on_size(number)
+        found["at_once"].append(at_once)
+        found["times_ms"].append([_timed(tensors, calls, device) for _ in range(samples)])
+        on_turn(turn)
     return {"bandwidth": found, "transport": transport(os.environ)}
 
 
-def _timed(tensor: torch.Tensor, calls: int, device: torch.device) -> float:
-    """Milliseconds of one of these calls; all ranks begin together."""
+def _timed(tensors: list[torch.Tensor], calls: int, device: torch.device) -> float:
+    """Milliseconds of these calls, all tensors at once, over calls and tensors; all ranks begin together."""
     clock = clock_for(device)
     clock.prepare(2)
     dist.barrier()
     clock.mark()
     for _ in range(calls):
-        dist.all_reduce(tensor)
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
     clock.mark()
     clock.wait()
     _, (span,) = clock.read()
-    return span / calls
+    return span / (calls * len(tensors))
 
 
 def _agreed(time_ms: float, device: torch.device) -> float:

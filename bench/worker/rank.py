@@ -325,7 +325,7 @@ def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
 
 def _bandwidth(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Time all-reduces by size and train nothing; see ``bench.worker.bandwidth``."""
-    return bandwidth.run(plan.parts.device, report("measure", of=len(bandwidth.SIZES)))
+    return bandwidth.run(plan.parts.device, report("measure", of=len(bandwidth.PLAN)))
 
 
 def _exchanges(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:

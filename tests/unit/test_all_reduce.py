@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import CommandLine
 from standin.documents import launch
 
 from bench.analyse.all_reduce import Sample, bus_share, fitted, samples, sentences
 from bench.runs.document import AllReduces, BandwidthRecord, Transport
+from bench.worker import bandwidth as worker
 from bench.worker.transport import _address, nominal_mbit
 
 SIZES = [1024 * 4**power for power in range(9)]
@@ -65,6 +67,30 @@ def test_what_is_said_of_a_launch() -> None:
     assert len(samples([record])) == len(SIZES)
 
 
+def test_what_is_said_of_all_reduces_at_once() -> None:
+    one, two = (
+        AllReduces(bytes=1 << 20, at_once=number, times_ms=(time_ms,)) for number, time_ms in ((1, 10.0), (2, 11.5))
+    )
+    record = BandwidthRecord.of(launch(processes=2), transport=None, sizes=(one, two), left_out=None)
+    (said,) = sentences([record])
+    assert said == "2 at once of 1 MiB over 2 ranks took 1.15 times as long as one after the other."
+    assert fitted(samples([record])) is None
+
+
+def test_a_size_that_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 µs for 1000 bytes: 64 MiB take 67 ms, three of 16 MiB 50 ms, and two of them 34 ms."""
+    monkeypatch.setattr(worker, "_timed", lambda tensors, calls, device: tensors[0].nbytes / 1e6)
+    monkeypatch.setattr(worker, "_agreed", lambda time_ms, device: time_ms)
+    monkeypatch.setattr(worker, "MOST_MS", 40.0)
+    monkeypatch.setattr(worker, "transport", lambda environment: None)
+    turns: list[int] = []
+    found = worker.run(torch.device("cpu"), turns.append)["bandwidth"]
+    done = list(zip(found["at_once"], found["bytes"], strict=True))
+    assert done == [turn for turn in worker.PLAN if turn not in ((3, 16 << 20), (1, 64 << 20))]
+    assert found["left_out"].startswith("some all-reduces were left out: 3 at once of 16,384 KiB would take")
+    assert len(turns) == len(done)
+
+
 @pytest.mark.parametrize(
     ("listed", "address"),
     [
@@ -94,3 +120,4 @@ def test_doctor_measures_all_reduces_for_real(run_here: CommandLine) -> None:
     times = {one["bytes"]: one["time_ms"] for one in found["all_reduces"]}
     assert min(times) == 1024 and times[max(times)] > times[1024] > 0
     assert found["fit"]["ranks"] == [2] and found["fit"]["beta_ms"] > 0
+    assert {one["at_once"] for one in found["all_reduces"]} == {1, 2, 3} and len(found["fit"]["at_once"]) == 2

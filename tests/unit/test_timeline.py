@@ -12,7 +12,7 @@ ENDS = {"data": 1.0, "forward": 11.0, "backward": 31.0, "optimizer": 33.0}
 
 
 def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
-    return [Costed(phase="backward", ready_ms=ready, cost_ms=cost) for ready, cost in ready_and_cost]
+    return [Costed(phase="backward", ready_ms=ready, costs_ms=(cost,)) for ready, cost in ready_and_cost]
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,15 @@ def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
         pytest.param(in_backward((21.0, 15.0)), 38.0, 5.0, id="overlapped in part"),
         pytest.param(in_backward((12.0, 15.0), (20.0, 6.0)), 35.0, 2.0, id="the second waits for the first: 27 to 33"),
         pytest.param(in_backward((12.0, 3.0), (20.0, 6.0)), 33.0, 0.0, id="the link is free in between"),
-        pytest.param([Costed(phase="forward", ready_ms=2.0, cost_ms=4.0)], 37.0, 4.0, id="waited for at once"),
+        pytest.param([Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,))], 37.0, 4.0, id="waited for at once"),
         pytest.param(
-            [Costed(phase="forward", ready_ms=2.0, cost_ms=4.0), *in_backward((25.0, 10.0))],
+            [Costed(phase="forward", ready_ms=2.0, costs_ms=(4.0,)), *in_backward((25.0, 10.0))],
             41.0,
             8.0,
             id="what comes later is handed over later: 29 to 39, and the backward pass ends at 35",
         ),
         pytest.param(
-            [*in_backward((31.0, 10.0)), Costed(phase="optimizer", ready_ms=32.0, cost_ms=5.0)],
+            [*in_backward((31.0, 10.0)), Costed(phase="optimizer", ready_ms=32.0, costs_ms=(5.0,))],
             48.0,
             15.0,
             id="exchanged by the optimizer too",
@@ -42,12 +42,39 @@ def in_backward(*ready_and_cost: tuple[float, float]) -> list[Costed]:
 def test_a_step(exchanges: list[Costed], step_ms: float, exposed_ms: float) -> None:
     step = simulated(ENDS, exchanges)
     assert (step.step_ms, step.exposed_ms) == pytest.approx((step_ms, exposed_ms))
-    assert step.busy_ms == sum(one.cost_ms for one in exchanges)
 
 
 def test_exchanges_take_the_link_in_turn() -> None:
     step = simulated(ENDS, in_backward((12.0, 15.0), (20.0, 6.0), (40.0, 1.0)))
     assert step.begins_ms == (12.0, 27.0, 40.0) and step.ends_ms == (27.0, 33.0, 41.0)
+
+
+@pytest.mark.parametrize(
+    ("handed", "costs_ms", "begins_ms", "ends_ms"),
+    [
+        pytest.param((12.0, 12.0), (6.0, 6.0), (12.0, 12.0), (24.0, 24.0), id="no loss: 12 ms for both, side by side"),
+        pytest.param((12.0, 12.0), (6.0, 9.0), (12.0, 12.0), (30.0, 30.0), id="lost: 18 ms for both"),
+        pytest.param((12.0, 12.0), (6.0, 3.0), (12.0, 12.0), (18.0, 18.0), id="hidden: both in the time of one"),
+        pytest.param(
+            (12.0, 15.0), (6.0, 9.0), (12.0, 15.0), (24.0, 27.0), id="half alone, half of 18 shared; 9 to go, 3"
+        ),
+        pytest.param((12.0, 12.0, 12.0), (6.0, 6.0), (12.0, 12.0, 24.0), (24.0, 24.0, 30.0), id="the third waits"),
+        pytest.param((12.0, 12.0, 12.0), (6.0, 9.0, 8.0), (12.0,) * 3, (36.0,) * 3, id="three share: 24 ms"),
+        pytest.param((12.0, 30.0), (6.0, 9.0), (12.0, 30.0), (18.0, 36.0), id="not at the same time"),
+    ],
+)
+def test_exchanges_at_once_share_the_link(
+    handed: tuple[float, ...], costs_ms: tuple[float, ...], begins_ms: tuple[float, ...], ends_ms: tuple[float, ...]
+) -> None:
+    step = simulated(ENDS, [Costed(phase="backward", ready_ms=ready, costs_ms=costs_ms) for ready in handed])
+    assert step.begins_ms == begins_ms and step.ends_ms == pytest.approx(ends_ms)
+    assert step.exposed_ms == pytest.approx(max(0.0, max(ends_ms) - ENDS["backward"]))
+
+
+def test_a_small_exchange_beside_a_large_one() -> None:
+    """2 ms and 10 ms alone, twice as slow at once: the small one ends after 8 ms, in which the large one did 1/5."""
+    small, large = (Costed(phase="backward", ready_ms=12.0, costs_ms=(one, 2 * one)) for one in (2.0, 10.0))
+    assert simulated(ENDS, [small, large]).ends_ms == pytest.approx((20.0, 28.0))
 
 
 def without_exchanging(ranks: int, slower: float = 1.0) -> ExchangesRecord:
@@ -57,10 +84,16 @@ def without_exchanging(ranks: int, slower: float = 1.0) -> ExchangesRecord:
     return ExchangesRecord.of(launch(processes=ranks), **about)
 
 
-def all_reduces(ranks: int, alpha_ms: float, beta_ms: float) -> BandwidthRecord:
+def all_reduces(ranks: int, alpha_ms: float, beta_ms: float, lost: float | None = None) -> BandwidthRecord:
+    """``lost``: how many times as long each of two at once takes; None without such."""
     sizes = [1024 * 4**power for power in range(9)]
     link = Link(alpha_ms=alpha_ms, beta_ms=beta_ms, ranks=(ranks,), typical=0.0, worst=0.0)
-    times = tuple(AllReduces(bytes=size, times_ms=(link.all_reduce_ms(size, ranks),)) for size in sizes)
+    times = tuple(
+        AllReduces(bytes=size, at_once=number, times_ms=(factor * link.all_reduce_ms(size, ranks),))
+        for number, factor in ((1, 1.0), (2, lost))
+        if factor is not None
+        for size in sizes
+    )
     return BandwidthRecord.of(launch(processes=ranks), transport=None, sizes=times, left_out=None)
 
 
@@ -78,6 +111,23 @@ def test_a_prediction_is_made_of_computation_and_the_link() -> None:
     assert found.step_ms == pytest.approx(1.2 * 33.0 + 1.75 + 14 * 0.1)
     assert found.efficiency == pytest.approx(33.0 / found.step_ms)
     assert (found.beyond, found.measured_ms, found.error) == (2.0, None, None)
+
+
+def test_exchanges_at_once_take_what_was_measured() -> None:
+    """Two buckets of 10^6 bytes at the end, over two ranks: 1.2 ms each alone, 1.15 times as long side by side."""
+    bucket = Exchange(kind="all_reduce", phase="backward", bytes=10**6, ready_ms=31.0)
+    silent = [
+        ExchangesRecord.of(
+            launch(processes=ranks), global_batch=ranks, ends_ms=ENDS, exchanges=(bucket, bucket), why_not=None
+        )
+        for ranks in (1, 2)
+    ]
+    for lost, factor in ((None, 1.0), (1.15, 1.15)):
+        known = scaling(exchanges=silent, bandwidth=(all_reduces(2, 0.1, 1e-6, lost),))
+        (found,) = predictions(known, {}, [2])
+        assert found.step_ms == pytest.approx(33.0 + 2 * factor * 1.2, rel=1e-6)
+    (faster,) = predictions(known, {}, [2], what_if_mbit=80_000.0)
+    assert faster.step_ms == pytest.approx(33.0 + 2 * 1.15 * 0.3, rel=1e-6), "0.1 µs per kB, and the same share is lost"
 
 
 def test_a_measured_number_is_predicted_from_the_others() -> None:
