@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from bench.runs.document import LaunchRecord, MemoryParts, RankRecord, RunDocument
+from bench.runs.document import LaunchRecord, MemoryForecast, MemoryParts, RankRecord, RunDocument
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
 PARTS = (*LASTING, "gradients", "activations")
 SHARDED = ("fsdp2", "fsdp2_no_reshard", "zero1")
 KNOWN = (*PARTS, "early_gradients")
+FORECAST = tuple(f"forecast_{part}_mib" for part in (*PARTS, "peak") if part != "gathered")
 COLUMNS = (
     "launch",
     "scenario",
@@ -23,12 +24,16 @@ COLUMNS = (
     "predicted_mib",
     "measured_mib",
     "rest_mib",
+    "reason",
 )
+ABOUT_FORECAST = ("forecast_method", "forecast_reason")
+NOT_PREDICTED = "no diagnostic launch ended well: --diagnose predicts it"
 
 
 def parts(document: RunDocument) -> pd.DataFrame:
-    """One row per rank of the first ``ok`` launch of each scenario that knows its parts (MiB): :data:`COLUMNS`, and
-    ``reason``, why the activations are unknown.
+    """One row per rank of the first ``ok`` launch of each scenario that knows its parts (MiB): :data:`COLUMNS`.
+    ``reason``: why the activations are unknown. ``forecast_...``: what the diagnostic launch of the scenario predicted
+    without running it, by which ``forecast_method``, and why something of it is unknown (``forecast_reason``).
 
     ``predicted_mib``: the peak that follows from the parts, null without activations. ``measured_mib``: the measured
     peak less what the process held before there was a model, which is torch's own peak of tensors on GPUs, and on the
@@ -36,13 +41,14 @@ def parts(document: RunDocument) -> pd.DataFrame:
     """
     rows: list[list[Any]] = []
     seen: set[str] = set()
+    forecasts = {one.scenario: one.forecast for one in document.diagnostics}
     for launch in document.good:
         if launch.scenario not in seen:
             mine = [_row(launch, rank, rank.memory) for rank in launch.ranks if rank.memory is not None]
-            rows += mine
+            rows += [[*row, *_forecast(forecasts.get(launch.scenario))] for row in mine]
             seen |= {launch.scenario} if mine else set()
-    table = pd.DataFrame(rows, columns=[*COLUMNS, "reason"])
-    return table.astype({name: "float64" for name in COLUMNS if name.endswith("_mib")})
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *FORECAST, *ABOUT_FORECAST])
+    return table.astype({name: "float64" for name in table.columns if name.endswith("_mib")})
 
 
 def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryParts) -> list[Any]:
@@ -50,6 +56,12 @@ def _row(launch: LaunchRecord, rank: RankRecord, memory: MemoryParts) -> list[An
     expected, measured = predicted(memory), measured_mib(rank, memory)
     rest = None if expected is None or measured is None else measured - expected
     return [launch.launch, launch.scenario, rank.rank, *sizes, expected, measured, rest, memory.reason]
+
+
+def _forecast(found: MemoryForecast | None) -> list[Any]:
+    if found is None:
+        return [*(None for _ in FORECAST), None, NOT_PREDICTED]
+    return [*(getattr(found, name.removeprefix("forecast_")) for name in FORECAST), found.method, found.reason]
 
 
 def predicted(memory: MemoryParts) -> float | None:

@@ -1,13 +1,14 @@
 """One profiled launch of each scenario, kept apart from the measured ones."""
 
 import os
+from typing import Any
 
 from bench.core.codec import decode
 from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
-from bench.runs.document import DiagnosticRecord, Look, Profile
+from bench.runs.document import DiagnosticRecord, Look, MemoryForecast, Profile
 from bench.seams.discover import Found
 
 
@@ -22,18 +23,20 @@ def _diagnose(found: Found, lab: Lab) -> None:
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
-        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, looks=looks_of(done)), **done.tables)
+        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
     perform(job, lab, "diagnosing", keep)
 
 
-def looks_of(done: Performed) -> tuple[Look, ...]:
-    """What each rank of a diagnostic launch saw."""
-    return tuple(
+def found_by(done: Performed) -> dict[str, Any]:
+    """What a diagnostic launch adds to its record: what each rank saw, and the memory that the first one predicted."""
+    looks = tuple(
         Look(
             reasons={name: of["reason"] for name, of in result["probes"].items()},
             profile=decode(Profile, result["profile"], "profile"),
         )
         for result in done.results
     )
+    forecasts = [decode(MemoryForecast, one["forecast"], "forecast") for one in done.results if "forecast" in one]
+    return {"looks": looks, "forecast": next(iter(forecasts), None)}

@@ -13,7 +13,7 @@ from bench.console import Console, count
 from bench.core.codec import decode
 from bench.core.records import Job
 from bench.experiments import bandwidth, measure
-from bench.experiments.diagnose import looks_of
+from bench.experiments.diagnose import found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.hosts.party import Party
@@ -134,7 +134,7 @@ class _Curves:
         lab = self.lab
 
         def keep(done: Performed) -> str:
-            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, looks=looks_of(done))
+            record = PointDiagnostic.of(done.record, global_batch=point.global_batch, **found_by(done))
             lab.writer.add_scaling("diagnostics", record, **done.tables)
             return where_to_look(done.record) or "profiled"
 

@@ -146,6 +146,7 @@ def memory_parts_table(run: Run) -> Table | None:
     columns = (
         text("scenario", "scenario"),
         figure("rank", "rank"),
+        text("from", "source"),
         *(figure(part, f"{part}_mib", ",.1f", group="what it holds (MiB)") for part in there),
         figure("predicted peak", "predicted_mib", ",.1f", group="MiB in all"),
         figure("measured peak", "measured_mib", ",.1f", group="MiB in all"),
@@ -161,7 +162,34 @@ def memory_parts_table(run: Run) -> Table | None:
     ]
     unknown = table[table["reason"].notna()].to_dict("records")
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
-    return tabulate(columns, table.to_dict("records"), notes)
+    predicted = table["forecast_method"].notna().any()
+    notes += _about_forecasts(table) if predicted else []
+    rows = [one for row in table.to_dict("records") for one in (_live(row), _forecast(row))[: 2 if predicted else 1]]
+    return tabulate(columns if predicted else (*columns[:2], *columns[3:]), rows, notes)
+
+
+def _live(row: Record) -> Record:
+    return row | {"source": "live objects"}
+
+
+def _forecast(row: Record) -> Record:
+    """What was predicted without running, in the columns of what the live objects hold."""
+    sizes = {f"{part}_mib": row.get(f"forecast_{part}_mib", float("nan")) for part in memory_parts.PARTS}
+    peak = row["forecast_peak_mib"]
+    return row | sizes | {"source": "no run", "predicted_mib": peak, "rest_mib": row["measured_mib"] - peak}
+
+
+def _about_forecasts(table: "pd.DataFrame") -> list[str]:
+    methods = "; ".join(
+        f"{method} for {', '.join(names)}" for method, names in table.groupby("forecast_method")["scenario"]
+    )
+    reasons = table[table["forecast_reason"].notna()].to_dict("records")
+    return [
+        "no run: predicted from one step of tensors that have shapes and no values, with what the strategy adds by "
+        f"arithmetic ({methods}). Its activations are all that is alive when the forward pass ends, and its peak has "
+        "what the passes make on the way, but no workspaces of libraries.",
+        *(f"Not all of {row['scenario']} is predicted: {row['forecast_reason']}." for row in reasons),
+    ]
 
 
 def _measured_how(run: Run) -> str:

@@ -429,8 +429,30 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForecast:
+    """What the memory of rank 0 was predicted to hold without running it (:mod:`bench.worker.memory_forecast`).
+
+    ``activations_mib``: what is alive when the forward pass ends. ``method``: what predicted it. ``reason``: why
+    something is unknown.
+    """
+
+    parameters_mib: Amount | None
+    masters_mib: Amount | None
+    optimizer_mib: Amount | None
+    buffers_mib: Amount | None
+    buckets_mib: Amount | None
+    batch_mib: Amount | None
+    gradients_mib: Amount | None
+    activations_mib: Amount | None
+    peak_mib: Amount | None
+    method: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticRecord(LaunchRecord):
     looks: tuple[Look, ...] = ()
+    forecast: MemoryForecast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

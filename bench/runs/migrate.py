@@ -125,13 +125,16 @@ def _launch_from_7(record: Json) -> Json:
 
 
 def _from_8(document: Json) -> Json:
-    """Cores that a switch leaves a rank, code of built-in workloads, scaling, restarts and hosts came with 9."""
+    """Cores that a switch leaves a rank, code of built-in workloads, predicted memory, scaling, restarts and hosts came
+    with 9."""
     document = {**document, "workload": _empty("code_sha256") | document["workload"]}
     if document["request"].get("task") is not None:
         task = _empty("code_sha256") | document["request"]["task"]
         document["request"] = {**document["request"], "task": task}
     found = _launches({**_empty("scaling engine"), **_lists("restarts hosts"), **document}, _launch_from_8)
     found["checkpoints"] = [_launch_from_8(record) for record in found["checkpoints"]]
+    for name in ("diagnostics", "superseded"):
+        found[name] = [_empty("forecast") | one if "looks" in one else one for one in found[name]]
     for name in ("input_sweep", "tuning"):
         if found[name] is not None:
             found[name] = {**found[name], "launches": [_launch_from_8(record) for record in found[name]["launches"]]}

@@ -36,6 +36,7 @@ from bench.worker import (
     live,
     loading,
     loop,
+    memory_forecast,
     memory_parts,
     memory_probe,
     probe,
@@ -146,9 +147,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         "exchanges": _exchanges,
     }
     result = purposes[job.purpose](plan, report, born_ns)
-    _barrier()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    _leave()
     return {"rank": me.rank, "pid": os.getpid(), **result}
 
 
@@ -288,6 +287,11 @@ def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     _barrier()
     found = diagnose.run(session, plan.strategy.probe, plan.module, load, report)
     report("record")
+    around = memory_forecast.Around.of(session, rpc=plan.strategy.rpc)
+    del session
+    _leave()  # what follows is done by one rank, which must not wait for the others
+    if plan.parts.rank == 0:
+        found["forecast"] = memory_forecast.predict(plan.parts, around, load)
     return {"effective": ran, **found}
 
 
@@ -393,6 +397,12 @@ def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None)
         dist.init_process_group(backend, timeout=timeout, **options)
         return
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
+
+
+def _leave() -> None:
+    _barrier()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _barrier() -> None:

@@ -38,6 +38,7 @@ def test_it_is_sound_and_of_the_schema_of_today(run: Analysed) -> None:
     assert findings(str(STORED)) == []
     assert (run.document.schema_version, run.document.request.label) == (SCHEMA_VERSION, "schema 3")
     assert len(run.document.launches) == 6 and len(run.document.diagnostics) == 3
+    assert {one.forecast for one in run.document.diagnostics} == {None}
 
 
 @pytest.mark.parametrize("name", ["summary", "findings", "parity", "communication", "time-spent"])
