@@ -79,6 +79,7 @@ def judge(
     changes: dict[str, Any] | None = None,
     replicas: int = 2,
     found: dict[str, Any] | None = None,
+    kernels: dict[str, Any] | None = None,
     probed: bool = True,
     **checks: Any,
 ) -> Any:
@@ -92,7 +93,7 @@ def judge(
         "launch": 0,
         "scenario": "ddp",
         "status": "ok",
-        "effective": KINDS[kind] | {"replicas": replicas, "precision": ran.precision},
+        "effective": KINDS[kind] | {"replicas": replicas, "precision": ran.precision} | (kernels or {}),
         "checks": held | checks,
     }
     computations = [*PLAIN, *(one for one in RAN.values() if one not in PLAIN)]
@@ -150,6 +151,19 @@ def test_a_bound_that_cannot_fail_is_no_pass() -> None:
     assert found["gradient_bound"] > 1 and found["verdict"] == CANNOT_TELL
     assert judge("bf16", off=2.0, changes={"half": 2.0})["verdict"] == WITHIN_HALF, "no mistake of 5 % is in it"
     assert judge("fp32", off=2e-4, changes={"rounding": 0.1})["verdict"] == CANNOT_TELL, "so much does fp16, too"
+
+
+COMPILED = {"compiled": {"seconds": 1.0, "graphs": 1, "graph_breaks": 0, "cached": 0}}
+
+
+@pytest.mark.parametrize("kernels", [COMPILED, {"memory_format": "channels_last"}], ids=["compiled", "channels_last"])
+def test_other_kernels_in_half_are_diverged_only_as_a_whole(kernels: dict[str, Any]) -> None:
+    """They round elsewhere: one tensor may be farther off than the reference's rounding took it."""
+    bound = HALVES * OFF_IN_HALF
+    one, every = [[OFF_IN_HALF + 1.5 * bound, OFF_IN_HALF], [OFF_IN_HALF] * 2], OFF_IN_HALF + 1.5 * bound
+    assert judge("bf16", off=one)["verdict"] == DIVERGED
+    assert judge("bf16", off=one, kernels=kernels)["verdict"] == CANNOT_TELL
+    assert judge("bf16", off=every, kernels=kernels)["verdict"] == DIVERGED
 
 
 ONE_STEP = [[0.0, 0.0], [0.01, 0.0]]
