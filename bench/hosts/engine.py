@@ -2,7 +2,7 @@
 
     torchrun --nnodes 2 --nproc-per-node 1 --node-rank 0 --master-addr node0 --master-port 29500 -m bench run
 
-Pure: from the variables of the environment to an :class:`Engine`, by the names that each engine documents.
+Pure: from the variables of the environment to a :class:`Started`, by the names that each engine documents.
 """
 
 import re
@@ -19,7 +19,7 @@ NO_RUN_ID = ("", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Started:
     """How this bench was started. ``name``: of the engine. ``index``: of this host, from 0. ``count``: of hosts.
 
     ``address`` and ``port``: of the first host, for all to meet at; empty and 0 for one host alone. ``agent_store``:
@@ -37,7 +37,7 @@ class Engine:
     run: str | None = None
 
 
-def engine_of(environment: Environment) -> Engine | None:
+def engine_of(environment: Environment) -> Started | None:
     """The engine that started this bench; None if nothing in the environment says that one did.
 
     Raises :class:`RequestError` that names a variable which is missing, or is not what the engine sets, and for more
@@ -53,7 +53,7 @@ def engine_of(environment: Environment) -> Engine | None:
     return None
 
 
-def _torchrun(environment: Environment) -> Engine:
+def _torchrun(environment: Environment) -> Started:
     count, ranks = _number(environment, "GROUP_WORLD_SIZE"), _number(environment, "WORLD_SIZE")
     if ranks != count:
         raise _too_many("torchrun", ranks, count, "--nproc-per-node 1")
@@ -69,7 +69,7 @@ def _torchrun(environment: Environment) -> Engine:
     )
 
 
-def _pet(environment: Environment) -> Engine:
+def _pet(environment: Environment) -> Started:
     """TrainJob, and PyTorchJob where it sets these names too. They count hosts, unlike WORLD_SIZE there."""
     nodes = environment.get("PET_NNODES", "")
     if ":" in nodes:
@@ -84,7 +84,7 @@ def _pet(environment: Environment) -> Engine:
     )
 
 
-def _plain(environment: Environment) -> Engine:
+def _plain(environment: Environment) -> Started:
     """``env://``: PyTorchJob, and whoever exports these four by hand."""
     count, here = _number(environment, "WORLD_SIZE"), _number(environment, "LOCAL_WORLD_SIZE", default=1)
     if here > 1:
@@ -92,7 +92,7 @@ def _plain(environment: Environment) -> Engine:
     return _engine("env://", environment, index=_number(environment, "RANK"), count=count)
 
 
-def _slurm(environment: Environment) -> Engine:
+def _slurm(environment: Environment) -> Started:
     step = "SLURM_STEP_NUM_NODES" in environment
     count = _number(environment, "SLURM_STEP_NUM_NODES" if step else "SLURM_NNODES")
     tasks = _number(environment, "SLURM_STEP_NUM_TASKS" if step else "SLURM_NTASKS", default=count)
@@ -111,7 +111,7 @@ def _slurm(environment: Environment) -> Engine:
     )
 
 
-def _skypilot(environment: Environment) -> Engine:
+def _skypilot(environment: Environment) -> Started:
     return _engine(
         "SkyPilot",
         environment,
@@ -122,7 +122,7 @@ def _skypilot(environment: Environment) -> Engine:
     )
 
 
-def _dstack(environment: Environment) -> Engine:
+def _dstack(environment: Environment) -> Started:
     return _engine(
         "dstack",
         environment,
@@ -133,7 +133,7 @@ def _dstack(environment: Environment) -> Engine:
     )
 
 
-ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Engine]], ...] = (
+ENGINES: tuple[tuple[tuple[str, ...], Callable[[Environment], Started]], ...] = (
     (("TORCHELASTIC_RUN_ID",), _torchrun),
     (("PET_NNODES", "PET_NODE_RANK"), _pet),
     (("RANK", "WORLD_SIZE"), _plain),
@@ -155,11 +155,11 @@ def _engine(
     agent_store: bool = False,
     attempt: int = 0,
     run: str | None = None,
-) -> Engine:
+) -> Started:
     """``first``: the address of the first host, where MASTER_ADDR does not say it. ``prefix``: before both names."""
     about = {"index": index, "count": count, "agent_store": agent_store, "attempt": attempt, "run": run}
     if count == 1:
-        return Engine(name=name, address="", port=0, **about)  # type: ignore[arg-type]
+        return Started(name=name, address="", port=0, **about)  # type: ignore[arg-type]
     named = environment.get(f"{prefix}MASTER_ADDR") or environment.get("MASTER_ADDR") or first
     if not named:
         raise _missing(f"{prefix}MASTER_ADDR", "set it to the address of the first host, the same on all hosts")
@@ -167,7 +167,7 @@ def _engine(
     port = _number(environment, own if own in environment else "MASTER_PORT")
     if not 0 < port < 1 << 16:
         raise RequestError(own, f"{port} is no port", "set it to a port that is free on the first host")
-    return Engine(name=name, address=named, port=port, **about)  # type: ignore[arg-type]
+    return Started(name=name, address=named, port=port, **about)  # type: ignore[arg-type]
 
 
 def first_of(nodes: str) -> str:

@@ -19,7 +19,7 @@ from bench.core.errors import FAILED, BenchError, HostError, RequestError
 from bench.core.files import sha256_of_names
 from bench.core.records import Host, Job, Meet, Training, job_from_json
 from bench.hosts.address import addresses_here
-from bench.hosts.engine import Engine, secret_of
+from bench.hosts.engine import Started, secret_of
 from bench.hosts.hello import Hello
 from bench.hosts.line import QUIET_S, Gone, Line, Message
 from bench.hosts.meeting import call
@@ -47,7 +47,7 @@ class Options:
 
 
 @contextmanager
-def following(engine: Engine, environment: Mapping[str, str]) -> Iterator[Line]:
+def following(engine: Started, environment: Mapping[str, str]) -> Iterator[Line]:
     """The connection to the first host, which is told why this one cannot go on."""
     try:
         secret, problem = secret_of(environment), None

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.core.errors import USAGE, BenchError, HostError, RequestError
 from bench.hosts.address import AgentStore, addresses_here, is_here, resolved, to_listen_on
-from bench.hosts.engine import SECRET, Engine
+from bench.hosts.engine import SECRET, Started
 from bench.hosts.line import Gone, Line, Message, proof, session_key
 
 JOIN_S = 600.0
@@ -62,7 +62,7 @@ def no_secret() -> RequestError:
 class Listener:
     """Where the first host can be called. ``turned_away``: how many benches called that cannot take part."""
 
-    def __init__(self, engine: Engine, environment: Mapping[str, str], secret: bytes | None) -> None:
+    def __init__(self, engine: Started, environment: Mapping[str, str], secret: bytes | None) -> None:
         self.engine, self.secret = engine, secret
         self.callers: list[Caller] = []
         self.turned_away = 0
@@ -171,7 +171,7 @@ class Listener:
             self._drop(caller)
 
 
-def call(engine: Engine, secret: bytes | None) -> Line:
+def call(engine: Started, secret: bytes | None) -> Line:
     """Connect to the first host, when it listens, and show each other the secret.
 
     Raises :class:`RequestError` where that fails, and :class:`HostError` when nobody answers within :data:`JOIN_S`.
@@ -195,7 +195,7 @@ def call(engine: Engine, secret: bytes | None) -> Line:
     raise HostError(f"the first host was not found at {where} within {JOIN_S:.0f} s ({why}); see whether it runs there")
 
 
-def _called(address: str, port: int, engine: Engine, secret: bytes | None) -> Line:
+def _called(address: str, port: int, engine: Started, secret: bytes | None) -> Line:
     line = Line(socket.create_connection((address, port), timeout=CALL_S), leads=False)
     try:
         challenge, nonce = line.wait_for("challenge", limit_s=SHAKE_S), secrets.token_hex(16)

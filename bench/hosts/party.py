@@ -17,7 +17,7 @@ from bench.core.children import born
 from bench.core.codec import Damaged, decode
 from bench.core.errors import FAILED, INTERRUPTED, BenchError, HostError, RequestError
 from bench.core.records import Host
-from bench.hosts.engine import Engine, secret_of
+from bench.hosts.engine import Started, secret_of
 from bench.hosts.hello import Hello, named, placed, refuse_unlike
 from bench.hosts.line import Gone, Line, Message
 from bench.hosts.meeting import JOIN_S, SAY_WAITING_S, Caller, Listener, no_secret, relayed
@@ -43,7 +43,7 @@ class Member:
 class Party:
     """``hosts``: this one first. ``members``: the others, in the order of their numbers."""
 
-    def __init__(self, engine: Engine, environment: Mapping[str, str], secret: bytes | None) -> None:
+    def __init__(self, engine: Started, environment: Mapping[str, str], secret: bytes | None) -> None:
         self.engine = engine
         self.hello: Hello | None = None
         self.hosts: tuple[Host, ...] = ()
@@ -168,7 +168,7 @@ def _compare_clocks(member: Member) -> None:
 
 
 @contextmanager
-def leading(engine: Engine, environment: Mapping[str, str]) -> Iterator[Party]:
+def leading(engine: Started, environment: Mapping[str, str]) -> Iterator[Party]:
     """The hosts that this one leads; however this context ends, all of them do.
 
     Raises :class:`RequestError` without a secret.

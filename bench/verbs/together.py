@@ -9,7 +9,7 @@ from bench import machine
 from bench.console import Console
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
-from bench.hosts.engine import Engine, engine_of
+from bench.hosts.engine import Started, engine_of
 from bench.hosts.follower import Options, follow, following
 from bench.hosts.hello import Hello
 from bench.hosts.party import Party, leading
@@ -41,7 +41,7 @@ def on_all_hosts(
     return _follow(arguments, parser, engine, environment)
 
 
-def _follow(arguments: list[str], parser: Parser, engine: Engine, environment: Mapping[str, str]) -> int:
+def _follow(arguments: list[str], parser: Parser, engine: Started, environment: Mapping[str, str]) -> int:
     with following(engine, environment) as line:
         options = parser.parse_args(arguments)
         hello = _hello(options)

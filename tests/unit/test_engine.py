@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import RequestError
-from bench.hosts.engine import Engine, engine_of, first_of, secret_of
+from bench.hosts.engine import Started, engine_of, first_of, secret_of
 
 MASTER = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 TORCHRUN = {
@@ -26,19 +26,19 @@ PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "node0", "PET
 def test_each_engine_is_read_by_its_own_variables() -> None:
     both = {"index": 1, "count": 2, "address": "node0", "port": 29500}
     assert engine_of({}) is None and engine_of(MASTER) is None
-    assert engine_of(TORCHRUN) == Engine(name="torchrun", agent_store=True, attempt=1, **both)
-    assert engine_of(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7", "SLURM_PROCID": "9"}) == Engine(
+    assert engine_of(TORCHRUN) == Started(name="torchrun", agent_store=True, attempt=1, **both)
+    assert engine_of(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7", "SLURM_PROCID": "9"}) == Started(
         name="torchrun", agent_store=True, attempt=1, run="job7", **both
     )
-    assert engine_of({**MASTER, "RANK": "1", "WORLD_SIZE": "2"}) == Engine(name="env://", **both)
-    assert engine_of(PET | {"PET_NPROC_PER_NODE": "auto"}) == Engine(name="TrainJob", **both | {"port": 29400})
+    assert engine_of({**MASTER, "RANK": "1", "WORLD_SIZE": "2"}) == Started(name="env://", **both)
+    assert engine_of(PET | {"PET_NPROC_PER_NODE": "auto"}) == Started(name="TrainJob", **both | {"port": 29400})
     slurm = SLURM | {"SLURM_JOB_NODELIST": "node[0-1]"}
-    assert engine_of(slurm) == Engine(name="Slurm", run="7", **both)
-    assert engine_of(slurm | {"MASTER_ADDR": "ib0"}) == Engine(name="Slurm", run="7", **both | {"address": "ib0"})
+    assert engine_of(slurm) == Started(name="Slurm", run="7", **both)
+    assert engine_of(slurm | {"MASTER_ADDR": "ib0"}) == Started(name="Slurm", run="7", **both | {"address": "ib0"})
     sky = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "node0\nnode1"}
-    assert engine_of(sky | {"MASTER_PORT": "29500"}) == Engine(name="SkyPilot", **both)
+    assert engine_of(sky | {"MASTER_PORT": "29500"}) == Started(name="SkyPilot", **both)
     dstack = {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "2", "DSTACK_MASTER_NODE_IP": "node0"}
-    assert engine_of(dstack | {"MASTER_PORT": "29500"}) == Engine(name="dstack", **both)
+    assert engine_of(dstack | {"MASTER_PORT": "29500"}) == Started(name="dstack", **both)
 
 
 def test_hosts_are_counted_and_not_their_processes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from standin.hosts import free_port
 
 from bench.core.errors import RequestError
-from bench.hosts.engine import Engine
+from bench.hosts.engine import Started
 from bench.hosts.line import MOST_FROM_STRANGERS, Gone, Line
 from bench.hosts.meeting import Listener, call
 from bench.machine import throttle
@@ -97,9 +97,9 @@ def _flood(end: socket.socket) -> None:
         pass
 
 
-def met(*callers: Callable[[Engine], Any], secret: bytes = b"s") -> list[int | None]:
+def met(*callers: Callable[[Started], Any], secret: bytes = b"s") -> list[int | None]:
     """The numbers of those that a first host lets in, of benches and strangers."""
-    engine = Engine(name="env://", index=0, count=2, address="127.0.0.1", port=free_port())
+    engine = Started(name="env://", index=0, count=2, address="127.0.0.1", port=free_port())
     listener = Listener(engine, {}, secret)
     threads = [threading.Thread(target=caller, args=(engine,)) for caller in callers]
     for thread in threads:
@@ -113,13 +113,13 @@ def met(*callers: Callable[[Engine], Any], secret: bytes = b"s") -> list[int | N
 
 
 def test_strangers_are_dropped_and_benches_let_in() -> None:
-    def stranger(engine: Engine) -> None:
+    def stranger(engine: Started) -> None:
         with socket.create_connection((engine.address, engine.port)) as end:
             end.recv(4096)
             end.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert end.recv(4096) == b""
 
-    def thief(engine: Engine) -> None:
+    def thief(engine: Started) -> None:
         with socket.create_connection((engine.address, engine.port)) as end:
             end.recv(4096)
             end.sendall(json.dumps({"event": "hello", "index": 1}).encode() + b"\n")
@@ -131,7 +131,7 @@ def test_strangers_are_dropped_and_benches_let_in() -> None:
 
 
 def test_another_secret_ends_the_meeting() -> None:
-    def other(engine: Engine) -> None:
+    def other(engine: Started) -> None:
         with pytest.raises(RequestError, match="differs from that of the leader"):
             call(engine, b"other")
 
