@@ -349,7 +349,7 @@ def _beyond_half(errors: np.ndarray, bounds: np.ndarray) -> bool:
 
 
 def _other_kernels(effective: Effective) -> bool:
-    """Whether it rounds elsewhere than eager torch does: compiled kernels keep in fp32 what eager ones round to half."""
+    """Whether it rounds elsewhere than eager torch: compiled kernels keep in fp32 what eager ones round to half."""
     return effective.compiled is not None or effective.memory_format != "contiguous"
 
 
