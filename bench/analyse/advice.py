@@ -22,8 +22,14 @@ Advice = tuple[str, str]  # what is advised about, and the advice
 
 
 def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
-    """The recommendation, and the same of those on several replicas (``parallel``) if that says something new."""
+    """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
+    scenarios that nobody can tell apart, a search recommends the one that won its race.
+    """
     found = recommendation(table)
+    winner = document.tuning.finalists[0] if document.tuning and document.tuning.finalists else None
+    if found.fastest is not None and winner in found.not_told_apart:
+        others = tuple(name for name in found.not_told_apart if name != winner)
+        found = replace(found, fastest=winner, not_told_apart=(found.fastest, *others))
     several = of_several_replicas(document, table)
     if found.fastest is None or found.fastest in set(several["scenario"]):
         return found

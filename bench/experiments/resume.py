@@ -105,6 +105,12 @@ def check_hosts(document: RunDocument, party: Party | None) -> None:
 
 
 def anything_missing(document: RunDocument, request: Request) -> bool:
+    if not document.complete:
+        return True
+    if document.tuning:
+        return False
+    if document.scaling:
+        return any(one.status not in DONE for one in (*document.launches, *document.scaling.records))
     have = done(document)
     measured = {launch.scenario for launch in document.good}
     return bool(

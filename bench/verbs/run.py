@@ -106,10 +106,6 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
             options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose", "launches")
         )
         return _resume(options, party)
-    unfinished = None if party is None else resume.unfinished(options.out, party.job())
-    if unfinished is not None:
-        options.resume, options.launches = unfinished, None
-        return _resume(options, party)
     if options.trust:
         raise RequestError("--trust", "it has no effect without --resume", "leave it out")
     check_experiment(options)
@@ -170,7 +166,7 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
     request = replace(request, task=resume.as_it_is_now(request.task))
     from bench.experiments import lab, pipeline
 
-    if document.complete and not resume.anything_missing(document, request):
+    if not resume.anything_missing(document, request):
         return _show(lab.Finished(path=path, document=document), request, None, options)
     resume.check_site(document, request.site)
     scenarios = resume.scenarios_of(document)

@@ -176,11 +176,11 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     if known is None:
         what = "that run is not of bench scale"
         raise RequestError("--resume", what, f"go on with bench run --resume {called(path)}")
-    if document.complete and not any(one.status != "ok" for one in (*document.launches, *known.records)):
+    request = resume.request_of(document)
+    if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
-    request = resume.request_of(document)
     resume.check_hosts(document, party)
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     resume.check_site(document, request.site)

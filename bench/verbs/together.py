@@ -9,6 +9,7 @@ from bench import machine
 from bench.console import Console
 from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
+from bench.experiments import resume
 from bench.hosts.engine import Started, engine_of
 from bench.hosts.follower import Options, follow, following
 from bench.hosts.hello import Hello
@@ -37,8 +38,18 @@ def on_all_hosts(
         with leading(engine, environment) as party:
             options = parser.parse_args(arguments)
             party.gather(_hello(options), Console().line)
-            return party.end(perform(options, party))
+            return party.end(perform(_continued(options, parser, party), party))
     return _follow(arguments, parser, engine, environment)
+
+
+def _continued(options: argparse.Namespace, parser: Parser, party: Party) -> argparse.Namespace:
+    """The options that go on with what this job of the engine has begun; unchanged if it has begun nothing."""
+    begun = None if options.resume is not None else resume.unfinished(options.out, party.job())
+    if begun is None:
+        return options
+    Console().line(f"{options.out}/{begun} is of this job, and is continued")
+    kept = {name: getattr(options, name) for name in ("out", "json", "verbose", "wait", "force", "trust")}
+    return argparse.Namespace(**{**vars(parser.parse_args([])), **kept, "resume": begun})
 
 
 def _follow(arguments: list[str], parser: Parser, engine: Started, environment: Mapping[str, str]) -> int:

@@ -107,11 +107,11 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     known = document.tuning
     if known is None:
         raise RequestError("--resume", "that run is no search", f"go on with bench run --resume {called(path)}")
-    if document.complete:
+    request = resume.request_of(document)
+    if not resume.anything_missing(document, request):
         return _show(path, options, failed=0)
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
-    request = resume.request_of(document)
     resume.check_hosts(document, party)
     request = replace(request, force=request.force or options.force, task=resume.as_it_is_now(request.task))
     request = replace(request, scenarios=known.asked, launches=FINAL_LAUNCHES)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from standin import hosts
 from standin.hosts import ADDRESSES, TINY, Link
-from standin.processes import descendants
+from standin.processes import descendants, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = re.findall(r"^.* -m bench run --scenario ddp$", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
@@ -118,3 +119,22 @@ def test_ten_scenarios(line: str, link: Link, tmp_path: Path) -> None:
         alone = launch["scenario"] == "single"
         assert launch["status"] == ("unsupported" if launch["scenario"] == "dp" else "ok"), launch["reason"]
         assert launch["scenario"] == "dp" or len({rank["host"] for rank in launch["ranks"]}) == (1 if alone else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.0, 12.0], ids=["at once", "later"])
+def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_path: Path) -> None:
+    engine = Engine(tmp_path, C10D.replace("torchrun", "torchrun --max-restarts 2"), link)
+    options = (*TINY[2:], "--iters", "300", "--launches", "3")
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
+        wait_for(lambda: any(json.loads((one / "run.json").read_text())["launches"] for one in engine.folders()))
+        end(second)
+        time.sleep(after_s)
+        again = stack.enter_context(engine.started(1, options))
+        said = [one.communicate(timeout=LIMIT_S)[0] for one in (first, again)]
+        assert [first.returncode, again.returncode] == [0, 0], said
+    (path,) = engine.folders()
+    document = hosts.whole(path)
+    assert [launch["status"] for launch in document["launches"]] == ["ok"] * 3
+    assert len(document["resumed"]) == 1

@@ -365,10 +365,27 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert table.rows[0][-1].text == "yes → no"
 
 
+def searched(run: Analysed, *finalists: str) -> Analysed:
+    """The run as that of a search that chose these, the first of them as the winner."""
+    about = {"asked": finalists, "budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": ()}
+    search = Tuning(**about, baseline=None, finalists=finalists, leanest=finalists[0])
+    return replace(run, document=replace(run.document, tuning=search))
+
+
+def test_of_finalists_that_nobody_can_tell_apart_the_winner_of_the_race_is_recommended(tmp_path: Path) -> None:
+    steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (40.4, 41.4, 42.4), "ddp_o3": (80.0, 81.0, 82.0)}
+    launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
+    run = analysed(str(write_run(tmp_path, launches)))
+    table = table_of(run)
+    for winner, advised in (("ddp", "ddp"), ("ddp_o1", "ddp_o1"), ("ddp_o3", "ddp")):
+        found = recommendations(searched(run, winner).document, table)
+        assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
+    said = dict(advice(searched(run, "ddp_o1", "ddp").document, table))
+    assert said["Tied for fastest"].startswith("ddp_o1, ") and ": ddp, " in said["Tied for fastest"]
+
+
 def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:
-    about = {"asked": ("ddp",), "budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": ()}
-    search = Tuning(**about, baseline=None, finalists=("ddp",), leanest="ddp")
-    found = replace(whole, document=replace(whole.document, tuning=search))
+    found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
         first, *_ = answer_of_search(found, overview(whole).assign(parity=verdict))
         assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import resume
 from bench.runs.document import RunDocument
+from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.seams import discover
 
@@ -72,6 +73,22 @@ def test_a_reference_for_too_few_replica_counts_is_computed_again() -> None:
     assert not resume.done(document(*both, reference=reference)).reference
     assert resume.done(document(*both, reference={**reference, "computations": [one, two]})).reference
     assert not resume.done(document(*both, reference={**reference, "status": "killed"})).reference
+
+
+SEARCH = Tuning(asked=("ddp",), budget_s=60.0, memory_limit_mib=None, floor="half", allow=(), baseline=None)
+SCALING = Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8)
+
+
+def test_of_a_search_nothing_is_missing_once_it_is_complete_and_of_a_scaling_what_failed() -> None:
+    good, bad = document(launch(0, "ddp", 0), complete=True), document(launch(0, "ddp", 0, "timeout"), complete=True)
+    for found, missing in (
+        (replace(good, complete=False, tuning=SEARCH), True),
+        (replace(good, tuning=SEARCH), False),
+        (replace(good, complete=False, scaling=SCALING), True),
+        (replace(good, scaling=SCALING), False),
+        (replace(bad, scaling=SCALING), True),
+    ):
+        assert resume.anything_missing(found, REQUEST) is missing
 
 
 def test_the_request_comes_back_as_it_was() -> None:
