@@ -6,6 +6,7 @@ those in the record, each within the bound that the reference of the run gives f
 """
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -104,7 +105,13 @@ def _output(command: Sequence[str]) -> str:
     finally:
         end_children(but=others)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
-        cause = next((line for line in lines if "Error: " in line), lines[-1])  # torchrun's last ones say nothing of it
-        raise BenchError(f"{' '.join(command[:8])} ... ended with {done.returncode}: {cause}")
+        raise BenchError(f"{' '.join(command[:8])} ... ended with {done.returncode}: {_cause(done.stderr)}")
     return done.stdout
+
+
+def _cause(said: str) -> str:
+    """The line that tells it. torchrun's own last ones say only that a rank failed, and elsewhere by which signal."""
+    lines = said.strip().splitlines() or ["it printed nothing"]
+    errors = [line for line in lines if "Error: " in line and "ChildFailedError" not in line]
+    signals = [line.partition(": ")[2] for line in lines if re.match(r"\s*traceback : Signal", line)]
+    return next(iter((*errors, *signals)), lines[-1])

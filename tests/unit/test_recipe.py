@@ -22,7 +22,7 @@ from bench.analyse.intervals import estimate
 from bench.analyse.overview import overview
 from bench.analyse.parity import DIVERGED
 from bench.cli import main
-from bench.core.errors import RequestError
+from bench.core.errors import BenchError, RequestError
 from bench.experiments import recipe_check
 from bench.experiments.recipe_check import Checked, started, steps_of, worst_loss
 from bench.report import chapters
@@ -462,3 +462,10 @@ def test_scripts_train_what_was_measured(trained: Trained, names: tuple[str, ...
 @pytest.mark.slow
 def test_a_compiled_script(trained: Trained) -> None:
     trained(("ddp+compile",), 4, within=1e-4)
+
+
+def test_the_signal_that_ended_a_rank_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, signal\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    with pytest.raises(BenchError, match="SIGSEGV"):
+        steps_of(started(str(script), 2), 1, 1)
