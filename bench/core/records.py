@@ -327,6 +327,10 @@ class Checkpoint:
         return f"{self.folder}/job.json"
 
 
+TOO_SLOW = "too slow"
+"""Begins the reason of a launch that was stopped at its ``loop_limit_s``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What one launch executes; the same for all of its ranks.
@@ -338,7 +342,8 @@ class Job:
     from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
     empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
     they are. ``checkpoint``: what a launch saves that is about that, or about restarts. ``slow_start``: how many times
-    as long as usual it may take until its first step is over.
+    as long as usual it may take until its first step is over. ``loop_limit_s``: over which its
+    steps are stopped, None for no limit.
     """
 
     launch: int
@@ -367,6 +372,7 @@ class Job:
     memory_probe: bool = True
     checkpoint: Checkpoint | None = None
     slow_start: float = 1.0
+    loop_limit_s: float | None = None
 
     @property
     def steps(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.console import Console, count, duration
 from bench.core.errors import RequestError
-from bench.core.records import PARITIES
+from bench.core.records import PARITIES, TOO_SLOW, Job
 from bench.experiments import measure, obstacles, reference, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, opened, recorded
@@ -38,6 +38,9 @@ GOOD_ENOUGH = {"same": PARITIES[:1], "half": PARITIES[:3]}
 hide mistakes, and the answer says so."""
 
 MOST_FINALISTS = 4
+TIMES_AS_SLOW, FEWEST_S = 3.0, 30.0
+"""When the first launch of a candidate is stopped: the steps take that many times as long as on the best so far, and
+longer than a GPU needs to find its algorithms."""
 
 
 class _OutOfTime(Exception):
@@ -217,7 +220,8 @@ class _Hunt:
         levels, slower = self.race.levels(), set()
         for name, level in product(plain, LEVELS.keys() & set(self.search.allow)):
             other = self._with(name, [level]).name
-            if other != name and levels.get(other, -math.inf) > levels.get(name, math.inf):
+            unknown = math.inf if other in self.race.beaten else -math.inf  # inf: it was stopped
+            if other != name and levels.get(other, unknown) > levels.get(name, math.inf):
                 slower.add(level)
         return [one for one in self.search.allow if one not in slower]
 
@@ -226,12 +230,21 @@ class _Hunt:
         self._check_time(name)
         request, lab = self.lab.request, self.lab
         (planned,) = one_round(request, [self.found[name]], self.race.launches(name), lab.next_launch(), lab.site.hosts)
-        done = perform(replace(planned.job, probe_seed=lab.writer.document.probe_seed), lab, "racing", self._kept)
+        job = replace(planned.job, probe_seed=lab.writer.document.probe_seed)
+        done = perform(replace(job, loop_limit_s=self._limit_s(name, job)), lab, "racing", self._kept)
         return _Raced(
             record=done.record,
             median_ms=measure.median_step_ms(done),
             peak_mib=steady_mib(done.tables["memory"], done.record.ranks),
         )
+
+    def _limit_s(self, name: str, job: Job) -> float | None:
+        """After which a candidate is beaten in any case; none for one that has a launch, such as the best itself."""
+        best = self.race.best()
+        if best is None or self.race.launches(name):
+            return None
+        best_s = math.exp(self.race.levels()[best]) / 1000
+        return max(FEWEST_S, TIMES_AS_SLOW * best_s * job.steps) * job.slow_start
 
     def _kept(self, done: Performed) -> str:
         self.lab.writer.add_racing(done.record, **done.tables)
@@ -245,6 +258,9 @@ class _Hunt:
         if peak_mib is not None:
             self.peaks_mib[name] = max(peak_mib, self.peaks_mib.get(name, 0.0))
         why_not = None if record.status == "ok" else record.reason or record.status
+        if why_not is not None and why_not.startswith(TOO_SLOW):
+            self.race.beaten[name] = f"{why_not}, and was stopped"
+            return
         if why_not is None and limit is not None and (peak_mib is None or peak_mib > limit):
             needs = "an unknown amount of memory" if peak_mib is None else f"{peak_mib / 1024:,.2f} GiB"
             why_not = f"needs {needs}, over the limit of {limit / 1024:,.2f} GiB"

@@ -27,7 +27,7 @@ from bench.core.channel import Channel, adopt_orphans, die_with_parent
 from bench.core.children import KILL_PATIENCE_S, Unanswered, ask, end_children
 from bench.core.errors import EXHAUSTED, RequestError, remedy_of
 from bench.core.files import log_end
-from bench.core.records import Job, Meet, Training, job_from_json, job_to_json
+from bench.core.records import TOO_SLOW, Job, Meet, Training, job_from_json, job_to_json
 from bench.worker import processes
 from bench.worker.beats import FD_VARIABLE, Beats
 from bench.worker.door import Door
@@ -64,6 +64,7 @@ class Rank:
     result: str | None = None
     exit_status: int | None = None
     stopped_s: float | None = None
+    loop_s: float | None = None
 
     @property
     def finished(self) -> bool:
@@ -557,6 +558,8 @@ def _hear(launch: Launch, rank: Rank, message: Any, control: Channel) -> None:
             _progress(rank, step)
         case {"event": "phase", "phase": str(phase)}:
             rank.phase = phase
+            if rank.in_loop and rank.loop_s is None:
+                rank.loop_s = time.monotonic()
         case {"event": "error", "kind": "oom" | "error" as kind, "reason": str(reason), "collateral": bool(collateral)}:
             about = {"kind": kind, "reason": reason, "collateral": collateral, "memory": message.get("memory")}
             launch.fail(Failure(rank=rank.number, **about))
@@ -670,6 +673,12 @@ def _check_progress(launch: Launch, control: Channel) -> None:
             return
         if rank.stopped_s is not None and now - rank.stopped_s > stall_s:
             _end_stalled(launch, f"a rank was stopped for {stall_s:.0f} s")
+            return
+        limit_s = launch.job.loop_limit_s
+        if limit_s is not None and rank.in_loop and rank.loop_s is not None and now - rank.loop_s > limit_s:
+            reason = f"{TOO_SLOW}: {rank.step} of {launch.job.steps} steps in {limit_s:.0f} s"
+            launch.fail(Failure(rank=rank.number, kind="timeout", reason=reason))
+            launch.kill()
             return
 
 

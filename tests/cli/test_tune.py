@@ -1,6 +1,7 @@
 """``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
 
 import json
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ def build(parts):
     session.backward = planted
     return session
 """
-CANDIDATES = {"quick": (0.02, 1.0), "slow": (0.06, 1.0), "wrong": (0.01, 1.5)}
+CANDIDATES = {"quick": (0.02, 1.0), "slow": (0.06, 1.0), "wrong": (0.01, 1.5), "slowest": (1.0, 1.0)}
 """Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else."""
 
 LATER_S = 600.0
@@ -73,6 +74,7 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
         return perform(job, *rest)
 
     monkeypatch.setattr(tuning, "perform", interrupted)
+    monkeypatch.setattr(tuning, "FEWEST_S", 2.0)
     assert run_here("tune", *asked).returncode == 130
     first = document_of(tmp_path)
     assert first["complete"] is False and [one["scenario"] for one in first["tuning"]["launches"]] == launched
@@ -89,6 +91,7 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     assert search["spent_s"] > first["tuning"]["spent_s"] > LATER_S, "what is left of the budget, and no more"
     assert search["candidates"]["wrong"]["why_not"] == "numerics: diverged"
     assert search["candidates"]["slow"]["beaten"].endswith("% slower than ddp")
+    assert re.match(r"too slow: [1-4] of 5 steps in 2 s, and was stopped", search["candidates"]["slowest"]["beaten"])
     assert search["finalists"][0] == "ddp" and "wrong" not in search["finalists"]
     assert document["request"]["scenarios"] == search["finalists"]
     fresh = {(one["scenario"], one["repeat"]) for one in document["launches"]}
@@ -113,7 +116,7 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
         (("--allow", "bucket_mb=x"), ("error: --allow: bucket_mb: 'x' is not a whole number", "write bucket_mb=100")),
         (
             ("--budget", "1s"),
-            ("error: --budget: a search among 4 candidates takes about", "give at least"),
+            ("error: --budget: a search among 5 candidates takes about", "give at least"),
         ),
     ],
 )
