@@ -124,7 +124,8 @@ def test_ten_scenarios(line: str, link: Link, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.0, 12.0], ids=["at once", "later"])
 def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_path: Path) -> None:
-    engine = Engine(tmp_path, C10D.replace("torchrun", "torchrun --max-restarts 2"), link)
+    restarted = C10D.replace("torchrun", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 2")
+    engine = Engine(tmp_path, restarted, link)
     options = (*TINY[2:], "--iters", "300", "--launches", "3")
     with ExitStack() as stack:
         first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
