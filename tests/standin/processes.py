@@ -57,13 +57,19 @@ def family(pid: int) -> dict[int, str]:
     of = children()
     found: dict[int, str] = {}
     for child in of.get(pid, []):
-        try:
-            line = Path(f"/proc/{child}/cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found[child] = "sampler" if "bench.sample.process" in line else "host"
-        found |= dict.fromkeys(of.get(child, []), "rank")
+        if line := command_line(child):
+            found[child] = "sampler" if "bench.sample.process" in line else "host"
+            forked = [one for one in of.get(child, []) if command_line(one) == line]  # torch starts others at import
+            found |= dict.fromkeys(forked, "rank")
     return found
+
+
+def command_line(pid: int) -> str:
+    """Empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def alive(pid: int) -> bool:
