@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin import hosts
@@ -19,6 +20,7 @@ from standin.processes import descendants, wait_for
 ROOT = Path(__file__).resolve().parents[2]
 LINES = re.findall(r"^.* -m bench run --scenario ddp$", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
 STATIC, C10D, SRUN, PLAIN = LINES
+RESTARTED = C10D.replace("torchrun", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 2")
 NAMES = ("static", "c10d", "srun", "plain")
 LIMIT_S = 280.0
 TEN = ("--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1", "--iters", "3")
@@ -121,15 +123,11 @@ def test_ten_scenarios(line: str, link: Link, tmp_path: Path) -> None:
         assert launch["scenario"] == "dp" or len({rank["host"] for rank in launch["ranks"]}) == (1 if alone else 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.0, 12.0], ids=["at once", "later"])
-def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_path: Path) -> None:
-    restarted = C10D.replace("torchrun", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts 2")
-    engine = Engine(tmp_path, restarted, link)
-    options = (*TINY[2:], "--iters", "300", "--launches", "3")
+def killed_and_back(engine: Engine, options: tuple[str, ...], launches: Callable[[Any], Any], after_s: float) -> Any:
+    """The document, after all processes of the second host were killed once ``launches(document)`` had some."""
     with ExitStack() as stack:
         first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
-        wait_for(lambda: any(json.loads((one / "run.json").read_text())["launches"] for one in engine.folders()))
+        wait_for(lambda: any(launches(json.loads((one / "run.json").read_text())) for one in engine.folders()))
         end(second)
         time.sleep(after_s)
         again = stack.enter_context(engine.started(1, options))
@@ -137,5 +135,22 @@ def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_pa
         assert [first.returncode, again.returncode] == [0, 0], said
     (path,) = engine.folders()
     document = hosts.whole(path)
-    assert [launch["status"] for launch in document["launches"]] == ["ok"] * 3
     assert len(document["resumed"]) == 1
+    return document
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.0, 12.0], ids=["at once", "later"])
+def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_path: Path) -> None:
+    options = (*TINY[2:], "--iters", "300", "--launches", "3")
+    engine = Engine(tmp_path, RESTARTED, link)
+    document = killed_and_back(engine, options, lambda begun: begun["launches"], after_s)
+    assert [launch["status"] for launch in document["launches"]] == ["ok"] * 3
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_when_a_host_comes_back(link: Link, tmp_path: Path) -> None:
+    engine = Engine(tmp_path, RESTARTED.replace("bench run", "bench tune"), link)
+    options = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "100", "--allow", "none")
+    document = killed_and_back(engine, options, lambda begun: begun["tuning"]["launches"], 0.0)
+    assert document["tuning"]["finalists"] == ["ddp"]

@@ -1,10 +1,13 @@
 """What is left of a run, and where it may be gone on with."""
 
+import argparse
 import json
 import os
 import subprocess
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +21,12 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Computation
 from bench.experiments import resume
+from bench.hosts.engine import engine_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
 from bench.seams import discover
+from bench.verbs import run, scale, together, tune
 
 FOUND = tuple(discover.load(*discover.resolve(name)) for name in ("single", "ddp"))
 REQUEST = request_for(FOUND, launches=2, diagnose=True)
@@ -305,3 +310,20 @@ def test_what_counts_as_a_change_of_code(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / name).unlink()
     (tmp_path / "scenarios" / "ddp.py").write_text("changed")
     assert dirty()
+
+
+@pytest.mark.parametrize("verb", [run, tune, scale], ids=lambda one: one.__name__)
+def test_a_job_that_its_engine_restarts_goes_on_with_its_run(verb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was asked for is in the run, so that it is no reason to refuse."""
+    seen: list[argparse.Namespace] = []
+    monkeypatch.setattr(resume, "unfinished", lambda out, job: f"that of {job}" if out == "mine" else None)
+    monkeypatch.setattr(verb, "_resume", lambda options, *rest: seen.append(options) or 0)
+    monkeypatch.setattr(together, "leading", lambda *about: nullcontext(party))
+    monkeypatch.setattr(together, "_hello", lambda options: None)
+    party = SimpleNamespace(gather=lambda *about: None, job=lambda: "job 7", end=lambda code: code)
+    job = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    monkeypatch.setattr(together, "engine_of", lambda environment: engine_of(job))
+    assert verb.main(["--scenario", "ddp", "--batch-per-rank", "4", "--out", "mine", "--json"]) == 0
+    (options,) = seen
+    assert (options.resume, options.out, options.json) == ("that of job 7", "mine", True)
+    assert options.scenario is None and options.batch_per_rank is None
