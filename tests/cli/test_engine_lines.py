@@ -127,7 +127,8 @@ def killed_and_back(engine: Engine, options: tuple[str, ...], launches: Callable
     """The document, after all processes of the second host were killed once ``launches(document)`` had some."""
     with ExitStack() as stack:
         first, second = (stack.enter_context(engine.started(index, options)) for index in range(2))
-        wait_for(lambda: any(launches(json.loads((one / "run.json").read_text())) for one in engine.folders()))
+        written = "host*/results/*/run.json"
+        wait_for(lambda: any(launches(json.loads(one.read_text())) for one in engine.folder.glob(written)))
         end(second)
         time.sleep(after_s)
         again = stack.enter_context(engine.started(1, options))
@@ -152,5 +153,5 @@ def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_pa
 def test_a_search_goes_on_when_a_host_comes_back(link: Link, tmp_path: Path) -> None:
     engine = Engine(tmp_path, RESTARTED.replace("bench run", "bench tune"), link)
     options = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "100", "--allow", "none")
-    document = killed_and_back(engine, options, lambda begun: begun["tuning"]["launches"], 0.0)
+    document = killed_and_back(engine, options, lambda begun: begun["tuning"] and begun["tuning"]["launches"], 0.0)
     assert document["tuning"]["finalists"] == ["ddp"]
