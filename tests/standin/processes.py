@@ -1,6 +1,7 @@
 """Whole runs of bench as processes: to start one, to see who belongs to it, and to see that nobody is left of it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -57,19 +58,15 @@ def family(pid: int) -> dict[int, str]:
     of = children()
     found: dict[int, str] = {}
     for child in of.get(pid, []):
-        if line := command_line(child):
+        try:
+            line, group = Path(f"/proc/{child}/cmdline").read_text(), os.getpgid(child)
             found[child] = "sampler" if "bench.sample.process" in line else "host"
-            forked = [one for one in of.get(child, []) if command_line(one) == line]  # torch starts others at import
-            found |= dict.fromkeys(forked, "rank")
+            for one in of.get(child, []):
+                if os.getpgid(one) != group:  # ranks have a group of their own; torch starts others at its import
+                    found[one] = "rank"
+        except (FileNotFoundError, ProcessLookupError):
+            continue
     return found
-
-
-def command_line(pid: int) -> str:
-    """Empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 def alive(pid: int) -> bool:
