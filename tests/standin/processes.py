@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,13 @@ def family(pid: int) -> dict[int, str]:
     of = children()
     found: dict[int, str] = {}
     for child in of.get(pid, []):
-        try:
-            line, group = Path(f"/proc/{child}/cmdline").read_text(), os.getpgid(child)
+        with suppress(FileNotFoundError, ProcessLookupError):
+            line = Path(f"/proc/{child}/cmdline").read_text()
             found[child] = "sampler" if "bench.sample.process" in line else "host"
-            for one in of.get(child, []):
-                if os.getpgid(one) != group:  # ranks have a group of their own; torch starts others at its import
+        for one in of.get(child, []):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if "-rank" in os.readlink(f"/proc/{one}/fd/1"):  # its log; torch starts others at its import
                     found[one] = "rank"
-        except (FileNotFoundError, ProcessLookupError):
-            continue
     return found
 
 
