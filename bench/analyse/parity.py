@@ -40,6 +40,7 @@ twin strays farther, nobody can tell.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ TRAINED_LIMIT_IN_HALF = 0.1
 LEAST_BOUND = 1e-12
 """Of a loss: one of exactly 0 has no rounding."""
 GROSS = 0.25
-"""An error in a single step that no rounding makes."""
+"""An error in a single step that no rounding makes, unless a twin's is as large (:meth:`_Reference.gross`)."""
 
 SAME, WITHIN_HALF, CANNOT_TELL, DIVERGED, NOT_FINITE = PARITIES
 
@@ -265,6 +266,14 @@ class _Reference:
             bound = np.maximum(ROUNDINGS * unit, HALVES * np.max(_errors(half, theirs), axis=0))
         return bound
 
+    def gross(self, computation: Computation) -> float:
+        """The error in a single step that no rounding makes; infinity where a twin's is as large, as behind a batch
+        norm over two images."""
+        plain = _fp32(computation.replicas, computation.threads)
+        theirs = self._arrays["probed", plain, False][0]
+        strays = [_errors(twin, theirs).max() for twin in self._arrays["probed", plain, True]]
+        return GROSS if max(strays) <= GROSS else math.inf
+
     def alone(self, computation: Computation) -> float | None:
         """How far the gradient of one replica by itself is from the average; None for one replica."""
         alone, whole = self.probe(computation, "alone"), self.probe(computation)
@@ -336,11 +345,11 @@ def _any_beyond(errors: np.ndarray, bounds: np.ndarray) -> bool:
     return not (errors <= bounds).all()  # NaN is beyond, too
 
 
-def _beyond_switches(errors: np.ndarray, bounds: np.ndarray) -> bool:
+def _beyond_switches(errors: np.ndarray, bounds: np.ndarray, gross: float) -> bool:
     """In fp32: more than units that rounding switched. A step grossly off, or every step by much or in all tensors."""
-    gross = (errors > np.maximum(bounds, GROSS)).any()
+    one = (errors > np.maximum(bounds, gross)).any()
     much = (errors > np.maximum(bounds, 0.05)).any(axis=1) | (errors > bounds).all(axis=1)
-    return bool(gross or much.all())
+    return bool(one or much.all())
 
 
 def _beyond_half(errors: np.ndarray, bounds: np.ndarray) -> bool:
@@ -397,7 +406,9 @@ def _judge(
         "loss_step": warmup + worst,
     }
     full = unit == U_FP32
-    of_probe = _beyond_switches if full else _beyond_half if _other_kernels(launch.effective) else _any_beyond
+    of_probe = _beyond_half if _other_kernels(launch.effective) else _any_beyond
+    if full:
+        of_probe = partial(_beyond_switches, gross=reference.gross(ran))
     seen = [
         ("the gradient of a tensor in the probe", gradient, of_probe),
         ("what a step of the probe did to a tensor", update, _any_beyond),

@@ -188,6 +188,12 @@ def test_a_unit_that_rounding_switches_is_told_from_a_mistake(off: list[list[flo
     assert ("a unit that rounding switches on or off may do that" in found["reason"]) is (verdict == CANNOT_TELL)
 
 
+def test_a_single_step_tells_nothing_where_rounding_alone_is_grossly_off() -> None:
+    rounding = {"changes": {"rounding": [[0.3, 0.0], [0.0, 0.0]]}}
+    assert judge("fp32", off=[[0.0, 0.0], [0.0, 5.0]], **rounding)["verdict"] == CANNOT_TELL
+    assert judge("fp32", off=[[0.0, 5.0], [0.0, 5.0]], **rounding)["verdict"] == DIVERGED
+
+
 def test_a_buffer_is_held_against_that_of_the_first_replica() -> None:
     assert judge(found={"buffer": 1e-5})["verdict"] == SAME
     frozen = judge(found={"buffer": 1.0})
