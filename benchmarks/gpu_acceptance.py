@@ -655,7 +655,6 @@ def driver(uuids: Sequence[str]) -> Iterator[Sequence[Mapping[str, Any]]]:
 def salvaged(folder: str) -> dict[str, Any] | None:
     """The newest run in ``folder``, as ``bench run --json`` would say it; None where nothing ran."""
     from bench.analyse.analysed import Analysed
-    from bench.analyse.overview import overview
     from bench.analyse.verdicts import records
     from bench.core.codec import encode
     from bench.runs.reader import read
@@ -663,7 +662,7 @@ def salvaged(folder: str) -> dict[str, Any] | None:
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else (), reverse=True):
         run = Analysed.of(read(os.path.join(folder, name), allow_incomplete=True))
         if run.document.launches:
-            summary, parity = (records(table) for table in (overview(run), run.parity))
+            summary, parity = (records(table) for table in (run.overview, run.parity))
             begun = [row for row in summary if row["launches"]]
             return {"path": os.path.join(folder, name), **encode(run.document), "parity": parity, "summary": begun}
     return None

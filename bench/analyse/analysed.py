@@ -15,6 +15,7 @@ import pandas as pd
 from bench.analyse import devices
 from bench.analyse.launches import ok_rows
 from bench.analyse.memory import peaks
+from bench.analyse.overview import overview
 from bench.analyse.parity import parity
 from bench.analyse.steps import per_iteration, per_launch, phases_by_launch
 from bench.analyse.validity import findings
@@ -64,6 +65,10 @@ class Analysed(Run):
     @cached_property
     def findings(self) -> pd.DataFrame:
         return findings(self.document, self.figures, self.parity)
+
+    @cached_property
+    def overview(self) -> pd.DataFrame:
+        return overview(self)
 
     @cached_property
     def devices(self) -> pd.DataFrame:

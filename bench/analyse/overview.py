@@ -1,25 +1,26 @@
 """One row per scenario with all that a choice needs: figures, whether to believe them, and the recommendation."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bench.analyse import validity
-from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import of_several_replicas
 from bench.analyse.comparison import SLOWER, against_fastest
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
 from bench.runs.document import Recommendation
-from bench.runs.reader import Run
+
+if TYPE_CHECKING:
+    from bench.analyse.analysed import Analysed
 
 ENERGY = ("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j")
 
 LEAN_ENOUGH = 0.95  # of the fastest scenario's speed, for one that needs less memory
 
 
-def overview(run: Run) -> pd.DataFrame:
+def overview(run: "Analysed") -> pd.DataFrame:
     """The summary of a run (:func:`bench.analyse.steps.summary`) and some columns more.
 
     ``energy_per_1000_j`` with its interval: as in :func:`bench.analyse.devices.per_scenario`. ``parity``: the
@@ -29,7 +30,6 @@ def overview(run: Run) -> pd.DataFrame:
     ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
     ``*_more``: about how many more launches would tell the two apart.
     """
-    run = Analysed.of(run)
     table, found = summary(run.document, run.figures, run.peaks), run.findings
     verdict = validity.by_scenario(found, scenarios(run.document))
     parities = by_scenario(run.parity).set_index("scenario")["verdict"]

@@ -17,7 +17,7 @@ from bench.analyse.launches import ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.overview import overview, recommendation
+from bench.analyse.overview import recommendation
 from bench.analyse.pairs import Answer, Row, chance, pair_of, times
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
@@ -29,7 +29,7 @@ from bench.runs.reader import Run
 
 def questions(run: Run) -> list[Answer]:
     run = Analysed.of(run)
-    table = overview(run)
+    table = run.overview
     answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
         fastest,
         loader,

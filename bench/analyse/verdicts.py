@@ -9,7 +9,6 @@ import pandas as pd
 
 from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
-from bench.analyse.overview import overview
 from bench.analyse.parity import RECORDED
 from bench.core.codec import decode
 from bench.runs.document import Finding, ParityRecord, Recommendation
@@ -29,7 +28,7 @@ def of(run: Run) -> Verdicts:
     return {
         "validity": tuple(decode(Finding, row) for row in records(run.findings)),
         "parity": tuple(decode(ParityRecord, row) for row in records(run.parity[list(RECORDED)])),
-        "recommendation": recommendations(run.document, overview(run)),
+        "recommendation": recommendations(run.document, run.overview),
     }
 
 

@@ -232,7 +232,7 @@ def _recipe(of: Material) -> Chapter | None:
         return None
     command = f"python -m bench recipe {of.run.id} --scenario {advised.fastest} --out train.py"
     try:
-        text = recipe.script(of.run, advised.fastest, table=of.table)
+        text = recipe.script(of.run, advised.fastest)
     except RequestError as error:
         blocks: tuple[Block, ...] = (f"There is no script of {advised.fastest}: {error.problem}.",)
     else:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
-from bench.analyse.overview import overview
 from bench.analyse.parity import DIVERGED, NOT_FINITE
 from bench.core.errors import RequestError
 from bench.core.records import Setting
@@ -36,7 +35,6 @@ from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, STRATEGY, SWITCH, WORKLOAD
 
 if TYPE_CHECKING:
-    import pandas as pd
     from jinja2 import Template
 
 TEMPLATE = "train.py.j2"
@@ -46,17 +44,14 @@ HALVES = ("bfloat16", "float16")
 ANOTHER = "choose another with --scenario NAME"
 
 
-def script(
-    run: Analysed, scenario: str | None = None, *, file: str = "train.py", table: "pd.DataFrame | None" = None
-) -> str:
-    """The script for a scenario, by default the recommended one; ``file``: what its docstring calls it;
-    ``table``: the overview of the run, where it is at hand.
+def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py") -> str:
+    """The script for a scenario, by default the recommended one; ``file``: what its docstring calls it.
 
     Raises :class:`RequestError` where the run has no such scenario, or none that can be written down.
     """
     name, launch = _chosen(run, scenario)
     recipe, parts = _recipe(run.document, name, launch)
-    measured = _measured(run, launch, overview(run) if table is None else table)
+    measured = _measured(run, launch)
     command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
     return _rendered({**_values(run.document, launch, recipe, parts), "measured": measured, "command": command})
 
@@ -217,9 +212,9 @@ def _launcher(launch: LaunchRecord) -> str:
     return f"torchrun {where} --nproc-per-node {launch.processes // hosts}"
 
 
-def _measured(run: Analysed, launch: LaunchRecord, table: "pd.DataFrame") -> list[str]:
+def _measured(run: Analysed, launch: LaunchRecord) -> list[str]:
     """What bench measured it at, as the lines of a comment."""
-    (row,) = (row for row in table.to_dict("records") if row["scenario"] == launch.scenario)
+    (row,) = (row for row in run.overview.to_dict("records") if row["scenario"] == launch.scenario)
     assert launch.effective is not None
     document = run.document
     machine, chosen = document.machine, set(document.request.devices)

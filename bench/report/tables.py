@@ -15,7 +15,6 @@ from bench.analyse.advice import is_clear
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
-from bench.analyse.overview import overview
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.core.text import printable
 from bench.report.drawing import plain
@@ -133,9 +132,9 @@ def tabulate(
     return Table(columns=tuple(columns), rows=rows, notes=tuple(notes), marked=marked)
 
 
-def summary_of(run: Run) -> "pd.DataFrame":
+def summary_of(run: Analysed) -> "pd.DataFrame":
     """The summary of a run (``bench.analyse.overview``) with the run's id as its first column."""
-    return of_run(run, overview(run))
+    return of_run(run, run.overview)
 
 
 def of_run(run: Run, table: "pd.DataFrame") -> "pd.DataFrame":

@@ -6,7 +6,6 @@ from bench.analyse.advice import recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.communication import spent
-from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
@@ -38,7 +37,7 @@ def speeds(run: Analysed) -> Plot | None:
     """A bar for each scenario's throughput, the fastest on top, with its interval."""
     import pandas as pd
 
-    table = overview(run)
+    table = run.overview
     known = table[table["throughput_per_s"].notna()].sort_values("throughput_per_s", ascending=False, kind="stable")
     if known.empty:
         return None
@@ -80,7 +79,7 @@ def trade_off(run: Analysed) -> Plot | None:
     """Throughput against peak memory: a numbered point for each scenario, the recommended ones marked."""
     import pandas as pd
 
-    table = overview(run)
+    table = run.overview
     known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
         return None

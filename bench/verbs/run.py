@@ -183,10 +183,9 @@ def _show(
     """
     from bench.analyse.advice import more_wanted
     from bench.analyse.analysed import Analysed
-    from bench.analyse.overview import overview
 
     done = Analysed.of(read(finished.path))
-    table = overview(done)
+    table = done.overview
     people = sys.stderr if options.json else sys.stdout
     shown = (
         "",

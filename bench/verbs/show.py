@@ -35,12 +35,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="also show what ran, and every warning by itself")
     options = parser.parse_args(arguments)
     from bench.analyse.analysed import Analysed
-    from bench.analyse.overview import overview
     from bench.runs.reader import read
 
     path = latest_or(options.run, options.results, finished=not options.allow_incomplete)
     run = Analysed.of(read(path, allow_incomplete=options.allow_incomplete))
-    table = overview(run)
+    table = run.overview
     people = sys.stderr if options.json else sys.stdout
     tell(*answered(run, table, width=columns(people), verbose=options.verbose), file=people)
     if options.json:

@@ -148,7 +148,6 @@ def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
 def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
-    from bench.analyse.overview import overview
     from bench.analyse.tuned import nothing_usable
     from bench.analyse.verdicts import records
     from bench.report.recipe import script
@@ -162,12 +161,12 @@ def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[
             what = f"nothing fits into {tuning.memory_limit_mib / 1024:,.2f} GiB ({place(path)} has what was tried)"
             raise RequestError("--memory-limit", what, f"the least that trains is {least / 1024:,.2f} GiB")
         raise RequestError("--scenario", nothing_usable(tuning), f"{place(path)} has the logs")
-    table, batch = overview(run), run.document.workload.global_batch
+    table, batch = run.overview, run.document.workload.global_batch
     tried = [f"Global batch {one}: {said}{' (chosen)' * (one == batch)}" for one, said in (batches or {}).items()]
     people = sys.stderr if options.json else sys.stdout
     after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
     with suppress(RequestError):  # not every scenario can be written as a script
-        script(run, tuning.finalists[0], table=table)
+        script(run, tuning.finalists[0])
         after += f"\nAs a script: python -m bench recipe {called(path)} --scenario {tuning.finalists[0]} --out train.py"
     said = answered(run, table, width=columns(people), verbose=options.verbose)
     tell("", *said, *(["", *tried] if tried else []), "", after, file=people)

@@ -19,9 +19,9 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
+from bench.analyse.analysed import Analysed
 from bench.analyse.communication import communication, mean_interval
 from bench.analyse.memory_parts import parts
-from bench.analyse.overview import overview
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.report.device_tables import memory_parts_table
@@ -67,7 +67,7 @@ def run(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("diagnose")
     (folder / "opaque.py").write_text(OPAQUE)
     names = [*SCENARIOS[:-1], str(folder / "opaque.py")]
-    small = {"task": narrow(folder), "global_batch": 4, "warmup": 1, "iters": ITERS}
+    small = {"task": narrow(), "global_batch": 4, "warmup": 1, "iters": ITERS}
     return measured(host, folder, names, parity=False, diagnose=True, trace=True, **small)
 
 
@@ -144,7 +144,7 @@ def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
     assert len(measured) == len(diagnostic) == len(SCENARIOS) and not measured & diagnostic
     assert set(run.steps["launch"]) == measured == set(run.memory["launch"])
     assert set(run.diagnostics["launch"]) <= diagnostic
-    assert (overview(run)["launches"] == 1).all()
+    assert (Analysed.of(run).overview["launches"] == 1).all()
     assert run.steps.groupby("launch")["step"].nunique().eq(1 + ITERS).all()
     for finding in run.document.validity:
         assert finding.launch is None or finding.launch in measured

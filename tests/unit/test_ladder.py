@@ -9,7 +9,6 @@ from standin.runs import FINITE, Launch, analysed, write_run
 from bench import report
 from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
-from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.analyse.steps import base_of
 from bench.console import summary_table
@@ -117,7 +116,7 @@ def test_what_speeds_are_relative_to(names: list[str], base: str) -> None:
 
 def test_with_a_switch_on_in_all_scenarios_the_base_is_named(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"single+fused": 60.0, "ddp+fused": 30.0}, set_=None)
-    table = overview(run)
+    table = Analysed.of(run).overview
     assert table["relative_to"].tolist() == ["ddp+fused"] * 2
     assert table["relative_to_ddp"].tolist() == pytest.approx([0.5, 1.0], rel=0.02)
     text = summary_table(table, 200)
@@ -154,7 +153,7 @@ def test_a_switch_without_effect_is_a_finding(tmp_path: Path) -> None:
     run = analysed(str(write_run(tmp_path, [launch])))
     (row,) = [row for row in run.findings.to_dict("records") if row["code"] == "no effect"]
     assert row["severity"] == "warning" and "channels_last was on and had no effect" in row["text"]
-    assert "no effect" in overview(run)["findings"].iloc[0]
+    assert "no effect" in Analysed.of(run).overview["findings"].iloc[0]
 
 
 def test_the_page_has_a_chapter_and_a_plot_of_a_ladder(tmp_path: Path) -> None:

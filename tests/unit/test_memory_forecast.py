@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import one_host, request_for
+from standin.workloads import narrow
 from torch import nn
 
 from bench.core.codec import decode
@@ -25,7 +26,7 @@ AROUND = Around()
 
 def parts_for(precision: str = "O0") -> Parts:
     single = discover.load(*discover.resolve("single"))
-    (planned,) = launches(request_for((single,), global_batch=4), (single,), one_host(1))
+    (planned,) = launches(request_for((single,), global_batch=4, task=narrow()), (single,), one_host(1))
     job = replace(planned.job, precision=precision, half="bf16")
     whole = {"rank": 0, "local_rank": 0, "world_size": 1, "device": CPU}
     return Parts(job=job, implementation="torch", amp="native", **whole)

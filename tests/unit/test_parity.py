@@ -13,7 +13,7 @@ from conftest import one_host, request_for
 from standin import numerics
 from standin.documents import document
 from standin.frames import iterations
-from standin.workloads import with_settings
+from standin.workloads import narrow, task
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -32,7 +32,7 @@ from bench.analyse.parity import (
     parity,
 )
 from bench.core.codec import encode
-from bench.core.records import NUMERICS_COLUMNS
+from bench.core.records import NUMERICS_COLUMNS, Task
 from bench.plan import reference
 from bench.runs.tables import to_table, untrue
 from bench.seams import discover
@@ -447,9 +447,9 @@ def test_what_is_not_finite_stays_so() -> None:
 SEED = 4711
 
 
-def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4) -> Parts:
+def job_for_reference(counts: tuple[int, ...], iters: int, global_batch: int = 4, work: Task | None = None) -> Parts:
     ddp = discover.load(*discover.resolve("ddp"))
-    request = request_for((ddp,), iters=iters, global_batch=global_batch)
+    request = request_for((ddp,), iters=iters, global_batch=global_batch, task=work or narrow())
     computations = tuple(map(numerics.computation, counts))
     return Parts(
         job=reference(request, computations, 0, one_host(1), SEED),
@@ -541,8 +541,7 @@ def test_the_probe_has_weights_and_batches_of_its_own_by_its_seed() -> None:
 
 
 def test_the_candidates_stray_by_their_weights_and_not_by_dropout() -> None:
-    job = job_for_reference((1,), 1)
-    strict = replace(job, job=replace(job.job, workload=with_settings(job.workload, model="mobilenet_v3_small")))
+    strict = job_for_reference((1,), 1, work=task(model="mobilenet_v3_small", image_size=32))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_reference, "perturb", lambda parameters, relative, seed: None)
         assert worker_reference.strays(strict, 1, lambda: None) == [0.0] * worker_reference.CANDIDATES

@@ -22,7 +22,6 @@ from standin.workloads import narrow
 from bench import machine
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import caveats
-from bench.analyse.overview import overview
 from bench.runs import check
 from bench.runs.document import Recommendation
 from bench.runs.reader import Run
@@ -95,7 +94,7 @@ def launch(host: WorkerHost, folder: Path, *names: str) -> Run:
     files = [folder / f"{name}.py" for name in names]
     for file in files:
         file.write_text(SOURCE.format(**(HONEST | PLANTED[file.stem])))
-    small = {"task": narrow(folder), "global_batch": 2, "parity": False}
+    small = {"task": narrow(), "global_batch": 2, "parity": False}
     return measured(host, folder, list(map(str, files)), warmup=WARMUP, iters=ITERS, **small)
 
 
@@ -200,7 +199,7 @@ def test_ranks_that_are_apart_are_found_with_the_slower_one_named(run: Run) -> N
 def test_a_rank_that_takes_more_threads_than_its_share_makes_the_launch_invalid(run: Run) -> None:
     assert codes(run, "greedy")["unequal"] == "invalid"
     assert "unequal" not in codes(run, "plain")
-    table = overview(run).set_index("scenario")
+    table = Analysed.of(run).overview.set_index("scenario")
     assert table.loc["greedy", "validity"] == "invalid" and "unequal" in table.loc["greedy", "why_not"]
 
 
@@ -226,7 +225,7 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     endless = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(endless) for _ in range(1 + machine.cores() // 5)]
     try:
-        small = {"task": narrow(tmp_path), "global_batch": 2, "parity": False}
+        small = {"task": narrow(), "global_batch": 2, "parity": False}
         made = measured(host, tmp_path, [str(hidden)], warmup=1, iters=9, replicas=1, **small)
     finally:
         for other in others:
@@ -245,7 +244,7 @@ def test_a_launch_that_load_held_up_is_measured_once_more(host: WorkerHost, tmp_
     assert list(Analysed.of(made).figures.frame["launch"]) == [2]
     unsound = ["launch 2: its steps do not add up to the host's wall time"]
     assert check.findings(made.path) == (unsound if times > 1 else []), "of what counts"
-    assert f"Not counted: {first.reason}." in caveats(document, overview(made))
+    assert f"Not counted: {first.reason}." in caveats(document, Analysed.of(made).overview)
     texts = [finding.text for finding in document.validity if finding.code == "phases"]
     assert [" while others kept " in text for text in texts] == [True] * (times > 1)
 

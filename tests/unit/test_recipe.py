@@ -19,7 +19,6 @@ from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import estimate
-from bench.analyse.overview import overview
 from bench.analyse.parity import DIVERGED
 from bench.cli import main
 from bench.core.errors import BenchError, RequestError
@@ -122,9 +121,8 @@ def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers
     files = []
     for on in (), MANY:
         run = run_of(tmp_path / "results", about, **ran, switches=dict.fromkeys(on))
-        table = overview(run)
         for name in NAMES:
-            text = script(run, name, table=table)
+            text = script(run, name)
             assert len(text.splitlines()) <= 120 or "checkpointing" in on
             assert "import bench" not in text and "from bench" not in text
             assert ("torchrun --standalone --nproc-per-node 2" in text) == (name not in ("single", "dp"))
@@ -183,7 +181,7 @@ def test_what_a_search_recommends_fits_into_120_lines(
         about |= {"workers": 2, "prefetch": 2, "data": "/tmp"}
     run = run_of(tmp_path / "results", about, cudnn_benchmark=True, optimizer_settings={"momentum": 0.9})
     (plain,) = (one for one in run.document.launches if one.scenario == "ddp")
-    row = overview(run).query("scenario == 'ddp'")
+    row = Analysed.of(run).overview.query("scenario == 'ddp'")
     scripts.mkdir()
     for found in {found.name: found for found in searched()}.values():
         on, level = [one.name for one in found.switches], found.scenario.precision
@@ -199,8 +197,8 @@ def test_what_a_search_recommends_fits_into_120_lines(
             effective=replace(plain.effective, **ran, switches={one.spec: None for one in found.switches}),
         )
         one = replace(run, document=replace(run.document, launches=(launch,)))
-        vars(one)["parity"] = run.parity
-        text = script(one, found.name, table=row.assign(scenario=found.name))
+        vars(one).update(parity=run.parity, overview=row.assign(scenario=found.name))
+        text = script(one, found.name)
         assert len(text.splitlines()) <= 120, found.name
         (scripts / f"{found.name}.py").write_text(text)
     check_style(scripts)
@@ -239,12 +237,14 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> 
     run = run_of(tmp_path)
     advised = replace(run.document, recommendation=Recommendation(fastest="ddp_o1"))
     run = replace(run, document=advised)
-    last = chapters.of_run(chapters.Material(run=run, table=overview(run), plots={}))[-1]
+    last = chapters.of_run(chapters.Material(run=run, table=Analysed.of(run).overview, plots={}))[-1]
     (_, fold) = last.blocks
     assert last.slug == "recipe" and isinstance(fold, Fold)
     assert fold.blocks == (Code(script(run, "ddp_o1")),)
     unwritten = replace(advised, workload=replace(advised.workload, name="mine", sha256="0" * 64, file="/gone.py"))
-    said = chapters.of_run(chapters.Material(run=replace(run, document=unwritten), table=overview(run), plots={}))[-1]
+    said = chapters.of_run(
+        chapters.Material(run=replace(run, document=unwritten), table=Analysed.of(run).overview, plots={})
+    )[-1]
     assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
@@ -431,6 +431,7 @@ def test_a_script_of_the_users_workload_under_torchrun(host: WorkerHost, tmp_pat
     assert [loss for loss, _ in printed] == pytest.approx(list(steps), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_scenario_of_the_users_with_switches(trained: Trained, tmp_path: Path) -> None:
     """Its options are read from its file."""
     text = 'from bench.seams import Scenario\nSCENARIO = Scenario(summary="mine", strategy="averaging", options={})\n'

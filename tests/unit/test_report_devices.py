@@ -21,7 +21,6 @@ from bench import report
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
-from bench.analyse.overview import overview
 from bench.analyse.questions import questions
 from bench.core.records import LATER_COLUMNS
 from bench.core.text import printable
@@ -374,4 +373,4 @@ def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> Non
     page = Page(report.render([run])["index.html"].decode())
     assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
     assert cells(device_tables.energy_table(run))[0][2] == "6,000"
-    assert overview(run)["energy_per_1000_j"].notna().all()
+    assert Analysed.of(run).overview["energy_per_1000_j"].notna().all()

@@ -22,7 +22,6 @@ from bench import report
 from bench.analyse import validity, verdicts
 from bench.analyse.advice import advice, answer, is_clear, recommendations, recommended
 from bench.analyse.analysed import Analysed
-from bench.analyse.overview import overview
 from bench.analyse.parity import loss_curves
 from bench.analyse.questions import mixed_precision, questions
 from bench.analyse.tuned import DOUBTFUL
@@ -174,7 +173,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     assert "Do not act on it" not in said and "on this CPU" not in said
     run = ran_with(run, {"bf16_instructions": False})
     assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
-    table = overview(run)
+    table = Analysed.of(run).overview
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     _, said = mixed_precision(run, table, "ddp_o1", "ddp")
     assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
@@ -387,7 +386,7 @@ def test_of_finalists_that_nobody_can_tell_apart_the_winner_of_the_race_is_recom
 def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:
     found = searched(whole, "ddp")
     for verdict, warned in (("cannot tell", True), ("same", False)):
-        first, *_ = answer_of_search(found, overview(whole).assign(parity=verdict))
+        first, *_ = answer_of_search(found, Analysed.of(whole).overview.assign(parity=verdict))
         assert first.startswith("Fastest: ddp, ") and (f"numerics {verdict}{DOUBTFUL}" in first) is warned
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -358,8 +359,9 @@ def test_the_interval_is_as_asked_for(tmp_path: Path, children: list[Child]) -> 
     sampler.finish(0)
     sampler.stop()
     times = moments(tmp_path)
-    gaps_ms = sorted((later - earlier) / 1e6 for earlier, later in itertools.pairwise(times[1:]))
-    assert gaps_ms[len(gaps_ms) // 2] == pytest.approx(150, abs=40)
+    gaps = [(later - earlier) / 150e6 for earlier, later in itertools.pairwise(times[1:])]
+    assert median(gaps) > 0.7, "a busy machine leaves ticks out and adds none"
+    assert median(abs(gap - round(gap)) for gap in gaps) < 0.25
 
 
 def test_no_interval_makes_the_clock_stand_still() -> None:

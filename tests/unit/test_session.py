@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch._dynamo
 from conftest import one_host, request_for
+from standin.workloads import narrow
 from torch import nn
 from torchvision import models
 
@@ -33,8 +34,8 @@ SINGLE = discover.load(*discover.resolve("single"))
 
 
 def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) -> Parts:
-    """With two images where they do not matter: a CPU without instructions for half takes half a second for each."""
-    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch), (SINGLE,), one_host(1))
+    """With two images where they do not matter."""
+    (planned,) = launches(request_for((SINGLE,), global_batch=global_batch, task=narrow()), (SINGLE,), one_host(1))
     return Parts(
         job=replace(planned.job, precision=precision, half=half),
         rank=0,
@@ -97,9 +98,8 @@ def test_a_label_that_does_not_say_what_ran_is_noticed(asked: str, done: str) ->
 def test_a_missing_wrapper_is_noticed(name: str) -> None:
     strategy = discover.load(*discover.resolve(name)).strategy
     for one in strategy.implementations:
-        assert f"{one.label} means {one.wrapper}, but the wrapper is torchvision" in wrong(
-            "O0", "O0", strategy, one.name
-        )
+        said = f"{one.label} means {one.wrapper}, but the wrapper is bench_workload_narrow.model"
+        assert said in wrong("O0", "O0", strategy, one.name)
 
 
 def test_a_wrapper_nobody_asked_for_is_noticed() -> None:

@@ -9,7 +9,8 @@ import pytest
 from standin.documents import changed, ran_with
 from standin.frames import iterations, launch_figures
 
-from bench.analyse.overview import overview, recommendation
+from bench.analyse.analysed import Analysed
+from bench.analyse.overview import recommendation
 from bench.analyse.parity import parity
 from bench.analyse.validity import findings, grouped
 from bench.runs.reader import Run, read
@@ -42,14 +43,14 @@ def test_heat_makes_a_launch_invalid_and_the_next_is_recommended(tmp_path: Path)
     run = run_with(tmp_path, {"throttle": HOT})
     severity, text = found(run)["throttled"]
     assert severity == "invalid" and "GPU-a: thermal slowdown (hardware)" in text and "GPU-b" not in text
-    advice = recommendation(overview(run))
+    advice = recommendation(Analysed.of(run).overview)
     assert advice.fastest == "ddp" and advice.left_out == {"ddp_o2": "throttled"}
 
 
 def test_a_power_cap_is_a_warning_and_leaves_the_recommendation(tmp_path: Path) -> None:
     run = run_with(tmp_path, {"throttle": CAPPED})
     assert found(run)["power cap"][0] == "warning"
-    assert recommendation(overview(run)).fastest == "ddp_o2"
+    assert recommendation(Analysed.of(run).overview).fastest == "ddp_o2"
 
 
 @pytest.mark.parametrize(("processes", "severity"), [([OTHER, UNSURE], "invalid"), ([UNSURE], "warning")])
