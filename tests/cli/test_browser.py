@@ -56,7 +56,7 @@ def unfold(page: Any) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
 def test_axe_finds_nothing_serious(browser: Any, page_file: Path, width: int, scheme: str) -> None:
     page = opened(browser, page_file, width, scheme)
     unfold(page)

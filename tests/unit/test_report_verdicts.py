@@ -173,7 +173,7 @@ def test_o1_against_o0_is_adjusted_over_all_pairs(tmp_path: Path) -> None:
     assert "Do not act on it" not in said and "on this CPU" not in said
     run = ran_with(run, {"bf16_instructions": False})
     assert "It is so on this CPU, which has no instructions for bf16" in dict(questions(run))[question]
-    table = Analysed.of(run).overview
+    table = Analysed.of(run).overview.copy()
     table.loc[table["scenario"] == "ddp_o1", "why_not"] = "not finite"
     _, said = mixed_precision(run, table, "ddp_o1", "ddp")
     assert "Do not act on it: not to be believed are the figures of ddp_o1 (not finite)." in said
