@@ -10,7 +10,7 @@ from bench.seams import Recipe, Strategy
 
 STRATEGY = Strategy(
     label="averaging",
-    not_comparable="between two averages each rank has weights of its own",
+    differs="between two averages each rank has weights of its own",
     hue="olive",
     dash="solid",
 )

@@ -10,6 +10,7 @@ from bench.seams import DDP, Implementation, Strategy, ddp_recipe
 STRATEGY = Strategy(
     label="torch DDP, compressed",
     implementations=(Implementation(name="torch", label="torch DDP, compressed", wrapper=DDP),),
+    differs="gradients are compressed before they are exchanged",
     amp=("native",),
     hue="red",
     dash="solid",

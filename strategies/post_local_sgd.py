@@ -11,7 +11,7 @@ from bench.seams import DDP, Implementation, Recipe, Strategy, ddp_recipe
 STRATEGY = Strategy(
     label="post-local SGD",
     implementations=(Implementation(name="torch", label="post-local SGD", wrapper=DDP),),
-    not_comparable="between two averages each rank has weights of its own",
+    differs="between two averages each rank has weights of its own",
     amp=("native",),
     hue="olive",
     dash="dashed",

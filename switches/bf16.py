@@ -16,7 +16,7 @@ def effect(session, ran):
     if session.parts.device.type == "cpu":
         return "half is bf16 on the CPU anyway"
     computed = ran["compute_dtypes"]
-    return None if computed == ["bfloat16"] else f"it computes in {' and '.join(computed)}"
+    return None if "bfloat16" in computed else f"it computes in {' and '.join(computed)}"
 
 
 def recipe(switches):

@@ -24,6 +24,7 @@ SWITCH = Switch(
     choices=("ddp_optimizer", PYTHON_REDUCER, "no_optimization"),
     searched_on=("cuda",),  # on the CPU compiling takes longer than a search
     slow_start=10,
+    double=False,  # its kernels are not those of fp32, and take minutes to make
     excludes=("checkpointing",),  # which changes batch norm while the backward pass computes again
 )
 

@@ -10,6 +10,7 @@ SWITCH = Switch(
     summary="CUDA graphs of the forward and backward pass",
     label="CUDA graphs",
     device="cuda",
+    double=False,
     excludes=("checkpointing",),
 )
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.analyse.hosts import unlike
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
-from bench.analyse.parity import CANNOT_TELL, COARSE, LARGER, UNTRUE, WITHIN_HALF
+from bench.analyse.parity import CANNOT_TELL, UNTRUE, WITHIN_HALF
 from bench.runs.document import Finding, RunDocument
 from bench.runs.frames import LaunchFigures
 from bench.runs.launches import BUSY, Checks, Effective, ForeignProcess, LaunchRecord, Throttle
@@ -340,19 +340,10 @@ def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
 
 
 def _coarse(verdict: dict[Any, Any]) -> Finding:
-    """What is declared fp32, and is not: where TF32 computes, or in a run before schema 6 by its losses."""
-    if verdict["reason"] != COARSE:
-        return warning(
-            code="coarse numerics",
-            text="it is declared fp32 and computes in TF32",
-            remedy="if fp32 is meant, add --with tf32=off",
-            size=_beyond(verdict),
-        )
     return warning(
         code="coarse numerics",
-        text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
-        remedy="look at its losses beside the reference's in the report, or give it a larger batch",
-        size=_beyond(verdict),
+        text="it is declared fp32 and computes in TF32",
+        remedy="if fp32 is meant, add --with tf32=off",
     )
 
 
@@ -360,8 +351,7 @@ def _uncertain(verdict: dict[Any, Any]) -> Finding:
     return warning(
         code="numerics cannot be told",
         text=f"{verdict['reason']}, so a mistake would not show",
-        remedy=LARGER,
-        size=_beyond(verdict),
+        remedy="compare its losses with the reference's in the report",
     )
 
 
@@ -370,11 +360,5 @@ def _untrue(verdict: dict[Any, Any]) -> Finding:
         code=verdict["verdict"],
         text=verdict["reason"],
         remedy="do not train with it as it is: its numerics are not those of the fp32 reference (see parity)",
-        size=_beyond(verdict),
+        size=verdict["gradient_error"],
     )
-
-
-def _beyond(verdict: dict[Any, Any]) -> float | None:
-    """How many times its bound an error is, at most."""
-    pairs = [(verdict[f"{of}_error"], verdict[f"{of}_bound"]) for of in ("gradient", "update", "trained", "loss")]
-    return max((error / bound for error, bound in pairs if pd.notna(error) and bound), default=None)

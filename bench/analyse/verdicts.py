@@ -9,7 +9,6 @@ import pandas as pd
 
 from bench.analyse.advice import recommendations
 from bench.analyse.analysed import Analysed
-from bench.analyse.parity import RECORDED
 from bench.core.codec import decode
 from bench.runs.document import Finding, ParityRecord, Recommendation
 from bench.runs.reader import Run
@@ -27,7 +26,7 @@ def of(run: Run) -> Verdicts:
     run = Analysed.of(run)
     return {
         "validity": tuple(decode(Finding, row) for row in records(run.findings)),
-        "parity": tuple(decode(ParityRecord, row) for row in records(run.parity[list(RECORDED)])),
+        "parity": tuple(decode(ParityRecord, row) for row in records(run.parity)),
         "recommendation": recommendations(run.document, run.overview),
     }
 

@@ -315,7 +315,7 @@ SUMMARY_COLUMNS = (
 """Heading ({}: the unit; {base}: what speeds are relative to), column of the overview, and format, of the table on a
 terminal."""
 
-SHORT = {"within half precision": "half"}
+SHORT = {"within half precision": "half", "differs by design": "by design"}
 """Of words too long for a table."""
 
 

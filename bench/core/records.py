@@ -3,7 +3,7 @@
 The command line and the workers import it, so it needs the standard library alone. Units are in the names.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 SCHEMA_VERSION = 9
@@ -13,7 +13,7 @@ PROBE_MIB = 512.0
 """What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
 
 STATUSES = ("ok", "oom", "timeout", "killed", "unsupported", "error")
-PARITIES = ("same", "within half precision", "cannot tell", "diverged", "not finite")
+PARITIES = ("same", "within half precision", "differs by design", "cannot tell", "diverged", "not finite")
 """The verdicts on numerics, from the best to the worst."""
 PHASES = ("data", "forward", "backward", "optimizer")
 PURPOSES = ("measure", "diagnose", "checkpoint", "restart", "reference", "input", "bandwidth", "exchanges")
@@ -98,12 +98,11 @@ NUMERICS_COLUMNS = {
 }
 """One row per number that says what was trained (see ``bench.worker.probe`` and ``bench.worker.reference``).
 
-``quantity``: of a tensor, and in its sketch the number ``position``: ``probed`` (gradient of a step of the probe) and
-``buffer`` (what that step did to it), ``trained`` (what all steps of the launch did to it), ``alone`` (gradient of the
-first replica by itself); ``update_error`` and ``update_bound`` of a tensor and a step of the probe; ``loss`` of a step
-(``position``). ``rank`` is null for the reference, and ``computation``, the place of a pass in
-``reference.computations``, for a launch. ``twin``: with weights moved by a rounding. Before schema 6 there is
-``gradient``, a sketch of the first step's.
+``quantity``: of a launch in double precision and of the reference, by step and tensor, and ``position`` in its sketch,
+``probed`` (the gradient) and ``buffer`` (what the step did to a buffer); ``alone`` (the gradient of the first replica
+by itself). ``update_error`` and ``update_bound``: of a tensor and a step. ``loss`` of a step (``position``) of the
+reference. ``rank`` is null for the reference, and ``computation``, the place in ``reference.computations``, for a
+launch. ``twin``: with weights moved by a rounding.
 """
 
 DIAGNOSTIC_COLUMNS = {
@@ -165,6 +164,12 @@ NOT_FINITE = ("loss", "value")
 
 Setting = str | int | float | bool
 
+EXAMPLES = 2
+"""Of a replica in double precision: batch norm needs two."""
+
+MOST_SMALL_WARMUP = 2
+"""Warm-up steps in double precision: a mistake that begins with the third step is seen in the third."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -219,6 +224,12 @@ class Training(Task):
     def units(self) -> int:
         """What a step counts, over all replicas."""
         return self.global_batch * (self.units_per_example or 1)
+
+    def in_small(self, seed: int, examples: int) -> "Training":
+        """The same training from other weights, on ``examples`` a step: up to two warm-up steps and a measured one."""
+        warmup = min(max(1, self.warmup), MOST_SMALL_WARMUP)
+        small = replace(self, seed=seed, warmup=warmup, global_batch=examples, pool_batches=warmup + 1)
+        return replace(small, workers=None, prefetch=None)
 
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of all fields but paths, the title and the short unit. What came later
@@ -277,17 +288,12 @@ class Meet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """How a launch computes, as far as it changes how numbers are rounded: each has a reference of its own.
-
-    ``dtype``: of what convolutions give. ``threads``: of a rank on the CPU, else 0. ``tf32``: in convolutions and in
-    matrix products.
-    """
+    """How the reference computes: the batch in ``replicas`` chunks, on ``threads`` (0 on a GPU). In double precision
+    the batch has ``examples``."""
 
     replicas: int
     threads: int
-    precision: str
-    dtype: str
-    tf32: tuple[bool, ...] = (False, False)
+    examples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,8 +344,8 @@ class Job:
     ``options``: the scenario's, for ``build`` of its strategy. ``switches``: in the order in which they are applied.
     ``apex_problems``: why a module of apex cannot be
     imported, or None where it can; None as a whole where nobody has looked yet. ``logs``: the folder for what ranks
-    print. ``computations``: for the reference, those asked for. ``probe_seed``: what the probe of numerics is drawn
-    from, None for none; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
+    print. ``computations``: for the reference, those asked for. ``probe_seed``: what the numerics are drawn from,
+    None without; a scenario does not see it. ``trace``: the file for the profile, with ``{rank}`` in its name;
     empty to keep none. ``memory_probe``: whether ranks in a container show the sampler which PIDs of the driver's lists
     they are. ``checkpoint``: what a launch saves that is about that, or about restarts. ``slow_start``: how many times
     as long as usual it may take until its first step is over. ``loop_limit_s``: over which its
@@ -431,7 +437,7 @@ def _placement_from_json(document: dict[str, Any]) -> Placement:
 
 
 def computation_from_json(document: dict[str, Any]) -> Computation:
-    return Computation(**document | {"tf32": tuple(document["tf32"])})
+    return Computation(**document)
 
 
 def canonical_json(value: Any) -> str:

@@ -260,7 +260,7 @@ def _circumstances(
         apex=decode(Apex, about["apex"]),
         sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
         strategies={
-            name: StrategyRecord(hue=one.hue, dash=one.dash, not_comparable=one.not_comparable)
+            name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs)
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
         start=State(**machine.state()),

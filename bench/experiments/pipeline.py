@@ -1,4 +1,4 @@
-"""``bench run`` as a method section: measure in rounds, profile, save checkpoints, and train the reference.
+"""``bench run`` as a method section: measure in rounds, profile, save checkpoints, and judge what was trained.
 
 Everything that can be wrong with the request is found before the first launch and before anything is written. Then
 each launch is one isolated set of processes, and its rows are on disk before the next one starts.
@@ -6,10 +6,10 @@ each launch is one isolated set of processes, and its rows are on disk before th
 
 from bench import machine
 from bench.console import Console, count, duration
-from bench.experiments import checkpoint, diagnose, input_sweep, measure, reference, restart, resume
+from bench.experiments import checkpoint, diagnose, input_sweep, measure, numerics, restart, resume
 from bench.experiments.lab import Finished, Lab, opened
 from bench.hosts.party import Party
-from bench.plan import REFERENCE, Request
+from bench.plan import Request
 from bench.seams.discover import Found
 
 
@@ -40,7 +40,7 @@ def run(
                     checkpoint.in_rounds(ready)
                 restart.in_rounds(ready)
                 if request.parity:
-                    reference.train(ready)
+                    numerics.judge(ready)
     return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
@@ -56,7 +56,6 @@ def _announce(lab: Lab, console: Console) -> None:
     lab.progress.expect(left if request.checkpoint else [])
     killed = restart.missing(lab, request)
     lab.progress.expect(killed)
-    lab.progress.expect([REFERENCE] * (request.parity and not done.reference))
     where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
     where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
     console.line(
@@ -79,7 +78,7 @@ def _announce(lab: Lab, console: Console) -> None:
     if killed:
         extra.append(f"{count(len(killed), 'launch', 'launches')} in which a rank is killed")
     if request.parity:
-        extra.append("one fp32 reference run")
+        extra.append("one short launch of each strategy in double precision, and the reference")
     if extra:
         console.line(f"plus {'; '.join(extra)}")
     load = machine.load()

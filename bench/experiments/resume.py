@@ -29,6 +29,8 @@ from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
 from bench.seams.strategy import LEVELS
 
 DONE = ("ok", "unsupported")
+STOPPED = ("killed", "timeout")
+"""A launch in double precision that ended so is done again; one that failed would fail again."""
 GONE = "bring them back, or start a new run"
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_GPU = ("name", "driver", "power_limit_w")
@@ -37,12 +39,14 @@ SAME_GPU = ("name", "driver", "power_limit_w")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """What a run already has: launches by scenario and repeat, diagnosed scenarios,
-    launches with checkpoints, launches in which a rank was killed, whether there is a reference."""
+    launches with checkpoints, launches in which a rank was killed, scenarios that
+    were trained in double precision, whether there is a reference."""
 
     launches: frozenset[tuple[str, int]]
     diagnosed: frozenset[str]
     checkpoints: frozenset[tuple[str, int]]
     restarts: frozenset[tuple[str, int]]
+    doubles: frozenset[str]
     reference: bool
 
     def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
@@ -61,6 +65,7 @@ def done(document: RunDocument) -> Done:
         diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
         checkpoints=frozenset((one.scenario, one.repeat) for one in document.checkpoints if one.status in DONE),
         restarts=frozenset((one.scenario, one.repeat) for one in document.restarts if one.status in DONE),
+        doubles=frozenset(name for one in document.doubles if one.status not in STOPPED for name in one.scenarios),
         reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
     )
 
@@ -118,7 +123,7 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
         or (request.diagnose and measured - have.diagnosed)
         or (request.checkpoint and set(product(measured, range(request.launches))) - have.checkpoints)
         or set(product({one.scenario for one in document.restarts}, range(request.launches))) - have.restarts
-        or (request.parity and measured and not have.reference)
+        or (request.parity and measured and not (have.reference and measured <= have.doubles))
     )
 
 

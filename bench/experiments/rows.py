@@ -4,7 +4,7 @@ import itertools
 import math
 from typing import Any
 
-from bench.core.records import PHASES, Computation, Job, computation_from_json
+from bench.core.records import PHASES, Job
 
 Rows = list[dict[str, Any]]
 
@@ -17,10 +17,12 @@ def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -
         return {}
     if job.purpose == "reference":
         return {"numerics": reference_rows(job, results)}
+    if job.purpose == "double":
+        return {"numerics": double_rows(job, results)}
     if job.purpose == "input":
         return {"steps": step_rows(job, results)}
     steps = step_rows(job, results) + partial_step_rows(job, partial)
-    return {"steps": steps, "numerics": probe_rows(job, results)}
+    return {"steps": steps, "numerics": update_rows(job, 0, results[0].get("updates", []) if results else [])}
 
 
 def check(job: Job, results: list[dict[str, Any]]) -> None:
@@ -67,39 +69,41 @@ def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
     ]
 
 
-def probe_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of numerics.parquet of one launch: those of rank 0, and the gradients of each rank that differs."""
+def double_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
+    """The rows of numerics.parquet of a launch in double precision: those of rank 0, and the gradients of each rank
+    that differs."""
     rows: Rows = []
     for result in results:
-        probed, about = result.get("probe", {}), {"rank": result["rank"]}
-        gradients = probed.get("gradients", [])
-        if result["rank"] == 0 or gradients != results[0].get("probe", {}).get("gradients", []):
-            rows += _by_step(job, "probed", gradients, **about)
+        double, about = result["double"], {"rank": result["rank"]}
+        if result["rank"] == 0 or double["gradients"] != results[0]["double"]["gradients"]:
+            rows += _by_step(job, "probed", double["gradients"], **about)
         if result["rank"] == 0:
-            rows += _by_tensor(job, "trained", result.get("trained", []), **about)
-            rows += _by_step(job, "buffer", probed.get("buffers", []), **about)
-            for step, pairs in enumerate(probed.get("updates", [])):
-                for tensor, (error, bound) in enumerate(pairs):
-                    at = {**about, "step": step, "tensor": tensor}
-                    rows += _numbers(job, "update_error", [error], **at) + _numbers(job, "update_bound", [bound], **at)
+            rows += _by_step(job, "buffer", double["buffers"], **about)
+            for step, updates in enumerate(double["updates"]):
+                rows += update_rows(job, step, updates)
+    return rows
+
+
+def update_rows(job: Job, step: int, updates: list[tuple[float, float]]) -> Rows:
+    """By how much the update of each tensor is off, and may be (:data:`bench.worker.probe.Updates`), on rank 0."""
+    rows: Rows = []
+    for tensor, values in enumerate(updates):
+        for quantity, value in zip(("update_error", "update_bound"), values, strict=True):
+            rows += _numbers(job, quantity, [value], rank=0, step=step, tensor=tensor)
     return rows
 
 
 def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of each pass, by its place among :func:`computations_of`."""
+    """The rows of each pass, by the place of its computation."""
     rows: Rows = []
     for place, done in enumerate(done for result in results for done in result["passes"]):
-        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": done["twin"]}
+        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": False}
         rows += _numbers(job, "loss", done["loss"], **about)
-        rows += _by_tensor(job, "trained", done["trained"], **about)
         for quantity, name in (("probed", "gradients"), ("buffer", "buffers"), ("alone", "alone")):
             rows += _by_step(job, quantity, done[name], **about)
+        for quantity, name in (("probed", "twin_gradients"), ("buffer", "twin_buffers")):
+            rows += _by_step(job, quantity, done[name], **about | {"twin": True})
     return rows
-
-
-def computations_of(results: list[dict[str, Any]]) -> tuple[Computation, ...]:
-    """How each pass of the reference computed."""
-    return tuple(computation_from_json(done["computation"]) for result in results for done in result["passes"])
 
 
 def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:

@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
@@ -18,7 +18,7 @@ from typing import Any
 from bench.console import Console, count, duration
 from bench.core.errors import RequestError
 from bench.core.records import PARITIES, TOO_SLOW, Job
-from bench.experiments import measure, obstacles, reference, resume
+from bench.experiments import measure, numerics, obstacles, resume
 from bench.experiments.batch_search import steady_mib
 from bench.experiments.lab import Finished, Lab, opened, recorded
 from bench.experiments.launch import Performed, perform
@@ -33,9 +33,10 @@ from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found, Kind
 from bench.seams.strategy import LEVELS
 
-GOOD_ENOUGH = {"same": PARITIES[:1], "half": PARITIES[:3]}
-"""By floor the verdicts on numerics that a winner may have. ``half`` accepts an unknown verdict, since rounding can
-hide mistakes, and the answer says so."""
+SAME, WITHIN_HALF, CANNOT_TELL = PARITIES[0], PARITIES[1], PARITIES[3]
+GOOD_ENOUGH = {"same": (SAME,), "half": (SAME, WITHIN_HALF, CANNOT_TELL)}
+"""By floor the verdicts on numerics that a winner may have. ``half`` accepts one that nobody can tell, and the answer
+says so."""
 
 MOST_FINALISTS = 4
 TIMES_AS_SLOW, FEWEST_S = 3.0, 30.0
@@ -114,8 +115,8 @@ class _Raced:
 class _Hunt:
     """The race with what it needs: its launches, their memory, and the time left.
 
-    ``doubtful``: candidates for which it is unknown whether they train the same. ``recorded``: by candidate the
-    launches of an interrupted race, which are not repeated.
+    ``judged``: candidates whose numerics are known. ``doubtful``: those for which it is unknown whether they train the
+    same. ``recorded``: by candidate the launches of an interrupted race, which are not repeated.
     """
 
     lab: Lab
@@ -126,6 +127,7 @@ class _Hunt:
     took_s: dict[str, list[float]] = field(default_factory=dict)
     last_round: dict[str, int] = field(default_factory=dict)
     tried: dict[tuple[str, tuple[str, ...]], str | None] = field(default_factory=dict)
+    judged: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
     began_s: float = field(default_factory=time.monotonic)
@@ -164,7 +166,6 @@ class _Hunt:
                 self._round()
             self._note("race")
         except _OutOfTime:
-            self._leave_out_untrue()
             self._note("budget")
 
     def _round(self) -> None:
@@ -172,7 +173,7 @@ class _Hunt:
         number = race.rounds + 1
         for name in race.round():
             self._take(name, number, self.recorded[name].popleft() if self.recorded[name] else self._launched(name))
-        self._leave_out_untrue()
+        self._leave_out_untrue(lambda: [best] if (best := race.best()) else [])  # before it beats others
         race.end_round()
         self._note(None)
         best, left = race.best(), len(race.still_in)
@@ -189,7 +190,7 @@ class _Hunt:
         for one in scenarios:
             self.found[one.name] = one
             self.race.enter([one.name])
-            self.race.add(one.name, None, reasons[one.name] or one.strategy.not_comparable)
+            self.race.add(one.name, None, reasons[one.name] or one.strategy.differs)
 
     def _enter_switches(self) -> bool:
         """Whether there is something new to try."""
@@ -293,23 +294,30 @@ class _Hunt:
         remedy = f"give at least {math.ceil(needed_s / 60)}m, or name fewer with --scenario"
         raise RequestError("--budget", what, remedy)
 
-    def _leave_out_untrue(self) -> None:
-        """Remove what trains a different model, or less precisely than allowed, before it beats others."""
-        from bench.analyse.analysed import Analysed
-        from bench.analyse.parity import CANNOT_TELL, by_scenario
+    def _leave_out_untrue(self, names: Callable[[], Sequence[str]]) -> None:
+        """Remove what trains a different model, or less precisely than allowed, until all of these are judged."""
+        while new := [name for name in names() if name not in self.judged]:
+            self.judged.update(new)
+            self._judge(new)
 
-        reference.train(self.lab, self.launches)
+    def _judge(self, names: Sequence[str]) -> None:
+        from bench.analyse.analysed import Analysed
+        from bench.analyse.parity import by_scenario
+
+        launches = tuple(one for one in self.launches if one.scenario in names)
+        numerics.judge(self.lab, self.launches, [self.found[name] for name in names])
         run = self.lab.writer.frames()
-        raced = replace(run, document=replace(run.document, launches=self.launches))
+        raced = replace(run, document=replace(run.document, launches=launches))
         for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
             verdict, name = row["verdict"], row["scenario"]
             if verdict == CANNOT_TELL:
                 self.doubtful.add(name)
             if verdict not in GOOD_ENOUGH[self.search.floor] and name not in self.race.out:
-                self.race.add(name, None, f"numerics: {verdict or 'not comparable'}")
+                self.race.add(name, None, f"numerics: {verdict or 'unknown'}")
 
     def choose(self) -> tuple[str, ...]:
         """The finalists, the winner first; empty if no candidate can be used."""
+        self._leave_out_untrue(self._finalists)
         names = self._finalists()
         if names:
             lean = leanest(names[0], self.race, self.peaks_mib, self.doubtful)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from bench.core.codec import Between, OneOf
 from bench.core.errors import RequestError
-from bench.core.records import Checkpoint, Computation, Host, Job, Placement, Task, Training
+from bench.core.records import EXAMPLES, Checkpoint, Computation, Host, Job, Placement, Task, Training
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.switching import load_switch
@@ -266,6 +266,20 @@ def loading(
     job = _job(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
     return replace(job, purpose="input", workload=filling, iters=batches)
+
+
+def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host], probe_seed: int) -> Job:
+    """The launch in which the numerics of a scenario are judged: in double precision, so without what its level casts,
+    and without switches that cannot be had there."""
+    job = _job(request, found, launch, 0, hosts)
+    return replace(
+        job,
+        purpose="double",
+        precision="O0",
+        switches=tuple(one for one in job.switches if load_switch(one.name, one.file).double),
+        workload=job.workload.in_small(probe_seed, EXAMPLES * job.replicas),
+        iters=1,
+    )
 
 
 def reference(

@@ -30,6 +30,7 @@ TONES = {
     "same": "good",
     "within half precision": "good",
     "warning": "doubt",
+    "differs by design": "doubt",
     "cannot tell": "doubt",
     "invalid": "bad",
     "diverged": "bad",

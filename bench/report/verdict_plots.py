@@ -198,38 +198,21 @@ def losses(run: Analysed) -> Plot | None:
         return None
     drawn = set(curves["scenario"].unique())
     rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in drawn]
-    held = curves[curves["bound"].notna()]
-    title = "Losses against the reference" if len(held) else "Losses"
-    upper_in, between_in = 2.2, 0.62
-    lower_in = max(2.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
-    panels_in = upper_in + (between_in + lower_in if len(held) else 0.0)
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + panels_in + 0.52 + drawing.SOURCE_IN)
-    texts = {row.scenario: "+0,000.00" for row in rows}
-    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, rows, texts)
-    bottom_in = 0.52 + drawing.SOURCE_IN
-    upper = axes_at(sheet, 0.78, bottom_in + panels_in - upper_in, width_in, upper_in)
-    _loss_lines(upper, rows, curves, run.document.workload.warmup or 0)
+    known = curves[curves["reference"].notna()].drop_duplicates("step")
+    title = "Losses against the reference" if len(known) else "Losses"
+    upper_in, bottom_in = max(2.4, drawing.KEY_ROW_IN * len(rows) + 0.2), 0.52 + drawing.SOURCE_IN
+    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + upper_in + bottom_in)
+    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, rows, {row.scenario: "" for row in rows})
+    axes = axes_at(sheet, 0.78, bottom_in, width_in, upper_in)
+    _loss_lines(axes, rows, curves, run.document.workload.warmup or 0)
+    ends = {row.scenario: float(curves[curves["scenario"] == row.scenario]["loss"].iloc[-1]) for row in rows}
+    drawing.line_key(axes, rows, ends, dict.fromkeys(ends, ""))
     keys = [(handle("shade", "shade"), "warm-up steps")]
+    if len(known):
+        axes.plot(known["step"], known["reference"], color=light("ink"), linestyle="none", marker="+", markersize=5)
+        axes.lines[-1].set(markeredgewidth=0.9, zorder=4)
+        keys.append((handle("plus", "ink"), "reference, in fp32"))
     caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
-    if len(held):
-        widest = held.sort_values("bound", ascending=False, kind="stable")["scenario"].iloc[0]
-        band = held[held["scenario"] == widest]
-        band = band.iloc[:: -(-len(band) // drawing.STRETCHES)]
-        upper.plot(band["step"], band["reference"], color=light("ink"), linestyle="none", marker="+", markersize=5)
-        upper.lines[-1].set(markeredgewidth=0.9, markevery=-(-len(band) // MARKS), zorder=4)  # dots are those of single
-        edges = [band["reference"] + sign * band["bound"] for sign in (-1, 1)]
-        upper.fill_between(band["step"], *edges, color=light("muted"), alpha=0.28, linewidth=0, zorder=0.5)
-        keys.append((handle("plus", "ink"), f"reference for {short(widest)}"))
-        keys.append((handle("box", "muted"), "allowed deviation"))
-        with_bound = set(held["scenario"].unique())
-        lower = axes_at(sheet, 0.78, bottom_in, width_in, lower_in)
-        _parts_of_bound(lower, [row for row in rows if row.scenario in with_bound], held)
-        lower.set_xlim(upper.get_xlim())
-        lower.axvspan(-0.5, (run.document.workload.warmup or 0) - 0.5, color=light("shade"), linewidth=0, zorder=0)
-        caption += (
-            " Below: the difference from the reference of as many replicas, in parts of the bound for the precision "
-            "that ran; within ±1 is within the bound. The verdict goes by the measured steps."
-        )
     caption += drawing.about_lines(int(curves.groupby("scenario").size().max()))
     legend_row(sheet, keys)
     return drawing.finished(run, sheet, "losses", title, caption, [row.scenario for row in rows])
@@ -246,32 +229,6 @@ def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup:
     axes.yaxis.set_major_locator(locator(5))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("loss")
-
-
-def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame") -> None:
-    """The difference from the reference over the bound; the band from -1 to 1 is what is allowed."""
-    parts = held.assign(part=(held["loss"] - held["reference"]) / held["bound"])
-    furthest = float(parts["part"].abs().max())
-    if furthest > 20:
-        axes.set_yscale("symlog", linthresh=1.0)
-    reach = max(1.25, furthest * (1.15 if furthest <= 20 else 2.0))
-    axes.set_ylim(-reach, reach)
-    axes.axhspan(-1, 1, color=light("muted"), alpha=0.18, linewidth=0, zorder=0.5)
-    axes.axhline(0, color=light("ink"), linewidth=0.9, linestyle=(0, (2, 2)))
-    ends = {}
-    for row in rows:
-        mine = parts[parts["scenario"] == row.scenario]
-        drawing.line_of(axes, row, mine["step"].to_numpy(), mine["part"].to_numpy())
-        ends[row.scenario] = float(mine["part"].iloc[-1])
-    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
-    axes.xaxis.set_major_locator(locator(9, integer=True))
-    axes.set_xlabel("step (counted from 0)")
-    axes.set_ylabel("difference ÷ bound")
-    drawing.line_key(axes, rows, ends, {name: _signed(end) for name, end in ends.items()})
-
-
-def _signed(value: float) -> str:
-    return "0.00" if abs(value) < 0.005 else f"{value:+,.2f}"
 
 
 def time_spent(run: Run) -> Plot | None:

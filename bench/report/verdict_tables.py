@@ -12,7 +12,7 @@ from bench.analyse.intervals import estimate
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
-from bench.core.text import percent, two_digits
+from bench.core.text import percent
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, tabulate, text
 from bench.runs.document import RunDocument
@@ -56,16 +56,15 @@ def parity_table(run: Analysed) -> Table | None:
     if launches.empty:
         return None
     launch_of = {launch.launch: launch for launch in run.document.launches}
-    probed = run.document.reference is None or bool(run.document.reference.computations)
-    held = {"gradient": "gradient, worst tensor of the probe", "update": "update, worst tensor"}
-    held |= {"trained": "all steps, worst tensor"}
+    errors = {"gradient": "gradient", "update": "update", "buffer": "buffers"}
     columns = (
         text("scenario", "scenario"),
         text("verdict", _parity_verdict),
         figure("launch", lambda row: Cell(text=str(row["launch"]), launch=int(row["launch"]))),
-        *(_error(heading, of) for of, heading in (held.items() if probed else [("gradient", "gradient, first step")])),
+        *(_error(f"{heading} in double, worst tensor", f"{name}_error") for name, heading in errors.items()),
+        _error("own update, worst tensor", "own_update_error", "own_update_bound"),
         figure("gradient of one replica alone", lambda row: _percent(row["gradient_alone"])),
-        figure("loss, nearest to its bound", _loss),
+        _error("first losses", "loss_error"),
         text("ranks alike", lambda row: _alike(launch_of[row["launch"]])),
     )
     return tabulate(columns, numerics.by_scenario(launches).to_dict("records"), _about_parity(run.document))
@@ -76,28 +75,18 @@ def _parity_verdict(row: Record) -> Cell:
     return Cell(text=verdict or "not shown", small=reason, tone=tables.TONES.get(verdict, ""))
 
 
-def _error(heading: str, name: str) -> Column:
-    """A relative error with its limit and its bound below it."""
+def _error(heading: str, name: str, bound: str | None = None) -> Column:
+    """A relative error, with what rounding may do below it."""
 
     def show(row: Record) -> Cell:
-        shown = ((what, _percent(row[f"{name}_{of}"])) for what, of in (("limit", "limit"), ("rounding", "bound")))
-        return Cell(
-            text=_percent(row[f"{name}_error"]),
-            small=", ".join(f"{what}\u00a0{value}" for what, value in shown if value != UNKNOWN),
-        )
+        rounding = UNKNOWN if bound is None else _percent(row[bound])
+        return Cell(text=_percent(row[name]), small="" if rounding == UNKNOWN else f"rounding\u00a0{rounding}")
 
     return figure(heading, show)
 
 
 def _percent(part: float | None) -> str:
     return UNKNOWN if number(part, "") == UNKNOWN or part is None else percent(part)
-
-
-def _loss(row: Record) -> Cell:
-    if number(row["loss_error"], "") == UNKNOWN:
-        return Cell(text=UNKNOWN)
-    error, bound = (two_digits(row[f"loss_{of}"]) for of in ("error", "bound"))
-    return Cell(text=error, small=f"bound {bound}, step {row['loss_step']:.0f}")
 
 
 def _alike(launch: LaunchRecord) -> Cell:
@@ -135,7 +124,7 @@ def no_reference(document: RunDocument) -> str | None:
     if about is not None:
         why = f"failed ({about.status}): {about.reason}"
     return (
-        f"The fp32 reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
+        f"The reference {why}, so nothing can be said about same or not; a loss that is not finite, and ranks "
         "that do not hold the same parameters, show without it."
     )
 
@@ -145,36 +134,19 @@ def _about_parity(document: RunDocument) -> tuple[str, ...]:
     about = document.reference
     if about is None or about.status != "ok":
         return ()
-    twin = (
-        f"Bounds of losses: a twin of the reference, whose weights were moved once by at most the unit roundoff of "
-        f"{about.half}, shows how far one rounding a layer takes this model (of several, the one whose first gradient "
-        "strays farthest). A step in half rounds some six times a layer, and independent errors add up like a random "
-        f"walk, so {numerics.ROUNDINGS:g} times that distance (just over √6) is allowed, and the loss its own rounding "
-        "besides."
-    )
-    alike = (
-        "Ranks alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
-        "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be."
-    )
-    worst = "Of each scenario the launch with the gravest verdict."
-    if not about.computations:
-        return f"{worst} This run was measured before the probe came; its verdicts are those of then.", twin, alike
     return (
-        f"{worst} After its measured steps each launch took two more from weights and on batches that it could "
-        "not foresee, with branches that begin at 0 awake: the probe. The reference is one process that accumulates "
-        "the same chunks of the same data from the same weights, in the same precision.",
-        "Gradient: ||g - r|| ÷ ||r|| of each tensor, of the worst rank. Its bound in fp32: "
-        f"{numerics.ROUNDINGS:g} times what moving all weights by one rounding does to it; in half: "
-        f"{numerics.HALVES:g} times how far the reference in that precision is from the one in fp32. Update: what a "
-        "step did to a tensor, against the workload's own optimizer with the same gradients. All steps, in fp32: what "
-        "training did to a tensor from the first step to the last; its bound is what rounding to half would do.",
-        f"Limit: below it no mistake of 5 % is hidden: {percent(numerics.LIMIT)}, of a gradient in fp32 "
-        f"{percent(numerics.FP32_LIMIT)}; of all steps what a rounding in fp32 makes of the reference, from "
-        f"{percent(numerics.FP32_LIMIT)} to {percent(numerics.TRAINED_LIMIT)}. same: every error within its limit "
-        "and what rounding may do. within half precision: the same for what computes in less than fp32. diverged: "
-        "beyond what rounding may do, or ranks that hold different parameters. cannot tell: between the two.",
-        twin,
-        alike,
+        "Of each scenario the launch with the gravest verdict. In double precision: the same strategy, options and "
+        "switches, trained for a few steps on two examples a replica, without what its level casts. The reference is "
+        "one process that accumulates the same chunks. Shown is ||g - r|| ÷ ||r|| of the worst tensor, step and rank: "
+        "of the gradient, of what a step did to a tensor (against the workload's own optimizer with the same "
+        f"gradients), and of what it did to the buffers. Up to {percent(numerics.BOUND)} is rounding.",
+        "Own update: what one more step of the measured session, in its own types, did to a tensor. First losses: of "
+        f"what computes in fp32 as the reference does; beyond {percent(numerics.LOSS_BOUND)} nobody can tell.",
+        "same: as the reference, in fp32. within half precision: the same training, in less than fp32. differs by "
+        "design: what it does on purpose changes the numbers. diverged: beyond what rounding may do, or ranks that "
+        "hold different parameters.",
+        "Ranks alike: SHA-256 of all parameters of every rank, before the first step → after the last. One "
+        "replica alone: how far its gradient is from the average, as a strategy that forgets to average would be.",
     )
 
 

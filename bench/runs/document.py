@@ -24,7 +24,7 @@ from bench.runs.experiments import (
     Tuning,
 )
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Half, Names, Parity, Pid, Several, Severity, Utc
-from bench.runs.launches import LaunchRecord, Record, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, Record, ReferenceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class StrategyRecord:
 
     hue: str = "magenta"
     dash: str = "short"
-    not_comparable: str | None = None
+    differs: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +192,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRecord:
-    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`).
-
-    Before schema 6 ``gradient_*`` are of the first step's gradient as a whole, and what came later is null.
-    """
+    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
 
     launch: Count
     scenario: str
@@ -203,15 +200,13 @@ class ParityRecord:
     reason: str | None
     replicas: float | None
     gradient_error: float | None
-    gradient_bound: float | None
+    buffer_error: float | None
+    update_error: float | None
+    bound: float | None
     gradient_alone: float | None
+    own_update_error: float | None
+    own_update_bound: float | None
     loss_error: float | None
-    loss_bound: float | None
-    loss_step: float | None
-    update_error: float | None = None
-    update_bound: float | None = None
-    trained_error: float | None = None
-    trained_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +304,7 @@ class RunDocument:
     checkpoints: tuple[CheckpointRecord, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
     probe_seed: int | None = None
+    doubles: tuple[DoubleRecord, ...] = ()
     reference: ReferenceRecord | None = None
     interval_target: IntervalTargetRecord | None = None
     validity: tuple[Finding, ...] = ()
@@ -334,6 +330,10 @@ class RunDocument:
     def good(self) -> list[LaunchRecord]:
         return [launch for launch in self.launches if launch.status == "ok"]
 
+    def double_of(self, scenario: str) -> DoubleRecord | None:
+        """The launch in double precision that stands for a scenario."""
+        return next((one for one in self.doubles if scenario in one.scenarios), None)
+
     def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
         """What the strategy of a launch declares; the defaults if it is unknown."""
         return self.strategies.get(launch.strategy or "", StrategyRecord())
@@ -343,7 +343,7 @@ class RunDocument:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
         reference = (self.reference,) if self.reference else ()
         everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.restarts]
-        everything += [*self.superseded, *self.aside, *reference]
+        everything += [*self.superseded, *self.aside, *self.doubles, *reference]
         if self.scaling is not None:
             everything += [*self.scaling.diagnostics, *self.scaling.bandwidth, *self.scaling.exchanges]
         return sorted(everything, key=lambda record: record.launch)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypedDict
 
-from bench.core.records import Computation
-from bench.runs.fields import Amount, Count, Elements, Half, Names, Pid, Several, Status, Utc
+from bench.core.records import EXAMPLES, Computation
+from bench.runs.fields import Amount, Count, Elements, Names, Pid, Several, Status, Utc
 
 BUSY = 0.10
 """The part of the cores that others may keep busy before it counts as load."""
@@ -85,13 +85,8 @@ class Effective:
     @property
     def computation(self) -> Computation:
         """What its numerics are held against. Only the CPU's sums depend on the number of threads."""
-        return Computation(
-            replicas=self.norm_parts,
-            threads=self.threads if self.tf32 is None else 0,
-            precision=self.precision or "",
-            dtype=", ".join(self.compute_dtypes),
-            tf32=(self.tf32.cudnn, self.tf32.matmul) if self.tf32 else (False, False),
-        )
+        threads = self.threads if self.tf32 is None else 0
+        return Computation(replicas=self.norm_parts, threads=threads, examples=EXAMPLES * self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,18 +240,29 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceRecord:
-    """The launch that all numerics are compared with. ``computations``: of every pass, of training and of the probe;
-    none before schema 6."""
+class DoubleRecord:
+    """A launch in double precision. ``scenarios``: those that it stands for, which differ in their levels alone.
+    ``left_out``: switches of them that it went without."""
 
     launch: Count
-    replica_counts: tuple[Several, ...]
+    scenarios: Names
     status: Status
     reason: str | None
     wall_s: Amount | None
-    half: Half
-    unit_roundoff: float | None
+    left_out: Names = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRecord:
+    """The launch that all numerics are held against. ``step_ms``: for each of the ``computations`` the median step in
+    fp32."""
+
+    launch: Count
+    status: Status
+    reason: str | None
+    wall_s: Amount | None
     computations: tuple[Computation, ...] = ()
+    step_ms: tuple[Amount | None, ...] = ()
 
 
-Record = LaunchRecord | ReferenceRecord
+Record = LaunchRecord | DoubleRecord | ReferenceRecord

@@ -251,7 +251,7 @@ def _with_rows(name: str, document: RunDocument) -> set[int]:
             return {launch.launch for launch in good if any(None in look.reasons.values() for look in launch.looks)}
         case "numerics":
             trained = {document.reference.launch} if document.reference and document.reference.status == "ok" else set()
-            return trained | {one.launch for one in document.parity if one.gradient_error is not None}
+            return trained | {one.launch for one in document.doubles if one.status == "ok"}
         case _:
             sampled = [(launch.launch, (launch.checks.sampling or {}).get(name)) for launch in document.good]
             return {launch for launch, cost in sampled if cost and cost.calls}

@@ -38,7 +38,7 @@ from bench.runs.experiments import (
 )
 from bench.runs.files import DIGEST, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
-from bench.runs.launches import LaunchRecord, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
 
@@ -124,6 +124,12 @@ class RunWriter:
     def add_restart(self, record: RestartRecord) -> None:
         self._change(restarts=(*self._document.restarts, record))
         self.put()
+
+    def add_double(self, record: DoubleRecord, **tables: Rows) -> None:
+        """In place of an earlier record of the same launch."""
+        others = (one for one in self._document.doubles if one.launch != record.launch)
+        self._change(doubles=(*others, record))
+        self.put(**tables)
 
     def add_reference(self, record: ReferenceRecord, **tables: Rows) -> None:
         self._change(reference=record)

@@ -78,11 +78,11 @@ class Strategy:
 
     ``ranks``: the processes for a number of devices. ``group``: whether they form a process group. ``implementations``:
     in order of preference; without any, whatever ``build`` gives is taken. ``alone_label``: what it is called with one
-    replica. ``weights``: whether each rank holds all of them. ``not_comparable``: why its gradients and losses cannot
-    be those of the reference. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()`` times.
-    ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which a rank
-    is killed and all are started again (:mod:`bench.worker.restart`). ``obstacle``: from ``cpu`` or ``cuda`` and the
-    number of chosen devices to why it cannot run on them, or None.
+    replica. ``weights``: whether each rank holds all of them. ``differs``: what it does on purpose that changes the
+    numbers, such as compressing gradients. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()``
+    times. ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which
+    a rank is killed and all are started again (:mod:`bench.worker.restart`). ``obstacle``: from ``cpu`` or ``cuda`` and
+    the number of chosen devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -93,7 +93,7 @@ class Strategy:
     implementations: tuple[Implementation, ...] = ()
     alone_label: str | None = None
     weights: str = "replicated"
-    not_comparable: str | None = None
+    differs: str | None = None
     precisions: tuple[str, ...] = PRECISIONS
     amp: tuple[str, ...] = AMP
     probe: str | None = None

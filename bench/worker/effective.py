@@ -14,7 +14,7 @@ from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
 from bench.worker import cpu, workload
 from bench.worker.live import (
-    ConvolutionWatch,
+    TypeWatch,
     class_name,
     device_facts,
     dtype_name,
@@ -26,7 +26,7 @@ from bench.worker.precision import Amp, ApexAmp
 from bench.worker.session import Session
 
 
-def read(session: Session, strategy: Strategy, watch: ConvolutionWatch) -> dict[str, Any]:
+def read(session: Session, strategy: Strategy, watch: TypeWatch) -> dict[str, Any]:
     """Describe the session that just trained. Dtypes map to the number of elements that have them."""
     model, cuda = session.model, session.parts.device.type == "cuda"
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
@@ -82,8 +82,8 @@ def contradictions(
         ran = effective["precision"] or "no level"
         found.append(f"{precision} was asked for, but {ran} ran: {_dtype_story(effective)}")
     half_name = {"fp16": "float16", "bf16": "bfloat16"}[half]
-    if precision != "O0" and effective["compute_dtypes"] != [half_name]:
-        found.append(f"half means {half_name} here, but convolutions gave {' and '.join(effective['compute_dtypes'])}")
+    if precision != "O0" and set(effective["compute_dtypes"]) - {"float32"} != {half_name}:
+        found.append(f"half means {half_name} here, but layers gave {' and '.join(effective['compute_dtypes'])}")
     if precision in ("O1", "O2") and half == "fp16" and effective["scaler"] is None:
         found.append(f"{precision} in fp16 means a dynamic loss scale, but there is no scaler")
     for one in strategy.implementations:

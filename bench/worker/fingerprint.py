@@ -31,7 +31,9 @@ def sketch(tensor: Tensor | None, position: int) -> list[float]:
     """
     if tensor is None:
         return [0.0] * SKETCH_SIZE
-    elements = tensor.detach().reshape(-1).float()
+    elements = tensor.detach().reshape(-1)
+    if elements.dtype is not torch.float64:
+        elements = elements.float()
     signs = _signs(position, len(elements)).to(elements.device)
     signed = nn.functional.pad(elements * signs, (0, -len(elements) % SKETCH_SIZE))
     values: list[float] = signed.view(-1, SKETCH_SIZE).double().sum(0).tolist()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 """False before torch 2.1."""
 
-_last: deque[ConvolutionWatch] = deque(maxlen=1)
+_last: deque[TypeWatch] = deque(maxlen=1)
 """The watch of this process."""
 
 
@@ -27,9 +27,9 @@ def _note_while_compiling(context: Any) -> None:
     _last[0].see(context.get_local("output").as_fake())
 
 
-class ConvolutionWatch:
-    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes: weights
-    do not show it.
+class TypeWatch:
+    """Notes in which dtypes and memory format the first convolution (if there is none, linear layer) computes, and from
+    :meth:`all_layers` on the dtypes of every one: weights do not show it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,6 +39,11 @@ class ConvolutionWatch:
         self.memory_format = "contiguous"
         self.hooks = [layer.register_forward_hook(self._note) for layer in layers[:1]]
         _last.append(self)
+
+    def all_layers(self, model: nn.Module) -> None:
+        kinds = (nn.modules.conv._ConvNd, nn.Linear)
+        layers = [m for m in model.modules() if isinstance(m, kinds)]
+        self.hooks += [layer.register_forward_hook(lambda *call: self.outputs.add(call[2].dtype)) for layer in layers]
 
     def _note(self, layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         if _is_compiling():
@@ -64,13 +69,16 @@ def observed_level(effective: dict[str, Any]) -> str | None:
     weights, norms = set(effective["parameter_dtypes"]), set(effective["batch_norm_dtypes"])
     compute, updated = set(effective["compute_dtypes"]), set(effective["optimizer_dtypes"])
     fp32 = {"float32"}
-    if weights == fp32 and compute == fp32:
+    half = compute - fp32  # a model may keep some layers in fp32
+    if weights == compute == fp32:
         return "O0"
-    if weights == fp32 and len(compute) == 1:
+    if len(half) != 1:
+        return None
+    if weights == fp32:
         return "O1"
-    if weights == compute | norms and norms <= fp32 and updated == fp32:
+    if weights == half | norms and norms <= fp32 and updated == fp32:
         return "O2"
-    if weights == compute == updated and norms <= compute:
+    if weights == half == updated and norms <= half:
         return "O3"
     return None
 

@@ -14,8 +14,8 @@ and needs none, so no scaler is built for it. It starts at 2**16, doubles after 
 one, in apex as in ``torch.amp.GradScaler``.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,6 +224,17 @@ def use_tf32(convolutions: bool, products: bool) -> None:
     if hasattr(torch.backends.cudnn, "conv"):  # torch 2.9: a setting of all operations outweighs the older ones
         for operations, tf32 in ((torch.backends.cudnn.conv, convolutions), (torch.backends.cuda.matmul, products)):
             operations.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+@contextmanager
+def double_by_default() -> Iterator[None]:
+    """Within this context new tensors are in double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def half_except_batch_norm(model: nn.Module, half: torch.dtype) -> None:

@@ -1,31 +1,25 @@
-"""The probe: a few whole steps from weights that nobody could foresee, after the measured ones and outside of windows.
+"""Whole steps outside of windows that show what a session trains.
 
-What was measured does them: the same session, with its wrapper and its optimizer. Every tensor has a gradient there: of
-residual networks that begin with idle branches, and of whatever else begins at 0, the branches are awake. Each step
-begins at the same weights, so that a rounding does not grow from step to step, and only the optimizer's state goes on.
+:func:`in_double` is a launch of its own: the strategy, its options and its switches are built once more, around the
+model in double precision, and trained for a few steps, from weights and on batches that nobody could foresee. Rounding
+is 1e-9 there, so its gradients and buffers are those of one process (:mod:`bench.worker.reference`) or it trains
+something else. Each step begins at the same weights, so that a rounding does not grow; the optimizer's state goes on.
 
-The gradients are compared, tensor by tensor, with those of one process that has the whole batch
-(``bench.worker.reference``); what the step did to the weights with what the workload's own optimizer does with these
-gradients.
+:func:`own_step` is one more step of the session that was measured, in its own types, right after its window: it shows
+in which types every layer computes, and whether the update is what the workload's optimizer makes of the gradients.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.worker import data, fingerprint
+from bench.worker.precision import cast_floats
 from bench.worker.session import Parts, Session
-from bench.worker.workload import build_model
-
-STEPS = 2
-"""Momentum shows in the second one."""
-
-AWAKE = (0.1, 0.3)
-"""Between these are the elements of a parameter that the workload's model begins with at 0."""
 
 MOST_SKIPPED = 24
 """Steps that a loss scaler may skip until its scale is small enough."""
@@ -33,37 +27,8 @@ MOST_SKIPPED = 24
 ROUNDINGS = 2
 """Of a weight in a step of the optimizer, at most: those of what is added to it, and of the sum."""
 
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where each step begins: all parameters and floating-point buffers of the model, whole, fp32 and on the CPU."""
-
-    weights: list[Tensor]
-    buffers: list[Tensor]
-
-    @classmethod
-    def of(cls, parts: Parts) -> "State":
-        """``parts``: as from :func:`drawn`."""
-        model = build_model(parts.workload)
-        generator = torch.Generator().manual_seed(parts.workload.seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if not parameter.any():
-                    parameter.uniform_(*AWAKE, generator=generator)
-        return cls([parameter.detach() for parameter in model.parameters()], floating(model))
-
-    def fill_buffers(self, model: nn.Module) -> None:
-        for buffer, begin in zip(floating(model), self.buffers, strict=True):
-            buffer.copy_(begin)
-
-    def changes(self, model: nn.Module) -> list[Tensor]:
-        """What a step did to each buffer."""
-        return [now.cpu().float() - begin for now, begin in zip(floating(model), self.buffers, strict=True)]
-
-
-def drawn(parts: Parts, seed: int) -> Parts:
-    """The same workload with other weights and other batches: those of ``seed``."""
-    return replace(parts, job=replace(parts.job, workload=replace(parts.workload, seed=seed, pool_batches=STEPS)))
+Updates = list[tuple[float, float]]
+"""Of each tensor by how much its update is off, relative, and by how much rounding may take it off."""
 
 
 def loader(parts: Parts) -> Callable[[], data.Batch]:
@@ -75,17 +40,6 @@ def loader(parts: Parts) -> Callable[[], data.Batch]:
 def floating(model: nn.Module) -> list[Tensor]:
     """The buffers that a step may change by a little, such as the statistics of batch norm."""
     return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-
-
-def trained(session: Session, parts: Parts) -> list[list[float]]:
-    """Sketches of what all steps so far did to each tensor, on rank 0; all ranks call it."""
-    now = [session.whole(tensor.detach()).cpu() for tensor in session.updated()]
-    if parts.rank:
-        return []
-    begin = list(build_model(parts.workload).parameters())
-    if [tensor.shape for tensor in now] != [weight.shape for weight in begin]:
-        return []
-    return sketches([ours.float() - weight.detach() for ours, weight in zip(now, begin, strict=True)])
 
 
 def sketches(tensors: Sequence[Tensor | None]) -> list[list[float]]:
@@ -106,59 +60,91 @@ def alike(seed: int, device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = by_trial
 
 
-def run(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, Any]:
-    """Do the probe as this rank. ``parts``: as from :func:`drawn`. All ranks call it.
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where each step begins: all parameters and floating-point buffers of the model, whole and on the CPU."""
+
+    weights: list[Tensor]
+    buffers: list[Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module, whole: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> "State":
+        weights = [whole(parameter.detach()).cpu().clone() for parameter in model.parameters()]
+        return cls(weights, [buffer.cpu().clone() for buffer in floating(model)])
+
+    def fill_buffers(self, model: nn.Module) -> None:
+        for buffer, begin in zip(floating(model), self.buffers, strict=True):
+            buffer.copy_(begin)
+
+    def changes(self, model: nn.Module) -> list[Tensor]:
+        """What a step did to each buffer."""
+        return [now.cpu() - begin for now, begin in zip(floating(model), self.buffers, strict=True)]
+
+
+def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, Any]:
+    """Train as this rank. All ranks call it.
 
     ``gradients``: of each step a sketch of each tensor. Of rank 0 besides, by step and tensor: ``buffers``, sketches of
-    how they changed, and ``updates``, pairs of an error and its bound (:meth:`Plain.step`). ``reason``: why there are
-    none of these.
+    how they changed, and ``updates`` (:data:`Updates`).
     """
-    model, job = session.model, parts.job
-    begin = State.of(parts)
-    held = [parameter.shape for parameter in model.parameters()]
-    if held != [weight.shape for weight in begin.weights]:
-        return {"reason": "what it trains has other tensors than the workload's model"}
-    session.forget()
-    plain = Plain(session, parts, begin) if parts.rank == 0 else None
-    load = loader(parts)
-    found: dict[str, Any] = {"reason": None, "gradients": [], "buffers": [], "updates": []}
-    for step in range(STEPS):
-        batch = load()
-        for _ in range(MOST_SKIPPED):
-            session.fill(begin.weights)
-            begin.fill_buffers(model)
-            skipped = session.skipped_steps()
-            with alike(job.workload.seed + step, parts.device), _first_changes(session, begin) as buffers:
-                session.backward(session.forward(batch))
-                session.optimize()
-            if skipped is None or session.skipped_steps() == skipped:
-                break
-        gradients = session.gradients()
-        updated = [session.whole(tensor.detach()).cpu() for tensor in session.updated()]
-        computing = [session.whole(tensor.detach()).cpu() for tensor in model.parameters()]
-        found["gradients"].append(sketches(gradients))
+    model, load = session.model, loader(parts)
+    begin = State.of(model, session.whole)
+    plain = Plain(session) if parts.rank == 0 else None
+    gradients, buffers, updates = [], [], []
+    for step in range(parts.workload.pool_batches):
+        batch = cast_floats(load(), torch.float64)
+        session.fill(begin.weights)
+        begin.fill_buffers(model)
+        with alike(parts.workload.seed + step, parts.device), _first_changes(session, begin) as first:
+            session.backward(session.forward(batch))
+            session.optimize()
+        made = session.gradients()
+        updated, computing = _whole(session)
+        gradients.append(sketches(made))
         if plain is not None:
-            found["buffers"].append(sketches(buffers or begin.changes(model)))
-            found["updates"].append(plain.step(gradients, updated, computing))
+            buffers.append(sketches(first or begin.changes(model)))
+            updates.append(plain.step(begin.weights, made, updated, computing))
         tick(step + 1)
-    return found
+    return {"gradients": gradients, "buffers": buffers, "updates": updates}
+
+
+def own_step(session: Session, load: Callable[[], data.Batch], *, main: bool) -> Updates:
+    """Take a step of the measured session with its optimizer as new. All ranks call it; the ``main`` one gets rows."""
+    batch = load()
+    session.forget()
+    begin = [tensor.clone() for tensor in _whole(session)[0]]
+    for _ in range(MOST_SKIPPED):
+        skipped = session.skipped_steps()
+        session.backward(session.forward(batch))
+        session.optimize()
+        if skipped is None or session.skipped_steps() == skipped:
+            break
+    gradients = session.gradients()
+    updated, computing = _whole(session)
+    return Plain(session).step(begin, gradients, updated, computing) if main else []
+
+
+def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:
+    """What is updated, and what computes, on the CPU."""
+    updated = [session.whole(tensor.detach()).cpu() for tensor in session.updated()]
+    return updated, [session.whole(tensor.detach()).cpu() for tensor in session.model.parameters()]
 
 
 @contextmanager
 def _first_changes(session: Session, begin: State) -> Iterator[list[Tensor]]:
     """What the first of several micro-batches within this context does to each buffer; empty if there is one batch."""
-    found: list[Tensor] = []
+    changes: list[Tensor] = []
     if session.micro_batches == 1:
-        yield found
+        yield changes
         return
 
     def look(*_: Any) -> None:
-        if not found:
-            found.extend(begin.changes(session.model))
+        if not changes:
+            changes.extend(begin.changes(session.model))
 
     watch = session.model.register_forward_hook(look)
     try:
-        yield found
+        yield changes
     finally:
         watch.remove()
 
@@ -166,31 +152,34 @@ def _first_changes(session: Session, begin: State) -> Iterator[list[Tensor]]:
 class Plain:
     """The workload's own optimizer on copies of the weights, on the CPU and in the types that the session updates."""
 
-    def __init__(self, session: Session, parts: Parts, begin: State) -> None:
-        types = [tensor.dtype for tensor in session.updated()]
-        self.begin = [weight.to(dtype) for weight, dtype in zip(begin.weights, types, strict=True)]
-        self.copies = [nn.Parameter(weight.clone()) for weight in self.begin]
-        self.optimizer = parts.build_optimizer(self.copies)
+    def __init__(self, session: Session) -> None:
+        self.copies = [nn.Parameter(torch.zeros(one.shape, dtype=one.dtype)) for one in session.updated()]
+        self.optimizer = session.parts.build_optimizer(self.copies)
 
     def step(
-        self, gradients: Sequence[Tensor | None], updated: Sequence[Tensor], computing: Sequence[Tensor]
-    ) -> list[tuple[float, float]]:
+        self,
+        begin: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        updated: Sequence[Tensor],
+        computing: Sequence[Tensor],
+    ) -> Updates:
         """For each tensor ||u - p|| / ||p||, where these gradients make u of the session's weights and p of the copies;
         and what it is at most if the two round differently. Weights that only compute must be those that are updated.
         """
         with torch.no_grad():
-            for copy, begin, gradient in zip(self.copies, self.begin, gradients, strict=True):
-                copy.copy_(begin)
+            for copy, start, gradient in zip(self.copies, begin, gradients, strict=True):
+                copy.copy_(start)
                 # in the weight's own strides: torch's fused step takes others for these
                 copy.grad = None if gradient is None else torch.empty_like(copy).copy_(gradient)
         self.optimizer.step()
-        found = []
-        for copy, begin, ours, used in zip(self.copies, self.begin, updated, computing, strict=True):
+        rows = []
+        for copy, start, ours, used in zip(self.copies, begin, updated, computing, strict=True):
+            wide = torch.promote_types(copy.dtype, torch.float32)
             unit = torch.finfo(copy.dtype).eps / 2
-            moved = float((copy.detach().float() - begin.float()).norm())
-            rounding = ROUNDINGS * unit * (float(begin.float().norm()) + 2 * moved)
-            off = float((ours.float() - copy.detach().float()).norm())
-            stale = float((used.float() - ours.to(used.dtype).float()).norm())
+            moved = float((copy.detach().to(wide) - start.to(wide)).norm())
+            rounding = ROUNDINGS * unit * (float(start.to(wide).norm()) + 2 * moved)
+            off = float((ours.to(wide) - copy.detach().to(wide)).norm())
+            stale = float((used.to(wide) - ours.to(used.dtype).to(wide)).norm())
             length = max(moved, rounding) or 1.0
-            found.append(((off + stale) / length, rounding / length))
-        return found
+            rows.append(((off + stale) / length, rounding / length))
+        return rows

@@ -45,6 +45,7 @@ from bench.worker import (
     workload,
 )
 from bench.worker.beats import FD_VARIABLE, Beats
+from bench.worker.precision import double_by_default
 from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import Parts, Session
 
@@ -139,6 +140,7 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
 
     purposes = {
         "measure": _measure,
+        "double": _double,
         "diagnose": _diagnose,
         "checkpoint": _checkpoint,
         "reference": _reference,
@@ -197,7 +199,7 @@ class Plan:
             raise TypeError(f"{what}; return a Session, such as parts.session(wrap=...)")
         return session
 
-    def what_ran(self, session: Session, watch: live.ConvolutionWatch) -> dict[str, Any]:
+    def what_ran(self, session: Session, watch: live.TypeWatch) -> dict[str, Any]:
         """Read off the live objects. Raises :class:`BenchError` where the scenario says something else."""
         ran = effective.read(session, self.strategy, watch)
         job = self.parts.job
@@ -217,17 +219,15 @@ class Plan:
 
 
 def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Warm up, measure, read what ran off the live objects, and probe what was trained."""
+    """Warm up, measure, take one more step to look at, and read what ran off the live objects."""
     job, device = plan.parts.job, plan.parts.device
     steps, load = job.workload.warmup, plan.load()
     before_mib = memory_parts.held_mib(device)
     session = plan.build()
     initial = fingerprint.checksum(session.weights())
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     window = _beats(plan.parts)
     warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
-    if not session.compiled:
-        watch.stop()
     _barrier()
     skipped_before = session.skipped_steps()
     warm = _allocator(device)
@@ -237,14 +237,12 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         session, load, job.iters, device=device, on_step=report("measure", steps), note=window(steps)
     )
     cpu_s = time.process_time() - cpu_before
-    del load  # and the processes that load
     report("record")
     skipped = session.skipped_steps()
     result = {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
         "cpu_s": cpu_s,
-        "effective": plan.what_ran(session, watch),
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
         "skipped_warmup_steps": None if skipped_before is None else int(skipped_before.item()),
         "skipped_steps": None
@@ -254,17 +252,29 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
-    probed = plan.probe_seed is not None and plan.strategy.not_comparable is None
-    if probed:
-        result["trained"] = probe.trained(session, plan.parts)
     _barrier()  # until every rank has read its peaks
-    parts = probe.drawn(plan.parts, plan.probe_seed or 0)
-    tick = report("probe", of=probe.STEPS + 1)
-    if probed:
-        result["probe"] = probe.run(session, parts, tick)
-    result["memory"] = {"before_mib": before_mib, **memory_parts.look(session, probe.loader(parts))}
-    tick(probe.STEPS + 1)
+    tick = report("probe", of=2)
+    if not session.compiled:
+        watch.all_layers(session.model)
+    if plan.probe_seed is not None:
+        result["updates"] = probe.own_step(session, load, main=plan.parts.rank == 0)
+    tick(1)
+    result["effective"] = plan.what_ran(session, watch)
+    watch.stop()
+    result["memory"] = {"before_mib": before_mib, **memory_parts.look(session, load)}
+    tick(2)
     return result
+
+
+def _double(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
+    """Train in double precision; see ``bench.worker.probe``."""
+    with double_by_default():
+        session = plan.build()
+        seen = {parameter.dtype for parameter in session.model.parameters()}
+        if seen != {torch.float64}:
+            raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
+        tick = report("measure", of=plan.parts.workload.pool_batches)
+        return {"double": probe.in_double(session, plan.parts, tick)}
 
 
 def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
@@ -279,7 +289,7 @@ def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
 def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Find out where the time goes; see ``bench.worker.diagnose``."""
     load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
     if not session.compiled:
         watch.stop()
@@ -300,7 +310,7 @@ def _checkpoint(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     wanted = plan.parts.job.checkpoint
     assert wanted is not None
     load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     loop.run_window(session, load, max(1, plan.parts.workload.warmup), device=device, on_step=report("warmup"))
     watch.stop()
     ran = plan.what_ran(session, watch)
@@ -312,10 +322,7 @@ def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     """Compute what every scenario is held against; see ``bench.worker.reference``."""
     assert plan.probe_seed is not None
     done = report("measure", of=reference.steps(plan.parts))
-    return {
-        "passes": reference.run(plan.parts, plan.probe_seed, done),
-        "unit_roundoff": reference.unit_roundoff(plan.parts.half),
-    }
+    return {"passes": reference.run(plan.parts, plan.probe_seed, done)}
 
 
 def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:

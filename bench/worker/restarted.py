@@ -50,7 +50,7 @@ def main(folder: str) -> None:
     diary.note("joined")
     plan = rank.Plan.of(job, me, device)
     load, session = plan.load(), plan.build()
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     assert job.checkpoint is not None
     keeper = checkpoint.Torch(session, job.checkpoint)
     saved = latest(folder)

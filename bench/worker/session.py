@@ -16,7 +16,7 @@ from bench.core.records import Job, Setting, Training
 from bench.seams import discover
 from bench.seams.switching import switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
-from bench.worker.workload import build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
+from bench.worker.workload import build_in_double, build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -52,8 +52,10 @@ class Parts:
         return DTYPES[self.job.half]
 
     def build_model(self) -> nn.Module:
-        """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank."""
-        return build_model(self.workload).to(self.device)
+        """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
+        double precision where numerics are judged."""
+        build = build_in_double if self.job.purpose == "double" else build_model
+        return build(self.workload).to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The workload's optimizer, with what switches set in all of its groups of parameters."""
@@ -167,13 +169,13 @@ class Session:
         the global batch."""
         if self._weight is None:
             return [1.0 / len(batches)] * len(batches)
-        kind = {"dtype": torch.float32, "device": self.parts.device}
+        kind = {"dtype": torch.get_default_dtype(), "device": self.parts.device}
         mine = torch.stack([torch.as_tensor(self._weight(batch), **kind) for batch in batches])
         total, ranks = mine.sum(), 1
         if dist.is_initialized():
             dist.all_reduce(total)
             ranks = dist.get_world_size()
-        return mine * ranks / total.clamp(min=torch.finfo(torch.float32).tiny)
+        return mine * ranks / total.clamp(min=torch.finfo(total.dtype).tiny)
 
     def _accumulated(self, batch: Any) -> Tensor:
         """All micro-batches forward, and all but the last backward, whose gradients this rank keeps to itself."""

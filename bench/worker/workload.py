@@ -25,6 +25,9 @@ NO_MEMORY = ("can't allocate memory", "storage size calculation overflowed", "ba
 Refused = tuple[str, str, str]
 """The option, the problem and the remedy of a request that is refused."""
 
+AWAKE = (0.1, 0.3)
+"""Between these are the elements of a parameter that the workload's model begins with at 0."""
+
 HYPERPARAMETERS = {"learning_rate": "lr"}
 """What the optimizers of torch call a setting; the others have the same name."""
 
@@ -76,6 +79,18 @@ def build_model(workload: Training) -> nn.Module:
     opened = _open(workload)
     torch.manual_seed(workload.seed)
     model: nn.Module = opened.module.model(opened.work)
+    return model
+
+
+def build_in_double(workload: Training) -> nn.Module:
+    """The model on the CPU in double precision, with no parameter that is all zeros: branches that begin idle are
+    awake, and every tensor has a gradient."""
+    model = build_model(workload).double()
+    generator = torch.Generator().manual_seed(workload.seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.copy_(torch.empty(parameter.shape).uniform_(*AWAKE, generator=generator))
     return model
 
 

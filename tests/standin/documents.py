@@ -89,11 +89,11 @@ def diagnostic(**values: Any) -> DiagnosticRecord:
 
 
 def reference(**values: Any) -> ReferenceRecord:
-    usual = {"launch": 99, "replica_counts": [1, 2], "status": "ok", "half": "bf16"}
+    usual = {"launch": 99, "status": "ok", "reason": None, "wall_s": 1.0}
     computations = values.pop("computations", ())
-    found = document(reference=usual | values).reference
-    assert found is not None
-    return replace(found, computations=computations)
+    record = document(reference=usual | values).reference
+    assert record is not None
+    return replace(record, computations=computations)
 
 
 def changed(run: R, **fields: Any) -> R:

@@ -1,92 +1,72 @@
-"""Rows of numerics.parquet from a few numbers: two tensors in two steps of the probe, and all of them are (1, 0)."""
+"""Rows of numerics.parquet from a few numbers: two tensors in two steps, all of which are (1, 0)."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from bench.core.records import Computation
+from bench.core.records import EXAMPLES, Computation
+from bench.runs.launches import DoubleRecord
 
 Rows = list[dict[str, Any]]
+Errors = float | Sequence[Sequence[float]]
+"""The relative error of everything, or of each step's tensors."""
 
 STEPS, TENSORS = range(2), range(2)
 
 
-def computation(replicas: int, precision: str = "O0", dtype: str = "float32", **more: Any) -> Computation:
-    return Computation(**{"replicas": replicas, "threads": 1, "precision": precision, "dtype": dtype} | more)
+def computation(replicas: int, threads: int = 1) -> Computation:
+    return Computation(replicas=replicas, threads=threads, examples=EXAMPLES * replicas)
 
 
-def sketches(quantity: str, off: float | Sequence[Sequence[float]], **about: Any) -> Rows:
-    """``off``: the relative error of everything, or of each step's tensors."""
-    of = [[off] * len(TENSORS)] * len(STEPS) if isinstance(off, float) else off
+def sketches(quantity: str, off: Errors, **about: Any) -> Rows:
+    errors = [[off] * len(TENSORS)] * len(STEPS) if isinstance(off, float) else off
     return [
         {**about, "quantity": quantity, "step": step, "tensor": tensor, "position": at, "value": value}
-        for step in STEPS
+        for step in range(len(errors))
         for tensor in TENSORS
-        for at, value in enumerate((1.0, of[step][tensor]))
+        for at, value in enumerate((1.0, errors[step][tensor]))
     ]
 
 
-def trained(off: float, **about: Any) -> Rows:
-    return [row | {"step": None} for row in sketches("trained", off, **about) if row["step"] == 0]
+def updates(launch: int, error: Errors = 0.0, bound: float = 1e-6) -> Rows:
+    """Of rank 0."""
+    about = {"launch": launch, "scenario": "ddp", "rank": 0}
+    errors = [row for row in sketches("update_error", error, **about) if row["position"]]
+    rows = [{**row, "position": 0} for row in errors]
+    return rows + [{**row, "quantity": "update_bound", "value": bound} for row in rows]
 
 
-def of_launch(
-    launch: int,
-    scenario: str,
-    gradient: float | Sequence[Sequence[float]] = 0.0,
-    *,
-    rank: int = 0,
-    buffer: float | Sequence[Sequence[float]] = 0.0,
-    update: tuple[float, float] = (0.0, 1e-6),
-    all_steps: float = 0.0,
+def in_double(
+    launch: int, gradient: Errors = 0.0, *, buffer: Errors = 0.0, update: Errors = 0.0, other_rank: float | None = None
 ) -> Rows:
-    about = {"launch": launch, "scenario": scenario, "rank": rank}
-    rows = sketches("probed", gradient, **about)
-    if rank == 0:
-        rows += sketches("buffer", buffer, **about) + trained(all_steps, **about)
-        for name, value in zip(("error", "bound"), update, strict=True):
-            mine = [row for row in sketches(f"update_{name}", 0.0, **about) if row["position"] == 0]
-            rows += [row | {"value": value} for row in mine]
-    return rows
+    """``other_rank``: the error of the gradients of a second rank that differs."""
+    about = {"launch": launch, "scenario": "ddp"}
+    rows = sketches("probed", gradient, **about, rank=0) + sketches("buffer", buffer, **about, rank=0)
+    if other_rank is not None:
+        rows += sketches("probed", other_rank, **about, rank=1)
+    return rows + updates(launch, update)
+
+
+def double(launch: int, *scenarios: str, **fields: Any) -> DoubleRecord:
+    return DoubleRecord(
+        **{"launch": launch, "scenarios": scenarios, "status": "ok", "reason": None, "wall_s": 1.0} | fields
+    )
 
 
 def of_reference(
     computations: Sequence[Computation],
     *,
     loss: Sequence[float],
-    twin_loss: Sequence[float],
-    rounding: float | Sequence[Sequence[float]] = 1e-6,
-    half: float = 0.1,
+    twin: float = 1e-10,
     alone: float = 0.7,
-    twin_all_steps: Sequence[float] = (0.1, 0.01),
-    trained_in_half: bool = True,
-    half_loss: Sequence[float] | None = None,
     launch: int = 99,
-) -> tuple[tuple[Computation, ...], Rows]:
-    """How each pass computed, and the rows of all. ``rounding``: how far the probe's twins stray; ``half``: how far
-    from fp32 a computation in half is;
-    ``twin_all_steps``: how far training strays that is moved by a rounding in half, and in fp32; ``trained_in_half``:
-    whether it trained at every precision level, as older runs did not; ``half_loss``: of these (default: ``loss``)."""
-    full = [one for one in computations if one.precision == "O0" and not any(one.tf32)]
-    passes: list[tuple[Computation, Rows]] = []
-    for one, strays in [*((one, None) for one in full), *((full[-1], strays) for strays in twin_all_steps)]:
-        twin = strays is not None
-        rows = [
-            {"quantity": "loss", "position": at, "value": value} for at, value in enumerate(twin_loss if twin else loss)
-        ]
-        passes.append((one, [row | {"twin": twin} for row in rows + trained(strays or 0.0)]))
-    for one in [one for one in computations if trained_in_half and one not in full]:
-        rows = [{"quantity": "loss", "position": at, "value": value} for at, value in enumerate(half_loss or loss)]
-        passes.append((one, [row | {"twin": False} for row in rows + trained(0.0)]))
-    for one in computations:
-        for twin in (False, True, True) if one in full else (False,):
-            off = rounding if twin else 0.0 if one in full else half
-            rows = sketches("probed", off) + sketches("buffer", off)
-            if one.replicas > 1 and not twin:
-                rows += sketches("alone", alone)
-            passes.append((one, [row | {"twin": twin} for row in rows]))
-    found = [
-        row | {"launch": launch, "scenario": "reference", "rank": None, "computation": place, "replicas": one.replicas}
-        for place, (one, rows) in enumerate(passes)
-        for row in rows
-    ]
-    return tuple(one for one, _ in passes), found
+) -> Rows:
+    """``twin``: how far moving the weights by a rounding takes it."""
+    rows: Rows = []
+    for place, one in enumerate(computations):
+        about = {"launch": launch, "scenario": "reference", "computation": place, "replicas": one.replicas}
+        rows += [{**about, "quantity": "loss", "position": at, "value": value} for at, value in enumerate(loss)]
+        for quantity in ("probed", "buffer"):
+            rows += sketches(quantity, 0.0, **about) + sketches(quantity, [[twin] * 2], **about, twin=True)
+        if one.replicas > 1:
+            rows += sketches("alone", [[alone] * 2], **about)
+    return [{"rank": None, "twin": False, **row} for row in rows]

@@ -50,7 +50,7 @@ def parts_for(precision: str = "O0", half: str = "bf16", global_batch: int = 2) 
 def train(session: Session, steps: int = 1) -> tuple[dict[str, Any], loop.Timings]:
     parts = session.parts
     load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     timings = loop.run_window(session, load, steps, device=parts.device)
     watch.stop()
     return effective.read(session, SINGLE.strategy, watch), timings
@@ -212,7 +212,7 @@ def test_the_memory_format_is_that_in_which_convolutions_compute(weights: bool, 
     """channels_last in either the weights or the images is enough for that."""
     formats = {False: torch.contiguous_format, True: torch.channels_last}
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)).to(memory_format=formats[weights])
-    watch = live.ConvolutionWatch(model)
+    watch = live.TypeWatch(model)
     model(torch.ones(2, 3, 8, 8).to(memory_format=formats[images]))
     assert watch.memory_format == ("channels_last" if weights or images else "contiguous")
 
@@ -221,7 +221,7 @@ def test_watching_a_compiled_model_compiles_it_once() -> None:
     counters = torch._dynamo.utils.counters
     counters.clear()
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last)
-    watch = live.ConvolutionWatch(model)
+    watch = live.TypeWatch(model)
     model.compile(backend="eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for _ in range(3):

@@ -218,7 +218,7 @@ def trained(request: str, steps: int = 2, **changes: Any) -> tuple[Session, dict
     session, found = session_for(request, **changes)
     parts = session.parts
     load = data.loader(data.batches(parts.workload, 1, range(1), pin=False), parts.device)
-    watch = live.ConvolutionWatch(session.model)
+    watch = live.TypeWatch(session.model)
     loop.run_window(session, load, steps, device=parts.device)
     return session, effective.read(session, found.strategy, watch)
 

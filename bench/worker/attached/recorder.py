@@ -263,7 +263,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
     model = _inner(wrapper)
     compiled = any(type(m).__name__ == "OptimizedModule" for m in modules)
     if model is not None and not compiled:
-        state.watch = live.ConvolutionWatch(model)
+        state.watch = live.TypeWatch(model)
     of_model = list(model.parameters()) if model is not None else parameters
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)] if model is not None else []
     cuda = device.type == "cuda"

@@ -1,0 +1,93 @@
+"""What launches trained: each way of training once more in double precision, and the reference that it is held against.
+
+Scenarios that differ in their precision level alone share a launch in double precision, which leaves out what a level
+casts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bench.core.records import Job
+from bench.experiments import resume
+from bench.experiments.lab import Lab
+from bench.experiments.launch import Performed, perform
+from bench.plan import REFERENCE, in_double, reference
+from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
+from bench.seams.discover import Found
+
+
+def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: Sequence[Found] | None = None) -> None:
+    """Do what is missing to judge these launches (default: the run's) of these scenarios (default: the lab's)."""
+    good = lab.writer.document.good if launches is None else [one for one in launches if one.status == "ok"]
+    measured = {one.scenario for one in good}
+    _in_double(lab, [one for one in scenarios or lab.scenarios if one.name in measured])
+    _reference(lab, good)
+
+
+def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
+    """The launches in double precision of these scenarios, each with those that it stands for."""
+    seed = lab.writer.document.probe_seed
+    assert seed is not None
+    jobs: list[tuple[Job, list[Found]]] = []
+    for one in scenarios:
+        job = in_double(lab.request, one, 0, lab.site.hosts, seed)
+        for other, names in jobs:
+            if replace(other, scenario=job.scenario) == job:
+                names.append(one)
+                break
+        else:
+            jobs.append((job, [one]))
+    return jobs
+
+
+def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
+    judged = resume.done(lab.writer.document).doubles
+    for job, same in ways(lab, scenarios):
+        names = tuple(one.name for one in same)
+        known = next((one for one in lab.writer.document.doubles if {*names} & {*one.scenarios} & judged), None)
+        if known is not None:
+            lab.writer.add_double(replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names)))))
+            continue
+
+        def keep(done: Performed, job: Job = job, same: Sequence[Found] = same) -> str:
+            record = done.record
+            about = DoubleRecord(
+                launch=record.launch,
+                scenarios=tuple(one.name for one in same),
+                status=record.status,
+                reason=record.reason,
+                wall_s=record.wall_s,
+                left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
+            )
+            lab.writer.add_double(about, **done.tables)
+            return record.reason or f"in {record.wall_s:.0f} s"
+
+        lab.progress.expect([job.scenario])
+        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep)
+
+
+def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
+    document = lab.writer.document
+    computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
+    known = document.reference.computations if document.reference and resume.done(document).reference else ()
+    if set(computations) <= set(known):
+        return
+    if document.reference:
+        lab.writer.supersede(document.reference)
+    job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
+
+    def keep(done: Performed) -> str:
+        passes = [one for result in done.results for one in result["passes"]]
+        about = ReferenceRecord(
+            launch=job.launch,
+            status=done.record.status,
+            reason=done.record.reason,
+            wall_s=done.record.wall_s,
+            computations=computations if passes else (),
+            step_ms=tuple(one["step_ms"] for one in passes),
+        )
+        lab.writer.add_reference(about, **done.tables)
+        return done.record.reason or f"in {done.record.wall_s:.0f} s"
+
+    lab.progress.expect([REFERENCE])
+    perform(job, lab, "training", keep)
