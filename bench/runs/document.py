@@ -3,9 +3,11 @@
     python -c "from bench.runs.reader import read; print(read('results/RUN').document.launches[0].effective)"
 
 None is what is unknown. A field has a default where a run that has just begun has nothing to say of it; a file has them
-all (:mod:`bench.core.codec`). Older files are brought up to this form first (:mod:`bench.runs.migrate`).
+all (:mod:`bench.core.codec`). The same as a JSON Schema is ``run.schema.json`` beside this module
+(:mod:`bench.runs.schema`): whoever changes a field here changes what other programs read.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +25,23 @@ from bench.runs.experiments import (
     Superseded,
     Tuning,
 )
-from bench.runs.fields import Amount, Batch, Count, DeviceKind, Half, Names, Parity, Pid, Several, Severity, Utc
+from bench.runs.fields import (
+    Amount,
+    Batch,
+    Count,
+    Dash,
+    DeviceKind,
+    File,
+    Half,
+    Hue,
+    Name,
+    Names,
+    Parity,
+    Pid,
+    Several,
+    Severity,
+    Utc,
+)
 from bench.runs.launches import LaunchRecord, Record, ReferenceRecord
 
 
@@ -31,7 +49,7 @@ from bench.runs.launches import LaunchRecord, Record, ReferenceRecord
 class Asked:
     """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
 
-    scenarios: Names
+    scenarios: tuple[Name, ...]
     devices: Names = ()
     warmup: Count | None = None
     iters: Count | None = None
@@ -46,8 +64,8 @@ class Asked:
 class WorkloadRecord:
     """:class:`bench.core.records.Training` with its hash; None is what an imported or attached run does not say."""
 
-    name: str | None = None
-    file: str | None = None
+    name: Name | None = None
+    file: File | None = None
     sha256: str | None = None
     unit: str = "examples"
     unit_short: str = "ex"
@@ -61,7 +79,7 @@ class WorkloadRecord:
     seed: int | None = None
     pool_batches: Count | None = None
     units_per_example: Several | None = None
-    data: str | None = None
+    data: File | None = None
     data_sha256: str | None = None
     examples: Count | None = None
     code_sha256: str | None = None
@@ -110,7 +128,7 @@ class Apex:
     """Which apex there was. ``problems``: by module why it cannot be imported, None where it can."""
 
     kind: str | None = None
-    path: str | None = None
+    path: File | None = None
     amp: bool | None = None
     parallel: bool | None = None
     explanation: str | None = None
@@ -120,7 +138,7 @@ class Apex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    file: str
+    file: File
     sha256: str
 
 
@@ -128,8 +146,8 @@ class Source:
 class StrategyRecord:
     """What a strategy declares and a reader of the run needs (:class:`bench.seams.Strategy`)."""
 
-    hue: str = "magenta"
-    dash: str = "short"
+    hue: Hue = "magenta"
+    dash: Dash = "short"
     not_comparable: str | None = None
 
 
@@ -182,7 +200,7 @@ class Finding:
     """
 
     launch: Count | None = None
-    scenario: str = ""
+    scenario: Name = ""
     code: str
     severity: Severity
     text: str
@@ -192,13 +210,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRecord:
-    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`).
-
-    Before schema 6 ``gradient_*`` are of the first step's gradient as a whole, and what came later is null.
-    """
+    """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
 
     launch: Count
-    scenario: str
+    scenario: Name
     verdict: Parity | None
     reason: str | None
     replicas: float | None
@@ -218,9 +233,9 @@ class ParityRecord:
 class Recommendation:
     """What to train with. ``parallel``: the same among scenarios on several replicas, None if that adds nothing."""
 
-    fastest: str | None = None
-    leanest: str | None = None
-    not_told_apart: Names = ()
+    fastest: Name | None = None
+    leanest: Name | None = None
+    not_told_apart: tuple[Name, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     parallel: "Recommendation | None" = None
 
@@ -357,5 +372,24 @@ class RunDocument:
 
     @property
     def next_launch(self) -> int:
-        """Launches are counted from 1, as progress shows them; runs of bench 0.1 counted from 0."""
+        """Launches are counted from 1, as progress shows them."""
         return max((record.launch for record in self.records), default=0) + 1
+
+    def contradiction(self) -> str | None:
+        """A launch that is there twice, or a launch or scenario that is named and is not there; None if all are."""
+        launches = [record.launch for record in self.records]
+        twice = [launch for launch, times in Counter(launches).items() if times > 1]
+        if twice:
+            return f"has launch {twice[0]} twice"
+        verdicts = (*self.validity, *self.parity)
+        strange = {one.launch for one in verdicts} - {None, *launches}
+        if strange:
+            return f"has a verdict on launch {min(filter(None, strange))}, which has no record"
+        scenarios = {launch.scenario for launch in (*self.launches, *self.aside)}
+        advice = self.recommendation
+        while advice is not None:
+            named = {advice.fastest, advice.leanest, *advice.not_told_apart} - {None, *scenarios}
+            if named:
+                return f"recommends {min(filter(None, named))!r}, which has no launch"
+            advice = advice.parallel
+        return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self, TypedDict
 
 from bench.core.records import Computation
-from bench.runs.fields import Amount, Count, Elements, Half, Names, Pid, Several, Status, Utc
+from bench.runs.fields import Amount, Count, Elements, Half, Name, Names, Pid, Precision, Several, Status, Utc
 
 BUSY = 0.10
 """The part of the cores that others may keep busy before it counts as load."""
@@ -77,7 +77,7 @@ class Effective:
     affinity: Count
     bound_cores: Count | None
     versions: Mapping[str, str | int | None]
-    precision: str | None
+    precision: Precision | None
     apex_kernels: bool | None
     switches: Mapping[str, str | None]
     compiled: Compiled | None
@@ -218,10 +218,10 @@ class LaunchRecord:
     """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
 
     launch: Count
-    scenario: str
+    scenario: Name
     repeat: Count
-    strategy: str | None
-    precision: str | None
+    strategy: Name | None
+    precision: Precision | None
     processes: Several
     replicas: Several | None
     status: Status
@@ -238,6 +238,14 @@ class LaunchRecord:
     warmup: Count | None = None
     iters: Count | None = None
 
+    def contradiction(self) -> str | None:
+        """A rank that is there twice or is none of the launch's; None if there is none."""
+        ranks = [rank.rank for rank in self.ranks]
+        failed = [] if self.first_failed_rank is None else [self.first_failed_rank]
+        if len(set(ranks)) < len(ranks) or max([*ranks, *failed], default=0) >= self.processes:
+            return f"has ranks {', '.join(map(str, [*ranks, *failed]))} and {self.processes} processes"
+        return None
+
     @classmethod
     def of(cls, record: "LaunchRecord", **more: Any) -> Self:
         """The same launch as a kind that has the fields ``more``."""
@@ -246,8 +254,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRecord:
-    """The launch that all numerics are compared with. ``computations``: of every pass, of training and of the probe;
-    none before schema 6."""
+    """The launch that all numerics are compared with. ``computations``: of every pass, of training and of the probe."""
 
     launch: Count
     replica_counts: tuple[Several, ...]

@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from standin.documents import LATER, document, reference
+from standin.documents import document, reference
 from standin.documents import launch as launched
-from standin.workloads import of_schema_3, workload
+from standin.workloads import workload
 
 from bench import cli
 from bench.core.codec import encode
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import PHASES, SCHEMA_VERSION
+from bench.core.records import PHASES
 from bench.runs import check
 from bench.runs.files import checksum, describe_files, seal_of
 from bench.runs.reader import read
@@ -326,35 +326,6 @@ def test_the_verb_says_what_it_found_and_ends_with_1(run: Path, capsys: pytest.C
     (found,) = json.loads(capsys.readouterr().out)["runs"]
     assert (found["sound"], found["findings"]) == (False, [f"{run}/steps.parquet is missing"])
     assert cli.main(["check", "20200101T000000Z-00000000", "--results", str(run.parent)]) == 2
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_run_of_an_older_schema_is_read_as_one_of_this(run: Path, version: int) -> None:
-    document = json.loads((run / "run.json").read_text()) | {"schema_version": version}
-    document["workload"] = of_schema_3(WORKLOAD)
-    for added, names in LATER.items():
-        for name in names:
-            if version < added:
-                del document[name]
-    if version == 2:
-        document["precision"] = document.pop("interval_target")
-    for launch in document["launches"]:
-        launch.pop("failure", None)
-    (run / "run.json").write_text(json.dumps(document))
-    again = read(str(run))
-    assert [getattr(again.document, name) for name in (*LATER[2], *LATER[3])] == [
-        (),
-        None,
-        None,
-        (),
-        (),
-        (),
-        (),
-        None,
-        None,
-    ]
-    assert (again.document.schema_version, len(again.steps)) == (SCHEMA_VERSION, 18)
-    assert check.findings(str(run)) == []
 
 
 def test_rows_of_a_launch_that_was_cut_off_are_not_shown(tmp_path: Path) -> None:

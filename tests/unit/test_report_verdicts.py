@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from standin import numerics
-from standin.documents import LATER, changed, diagnostic, ran_with, reference
+from standin.documents import changed, diagnostic, ran_with, reference
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
@@ -543,22 +543,6 @@ def test_pages_of_partial_runs(launches: list[Launch], complete: bool, expected:
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
-
-
-def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, [DDP, FINITE])
-    document = json.loads((folder / "run.json").read_text())
-    for key in (*LATER[2], *LATER[3]):
-        del document[key]
-    for launch in document["launches"]:
-        for check in ("skipped_warmup_steps", "initial_weights_alike", "final_weights_alike"):
-            del launch["checks"][check]
-        for rank in launch["ranks"]:
-            del rank["initial_sha256"], rank["final_sha256"]
-    document["schema_version"] = 1
-    (folder / "run.json").write_text(json.dumps(document))
-    text = page_of(analysed(str(folder)))
-    assert "Least memory within 5 % of its speed" in text and "not shown" in text
 
 
 def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
