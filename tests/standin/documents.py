@@ -118,10 +118,7 @@ def launch(**values: Any) -> LaunchRecord:
 
 
 def diagnostic(**values: Any) -> DiagnosticRecord:
-    looks = [
-        look | {"reasons": look.get("reasons", {}), "profile": {"steps": 3} | look["profile"]}
-        for look in values.pop("looks", ())
-    ]
+    looks = [{"reasons": {}} | look | {"profile": {"steps": 3} | look["profile"]} for look in values.pop("looks", ())]
     return document(diagnostics=[values | {"looks": looks}]).diagnostics[0]
 
 

@@ -1,7 +1,6 @@
 """What a report says of memory, power, energy and heat: of runs on two GPUs and on the CPU, written by hand."""
 
 import csv
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run

@@ -81,7 +81,7 @@ def diagnosed(writer: RunWriter) -> None:
             "status": "ok",
             "reason": None,
             "effective": effective(strategy, "O0"),
-            "looks": [{"pairs_reason": None, "profile": profile}],
+            "looks": [{"reasons": {"pairs": None}, "profile": profile}],
         }
         writer.add_diagnostic(diagnostic(**record), diagnostics=rows)
     gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
@@ -478,7 +478,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
         parts = {"scatter_ms": 1.0, "replicate_ms": 5.0, "parallel_apply_ms": 20.0, "gather_ms": 0.5}
         row = {"launch": 90, "scenario": "dp", "rank": 0, "look": "data_parallel", "step": 0, **parts}
-        look = {"pairs_reason": "one process", "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
+        look = {"reasons": {"pairs": "one process"}, "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
         writer.add_diagnostic(diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 

@@ -159,8 +159,8 @@ def test_scratch_and_temporary_files_are_gone_in_the_end_and_are_never_sealed(tm
     writer = RunWriter(str(tmp_path), document())
     (Path(writer.scratch) / "rank0.json").write_text("{}")
     writer.add(record(), steps=STEPS)
-    assert list(written(Path(writer.path))["files"]) == ["steps.parquet"]
     writer.finish(complete=True)
+    assert list(written(Path(writer.path))["files"]) == ["memory.parquet", "steps.parquet"]
     assert sorted(os.listdir(writer.path)) == ["logs", "memory.parquet", "run.json", "steps.parquet"]
 
 
