@@ -113,7 +113,7 @@ def encode(value: Any) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
-        for name in _hints(cast(Any, type(value))):
+        for name in hints(cast(Any, type(value))):
             part = encode(getattr(value, name))
             found |= part if name == REST else {name: part}
         return found
@@ -223,7 +223,7 @@ def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
     """
     alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
     if len(alike) > 1 and isinstance(value, dict):
-        return min(alike, key=lambda kind: len(set(value) ^ set(_hints(kind))) if _is_class(kind) else math.inf)
+        return min(alike, key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
     return alike[0]
 
 
@@ -286,7 +286,7 @@ def _safe(name: str) -> str:
 
 @cache
 def _fields(kind: Any) -> dict[str, Decoder]:
-    return {name: _decoder(hint) for name, hint in _hints(kind).items()}
+    return {name: _decoder(hint) for name, hint in hints(kind).items()}
 
 
 def _is_class(kind: Any) -> bool:
@@ -294,7 +294,8 @@ def _is_class(kind: Any) -> bool:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    names = hints if is_typeddict(kind) else [field.name for field in fields(kind)]
-    return {name: hints[name] for name in names if get_origin(hints[name]) is not Callable}
+def hints(kind: Any) -> dict[str, Any]:
+    """The type of each field that is written, by its name."""
+    types = get_type_hints(kind, include_extras=True)
+    names = types if is_typeddict(kind) else [field.name for field in fields(kind)]
+    return {name: types[name] for name in names if get_origin(types[name]) is not Callable}

@@ -10,8 +10,9 @@ all (:mod:`bench.core.codec`). The same as a JSON Schema is ``run.schema.json`` 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from bench.core.codec import Between
 from bench.core.records import SCHEMA_VERSION, Setting
 from bench.machine.nvml import Gpu
 from bench.runs.experiments import (
@@ -302,7 +303,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, Between(SCHEMA_VERSION, SCHEMA_VERSION)] = SCHEMA_VERSION
     run: str = ""
     bench: str
     command: Names = ()
@@ -381,15 +382,15 @@ class RunDocument:
         twice = [launch for launch, times in Counter(launches).items() if times > 1]
         if twice:
             return f"has launch {twice[0]} twice"
-        verdicts = (*self.validity, *self.parity)
-        strange = {one.launch for one in verdicts} - {None, *launches}
-        if strange:
-            return f"has a verdict on launch {min(filter(None, strange))}, which has no record"
+        judged = [one.launch for one in self.validity] + [one.launch for one in self.parity]
+        for launch in judged:
+            if launch is not None and launch not in launches:
+                return f"has a verdict on launch {launch}, which has no record"
         scenarios = {launch.scenario for launch in (*self.launches, *self.aside)}
         advice = self.recommendation
         while advice is not None:
-            named = {advice.fastest, advice.leanest, *advice.not_told_apart} - {None, *scenarios}
-            if named:
-                return f"recommends {min(filter(None, named))!r}, which has no launch"
+            for name in (advice.fastest, advice.leanest, *advice.not_told_apart):
+                if name is not None and name not in scenarios:
+                    return f"recommends {name!r}, which has no launch"
             advice = advice.parallel
         return None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import Bench
 from standin.runs import DDP, Launch, write_run
+from standin.schemas import is_valid
 
 from bench.analyse import digest
 from bench.analyse.digest import of_run
@@ -55,7 +56,9 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     Path(name).write_text(content)
     code, out, err = bench("import", name, *options, "--json")
     assert code == 0, err
-    return read_run(json.loads(out)["path"])
+    run = read_run(json.loads(out)["path"])
+    assert is_valid(run.path)
+    return run
 
 
 def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
