@@ -3,7 +3,7 @@
 It is sealed in the run folder as ``digest.json``. Everything in it follows from ``run.json`` and the tables, from which
 :func:`of_run` makes it again for a run that has none.
 
-    {"digest_version": 4, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
+    {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "attached": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
      "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},

@@ -2,7 +2,11 @@
 
 Every field must be there and no other, unless the class has a field ``more``: that one takes what has no field of its
 own, and is written flat among the others. A function is no JSON value: it is left out, and has its default when it
-comes back. ``Annotated[float, Between(0, 1)]`` says which values a field may have.
+comes back. ``Annotated[float, Between(0, 1)]`` says which values a field may have, and a class with a method
+``contradiction`` what its fields may not say together.
+
+A text that is written is valid UTF-8 and not longer than :data:`LONGEST_TEXT`, whatever a training printed; one that is
+read must be.
 """
 
 import json
@@ -22,6 +26,9 @@ MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 LARGEST_INT = 2**63 - 1
 LARGEST = 1e100
 """Of a number: what is larger measures nothing, and its square would be infinite."""
+LONGEST_TEXT = 1 << 16
+CUT = " [...]"
+"""The end of a text that was longer."""
 
 
 class Damaged(ValueError):
@@ -65,14 +72,25 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Length:
+    """Texts of at most this many characters."""
+
+    most: int
+
+    def __contains__(self, text: str) -> bool:
+        return len(text) <= self.most
+
+    def __str__(self) -> str:
+        return f"at most {self.most:,} characters long"
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """Times in UTC as ISO 8601 writes them, such as 2024-05-01T12:00:00Z."""
 
     def __contains__(self, text: str) -> bool:
         try:
-            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ") is not None and len(text) == len(
-                "2024-05-01T12:00:00Z"
-            )
+            return datetime.strptime(text, MOMENT).strftime(MOMENT) == text
         except ValueError:
             return False
 
@@ -95,13 +113,21 @@ def encode(value: Any) -> Any:
     """The JSON value of a dataclass, or of what holds some."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
-        for name in _hints(cast(Any, type(value))):
+        for name in hints(cast(Any, type(value))):
             part = encode(getattr(value, name))
             found |= part if name == REST else {name: part}
         return found
     if isinstance(value, Mapping):
-        return {str(name): encode(one) for name, one in value.items()}
+        return {_printable(str(name)): encode(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return _printable(value)
     return [encode(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _printable(text: str) -> str:
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - len(CUT)] + CUT
 
 
 @cache
@@ -119,12 +145,22 @@ def _decoder(kind: Any) -> Decoder:
         return partial(_mapping, _decoder(inner[1]))
     if _is_class(kind):
         return partial(_object, kind)
-    return {float: _float, int: _int}.get(kind) or partial(_exact, kind)
+    return {float: _float, int: _int, str: _text}.get(kind) or partial(_exact, kind)
 
 
 def _exact(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise _other(kind.__name__, value)
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise _other("str", value)
+    if len(value) > LONGEST_TEXT:
+        raise Damaged(f"must be {Length(LONGEST_TEXT)}")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise Damaged("is no text: it has half a character")
     return value
 
 
@@ -155,10 +191,11 @@ def _anything(value: Any) -> Any:
             except Damaged as error:
                 raise error.within(f"[{place}]") from None
         return value
-    return _int(value) if type(value) is int else _float(value) if isinstance(value, float) else value
+    checked = {int: _int, float: _float, str: _text}.get(type(value))
+    return value if checked is None else checked(value)
 
 
-def _bounded(plain: Decoder, bound: Between | OneOf | Moment, value: Any) -> Any:
+def _bounded(plain: Decoder, bound: Between | OneOf | Length | Moment, value: Any) -> Any:
     found = plain(value)
     if found not in bound:
         raise Damaged(f"must be {bound}, not {json.dumps(found)[:40]}")
@@ -186,7 +223,7 @@ def _closest(kinds: tuple[Any, ...], value: Any) -> Any:
     """
     alike = [kind for kind in kinds if _plain(kind) is type(value)] or [k for k in kinds if k is not type(None)]
     if len(alike) > 1 and isinstance(value, dict):
-        return min(alike, key=lambda kind: len(set(value) ^ set(_hints(kind))) if _is_class(kind) else math.inf)
+        return min(alike, key=lambda kind: len(set(value) ^ set(hints(kind))) if _is_class(kind) else math.inf)
     return alike[0]
 
 
@@ -208,9 +245,9 @@ def _mapping(inner: Decoder, value: Any) -> dict[str, Any]:
     found = {}
     for name, one in value.items():
         try:
-            found[name] = inner(one)
+            found[_text(name)] = inner(one)
         except Damaged as error:
-            raise error.within(f"[{name!r}]") from None
+            raise error.within(f"[{name!r:.40}]") from None
     return found
 
 
@@ -232,7 +269,11 @@ def _object(kind: Any, value: Any) -> Any:
                 found[name] = decoder(value[name])
             except Damaged as error:
                 raise error.within(name) from None
-    return kind(**found)
+    made = kind(**found)
+    problem = made.contradiction() if hasattr(kind, "contradiction") else None
+    if problem:
+        raise Damaged(problem)
+    return made
 
 
 def _other(wanted: str, value: Any) -> Damaged:
@@ -245,7 +286,7 @@ def _safe(name: str) -> str:
 
 @cache
 def _fields(kind: Any) -> dict[str, Decoder]:
-    return {name: _decoder(hint) for name, hint in _hints(kind).items()}
+    return {name: _decoder(hint) for name, hint in hints(kind).items()}
 
 
 def _is_class(kind: Any) -> bool:
@@ -253,7 +294,8 @@ def _is_class(kind: Any) -> bool:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    names = hints if is_typeddict(kind) else [field.name for field in fields(kind)]
-    return {name: hints[name] for name in names if get_origin(hints[name]) is not Callable}
+def hints(kind: Any) -> dict[str, Any]:
+    """The type of each field that is written, by its name."""
+    types = get_type_hints(kind, include_extras=True)
+    names = types if is_typeddict(kind) else [field.name for field in fields(kind)]
+    return {name: types[name] for name in names if get_origin(types[name]) is not Callable}

@@ -6,8 +6,8 @@ The command line and the workers import it, so it needs the standard library alo
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-SCHEMA_VERSION = 9
-"""Of run.json and of the tables beside it. A reader refuses a newer one by name."""
+SCHEMA_VERSION = 1
+"""Of run.json and of the tables beside it. A reader refuses any other by name."""
 
 PROBE_MIB = 512.0
 """What a rank in a container allocates once, so that its PID can be told by the rise of its figure."""
@@ -79,14 +79,6 @@ DEVICE_COLUMNS = {
 sample and package with ``energy_mj`` alone (RAPL).
 """
 
-LATER_COLUMNS = {
-    "steps": ("host",),
-    "memory": ("pss_mib",),
-    "device": (*LINK_COLUMNS, "mig"),
-    "numerics": ("computation", "step", "tensor"),
-}
-"""By table the columns that came after the first runs were written: the last ones, and null in a run without them."""
-
 NUMERICS_COLUMNS = {
     **LAUNCH_COLUMNS,
     **dict.fromkeys(("rank", "replicas"), "int32"),
@@ -117,22 +109,6 @@ DIAGNOSTIC_COLUMNS = {
 }
 """One row per rank and step of a diagnostic launch. A column is null where the probe ``look`` does not have it."""
 
-KEYS = {
-    "steps": ("launch", "rank", "step"),
-    "memory": ("launch", "t_ns", "pid", "device", "source", "used_mib"),
-    "device": ("launch", "t_ns", "host", "device"),
-    "numerics": ("launch", "rank", "replicas", "twin", "quantity", "position", "computation", "step", "tensor"),
-    "diagnostics": ("launch", "rank", "look", "step"),
-}
-"""By table the columns in which no two rows are alike. Under MIG a process may be listed in two instances."""
-
-COUNTED = {
-    "steps": (("launch", "rank"), "step"),
-    "numerics": (("launch", "rank", "replicas", "twin", "quantity", "computation", "step", "tensor"), "position"),
-    "diagnostics": (("launch", "rank", "look"), "step"),
-}
-"""By table the column that counts from 0 without gaps, in the order of rows, while others stay the same."""
-
 ALWAYS_KNOWN = {
     "steps": (*LAUNCH_COLUMNS, "repeat", "rank", "step", "warmup", "step_ms"),
     "memory": (*LAUNCH_COLUMNS, "t_ns", "pid", "rank", "source"),
@@ -159,7 +135,7 @@ RANGES: dict[str, tuple[int, int]] = {
 """The least and the most of a number in any table."""
 
 NOT_FINITE = ("loss", "value")
-"""What a training may make of its numbers, in any table."""
+"""Columns of what a training computes, which may be NaN or infinite."""
 
 
 Setting = str | int | float | bool
@@ -176,7 +152,7 @@ class Task:
     """What is trained, apart from how much of it at once: a workload file with its settings.
 
     ``sha256``: of the file if it is the user's own, None for a built-in one; ``code_sha256``: of the code of a built-in
-    one (:func:`bench.seams.code.code_sha256`), None in older runs. ``unit``: what is counted, such as ``images``, and
+    one (:func:`bench.seams.code.code_sha256`), else None. ``unit``: what is counted, such as ``images``, and
     ``unit_short`` in tables; ``units_per_example``: how many of it one example has, None for one. ``title``: what it is
     called. ``data``: the folder of real data, None for made-up data; ``data_sha256``: of the names and sizes of its
     files; ``examples``: how many it has.
@@ -194,10 +170,6 @@ class Task:
     data_sha256: str | None = None
     examples: int | None = None
     code_sha256: str | None = None
-
-
-LATER_WORK = ("units_per_example", "data", "data_sha256", "examples", "code_sha256", "workers", "prefetch")
-"""Fields of a training that came after the first runs were written; None in those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,16 +204,11 @@ class Training(Task):
         return replace(small, workers=None, prefetch=None)
 
     def hash(self) -> str:
-        """SHA-256 (hex) of the canonical JSON of all fields but paths, the title and the short unit. What came later
-        is left out if it is None, so that the same work has the hash that it always had.
-        """
+        """SHA-256 (hex) of the canonical JSON of all fields but paths, the title and the short unit."""
         import hashlib  # here and below: none of it is for 'bench list', which answers at once
 
-        identity = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("file", "title", "unit_short", "data") and (value is not None or name not in LATER_WORK)
-        }
+        names = ("file", "title", "unit_short", "data")
+        identity = {name: value for name, value in asdict(self).items() if name not in names}
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 

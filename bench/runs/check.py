@@ -68,8 +68,7 @@ def _files(run: Run) -> Iterator[str]:
 def _document(run: Run) -> Iterator[str]:
     document = run.document
     numbers = [record.launch for record in document.records]
-    first = min([*numbers[:1], 1])  # runs of bench 0.1 count from 0
-    if numbers != list(range(first, first + len(numbers))):
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers)) if numbers else []):
         yield f"{run.path}/run.json: launches are numbered {_short(numbers)}"
     work = encode(document.workload)
     sealed = work.pop("hash")

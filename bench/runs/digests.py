@@ -15,10 +15,9 @@ from bench.core.records import STATUSES
 from bench.runs.document import Attached, Git, Imported, WorkloadRecord
 from bench.runs.fields import Count, DeviceKind, Names, Parity, Several, Utc
 from bench.runs.files import DIGEST, RESTORE, limit_of, unreadable
-from bench.runs.migrate import digest_from_1, digest_from_2, digest_from_3
 
-VERSION = 4
-"""Of the form that ``bench.analyse.digest`` describes. One of a newer version is made again from the run."""
+VERSION = 1
+"""Of the form that ``bench.analyse.digest`` describes. One of another version is made again from the run."""
 
 COMPLETE = b'\n "complete": true'
 FILES = b'\n "files": {'
@@ -105,21 +104,15 @@ def _of_today(digest: Any) -> dict[str, Any] | None:
     version = digest.get("digest_version") if isinstance(digest, dict) else None
     if type(version) is not int:
         raise ValueError("it has no digest version")
-    try:
-        digest = digest_from_1(digest) if version == 1 else digest
-        digest = digest_from_2(digest) if digest["digest_version"] == 2 else digest
-        digest = digest_from_3(digest) if digest["digest_version"] == 3 else digest
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no digest of version {version} ({type(error).__name__}: {error})") from error
-    if digest["digest_version"] != VERSION:
+    if version != VERSION:
         return None
     decode(Digest, digest)
     names = [row["scenario"] for row in digest["scenarios"]]
     launches = [launch["launch"] for row in digest["scenarios"] for launch in row["launches"]]
     if len(set(names)) < len(names) or len(set(launches)) < len(launches):
         raise ValueError("a scenario or a launch is in it twice")
-    found: dict[str, Any] = digest
-    return found
+    of_today: dict[str, Any] = digest
+    return of_today
 
 
 def _sealed(text: bytes) -> dict[str, str]:

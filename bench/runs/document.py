@@ -3,13 +3,16 @@
     python -c "from bench.runs.reader import read; print(read('results/RUN').document.launches[0].effective)"
 
 None is what is unknown. A field has a default where a run that has just begun has nothing to say of it; a file has them
-all (:mod:`bench.core.codec`). Older files are brought up to this form first (:mod:`bench.runs.migrate`).
+all (:mod:`bench.core.codec`). The same as a JSON Schema is ``run.schema.json`` beside this module
+(:mod:`bench.runs.schema`): whoever changes a field here changes what other programs read.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from bench.core.codec import Between
 from bench.core.records import SCHEMA_VERSION, Setting
 from bench.machine.nvml import Gpu
 from bench.runs.experiments import (
@@ -23,7 +26,23 @@ from bench.runs.experiments import (
     Superseded,
     Tuning,
 )
-from bench.runs.fields import Amount, Batch, Count, DeviceKind, Half, Names, Parity, Pid, Several, Severity, Utc
+from bench.runs.fields import (
+    Amount,
+    Batch,
+    Count,
+    Dash,
+    DeviceKind,
+    File,
+    Half,
+    Hue,
+    Name,
+    Names,
+    Parity,
+    Pid,
+    Several,
+    Severity,
+    Utc,
+)
 from bench.runs.launches import DoubleRecord, LaunchRecord, Record, ReferenceRecord
 
 
@@ -31,7 +50,7 @@ from bench.runs.launches import DoubleRecord, LaunchRecord, Record, ReferenceRec
 class Asked:
     """What was asked for, as far as a report names it; ``more``: the other fields of :class:`bench.plan.Request`."""
 
-    scenarios: Names
+    scenarios: tuple[Name, ...]
     devices: Names = ()
     warmup: Count | None = None
     iters: Count | None = None
@@ -46,8 +65,8 @@ class Asked:
 class WorkloadRecord:
     """:class:`bench.core.records.Training` with its hash; None is what an imported or attached run does not say."""
 
-    name: str | None = None
-    file: str | None = None
+    name: Name | None = None
+    file: File | None = None
     sha256: str | None = None
     unit: str = "examples"
     unit_short: str = "ex"
@@ -61,7 +80,7 @@ class WorkloadRecord:
     seed: int | None = None
     pool_batches: Count | None = None
     units_per_example: Several | None = None
-    data: str | None = None
+    data: File | None = None
     data_sha256: str | None = None
     examples: Count | None = None
     code_sha256: str | None = None
@@ -110,7 +129,7 @@ class Apex:
     """Which apex there was. ``problems``: by module why it cannot be imported, None where it can."""
 
     kind: str | None = None
-    path: str | None = None
+    path: File | None = None
     amp: bool | None = None
     parallel: bool | None = None
     explanation: str | None = None
@@ -120,7 +139,7 @@ class Apex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    file: str
+    file: File
     sha256: str
 
 
@@ -128,8 +147,8 @@ class Source:
 class StrategyRecord:
     """What a strategy declares and a reader of the run needs (:class:`bench.seams.Strategy`)."""
 
-    hue: str = "magenta"
-    dash: str = "short"
+    hue: Hue = "magenta"
+    dash: Dash = "short"
     differs: str | None = None
 
 
@@ -182,7 +201,7 @@ class Finding:
     """
 
     launch: Count | None = None
-    scenario: str = ""
+    scenario: Name = ""
     code: str
     severity: Severity
     text: str
@@ -195,7 +214,7 @@ class ParityRecord:
     """The verdict on the numerics of a launch (:func:`bench.analyse.parity.parity`)."""
 
     launch: Count
-    scenario: str
+    scenario: Name
     verdict: Parity | None
     reason: str | None
     replicas: float | None
@@ -213,9 +232,9 @@ class ParityRecord:
 class Recommendation:
     """What to train with. ``parallel``: the same among scenarios on several replicas, None if that adds nothing."""
 
-    fastest: str | None = None
-    leanest: str | None = None
-    not_told_apart: Names = ()
+    fastest: Name | None = None
+    leanest: Name | None = None
+    not_told_apart: tuple[Name, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     parallel: "Recommendation | None" = None
 
@@ -282,7 +301,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Annotated[int, Between(SCHEMA_VERSION, SCHEMA_VERSION)] = SCHEMA_VERSION
     run: str = ""
     bench: str
     command: Names = ()
@@ -357,5 +376,24 @@ class RunDocument:
 
     @property
     def next_launch(self) -> int:
-        """Launches are counted from 1, as progress shows them; runs of bench 0.1 counted from 0."""
+        """Launches are counted from 1, as progress shows them."""
         return max((record.launch for record in self.records), default=0) + 1
+
+    def contradiction(self) -> str | None:
+        """A launch that is there twice, or a launch or scenario that is named and is not there; None if all are."""
+        launches = [record.launch for record in self.records]
+        twice = [launch for launch, times in Counter(launches).items() if times > 1]
+        if twice:
+            return f"has launch {twice[0]} twice"
+        judged = [one.launch for one in self.validity] + [one.launch for one in self.parity]
+        for launch in judged:
+            if launch is not None and launch not in launches:
+                return f"has a verdict on launch {launch}, which has no record"
+        scenarios = {launch.scenario for launch in (*self.launches, *self.aside)}
+        advice = self.recommendation
+        while advice is not None:
+            for name in (advice.fastest, advice.leanest, *advice.not_told_apart):
+                if name is not None and name not in scenarios:
+                    return f"recommends {name!r}, which has no launch"
+            advice = advice.parallel
+        return None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from bench.core.codec import OneOf
 from bench.core.records import CHECKPOINTS, PHASES
-from bench.runs.fields import Amount, Batch, Count, Elements, Names, Several
+from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
 from bench.runs.launches import LaunchRecord, ReferenceRecord
 
 
@@ -214,16 +214,16 @@ class Tuning:
     ``stopped_by``: ``race`` or ``budget``; None while it runs. ``spent_s``: of the budget, by the race.
     """
 
-    asked: Names
+    asked: tuple[Name, ...]
     budget_s: Amount
     memory_limit_mib: Amount | None
     floor: str
     allow: Names
-    baseline: str | None
+    baseline: Name | None
     launches: tuple[LaunchRecord, ...] = ()
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
-    finalists: Names = ()
-    leanest: str | None = None
+    finalists: tuple[Name, ...] = ()
+    leanest: Name | None = None
     stopped_by: str | None = None
     spent_s: Amount = 0.0
 

@@ -2,9 +2,13 @@
 
 from typing import Annotated
 
-from bench.core.codec import Between, Moment, OneOf
+from bench.core.codec import Between, Length, Moment, OneOf
 from bench.core.records import PARITIES, STATUSES
+from bench.seams.strategy import DASHES, HUES, PRECISIONS
 
+Name = Annotated[str, Length(255)]
+"""Of a scenario, a strategy and what else is part of a file's name."""
+File = Annotated[str, Length(4096)]
 Names = tuple[str, ...]
 Count = Annotated[int, Between(0, 10**9)]
 """How many, or which of them, from 0."""
@@ -18,6 +22,9 @@ Status = Annotated[str, OneOf(STATUSES)]
 Parity = Annotated[str, OneOf(PARITIES)]
 Severity = Annotated[str, OneOf(("invalid", "warning"))]
 DeviceKind = Annotated[str, OneOf(("cpu", "cuda"))]
+Precision = Annotated[str, OneOf(PRECISIONS)]
+Hue = Annotated[str, OneOf(HUES)]
+Dash = Annotated[str, OneOf(DASHES)]
 Half = Annotated[str, OneOf(("fp16", "bf16"))]
 Elements = Annotated[int, Between(0, 10**15)]
 Pid = Annotated[int, Between(0, 2**63 - 1)]

@@ -25,6 +25,9 @@ PIECE_BYTES = 1 << 20
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.part")
 """What a file is called until it is in its place."""
 
+PARTS = ".parts"
+"""The folder of an unfinished run with what was added to it (:mod:`bench.runs.journal`)."""
+
 TRIED_BYTES = 1 << 14
 """What a disk must take before anything is measured: about one run.json."""
 
@@ -40,6 +43,25 @@ def utf8(text: str) -> bytes:
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by ``content``: a reader, or a crash, sees the old file or the new one."""
     replace_all({path: content})
+
+
+def append(path: str, content: bytes) -> None:
+    """Put ``content`` at the end of a file, on disk. An ``OSError`` names the file, and leaves what was there."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    begins = not os.path.lexists(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "ab", buffering=0) as file:
+        size = os.fstat(descriptor).st_size
+        try:
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(descriptor)
+        except OSError as error:
+            os.ftruncate(descriptor, size)
+            error.filename = path
+            raise
+    if begins:
+        _sync(os.path.dirname(path))
 
 
 def shorten(log: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self, TypedDict
 
 from bench.core.records import EXAMPLES, Computation
-from bench.runs.fields import Amount, Count, Elements, Names, Pid, Several, Status, Utc
+from bench.runs.fields import Amount, Count, Elements, Name, Names, Pid, Precision, Several, Status, Utc
 
 BUSY = 0.10
 """The part of the cores that others may keep busy before it counts as load."""
@@ -77,7 +77,7 @@ class Effective:
     affinity: Count
     bound_cores: Count | None
     versions: Mapping[str, str | int | None]
-    precision: str | None
+    precision: Precision | None
     apex_kernels: bool | None
     switches: Mapping[str, str | None]
     compiled: Compiled | None
@@ -213,10 +213,10 @@ class LaunchRecord:
     """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
 
     launch: Count
-    scenario: str
+    scenario: Name
     repeat: Count
-    strategy: str | None
-    precision: str | None
+    strategy: Name | None
+    precision: Precision | None
     processes: Several
     replicas: Several | None
     status: Status
@@ -232,6 +232,14 @@ class LaunchRecord:
     failure: Failure | None = None
     warmup: Count | None = None
     iters: Count | None = None
+
+    def contradiction(self) -> str | None:
+        """A rank that is there twice or is none of the launch's; None if there is none."""
+        ranks = [rank.rank for rank in self.ranks]
+        failed = [] if self.first_failed_rank is None else [self.first_failed_rank]
+        if len(set(ranks)) < len(ranks) or max([*ranks, *failed], default=0) >= self.processes:
+            return f"has ranks {', '.join(map(str, [*ranks, *failed]))} and {self.processes} processes"
+        return None
 
     @classmethod
     def of(cls, record: "LaunchRecord", **more: Any) -> Self:

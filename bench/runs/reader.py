@@ -9,24 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.core.codec import Damaged, decode
+from bench.core.codec import decode
 from bench.core.errors import RequestError
 from bench.core.files import read_json
-from bench.core.records import PHASES, SCHEMA_VERSION
+from bench.core.records import SCHEMA_VERSION
+from bench.runs import journal
 from bench.runs.document import RunDocument
 from bench.runs.files import RESTORE, checksum, is_file, seal_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
-from bench.runs.launches import LaunchRecord
-from bench.runs.migrate import migrate
 from bench.runs.spool import read_spool, spool_path, spooled_launches
 from bench.runs.tables import (
     ALWAYS_WRITTEN,
     COLUMNS,
     SAMPLED,
     condensed,
-    distinct,
+    parts_of,
     read_table,
     recorded,
+    stray,
     to_frame,
     to_table,
 )
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 READ_IN_PART = "read what is there with --allow-incomplete"
-
-SEALED_SINCE = 3
-"""The first schema version whose run.json has a checksum of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ def read(
 ) -> Run:
     """Read and verify a run folder. ``condense``: for callers that need not hold millions of steps at once.
 
-    Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of a newer schema, or
+    Raises :class:`RequestError` that names the file if the folder is no run, is incomplete, is of another schema, or
     has a file that is missing or was changed after it was sealed.
     """
     import pandas as pd
@@ -82,7 +79,8 @@ def read(
     for name in ALWAYS_WRITTEN if document.complete else ():
         if f"{name}.parquet" not in document.files:
             raise RequestError("RUN", f"{path}/{name}.parquet is missing", RESTORE)
-    if not os.path.isfile(os.path.join(path, "steps.parquet")) and not any(salvaged.values()):
+    steps = os.path.isfile(os.path.join(path, "steps.parquet")) or parts_of(path, "steps")
+    if not steps and not any(salvaged.values()):
         raise RequestError("RUN", f"{path} has no steps: no launch was done", "measure again")
     spooled = {row["launch"] for rows in salvaged.values() for row in rows}
     timed = (  # the table has no name here: it would be held while it is condensed, and fits once
@@ -148,25 +146,17 @@ def _read_document(path: str) -> RunDocument:
     version = stored.get("schema_version") if isinstance(stored, dict) else None
     if type(version) is not int:
         raise RequestError("RUN", f"{file} has no schema version", "give a folder made by 'bench run'")
-    if version > SCHEMA_VERSION:
-        problem = f"{file} has schema version {version} and this bench reads up to {SCHEMA_VERSION}"
-        raise RequestError("RUN", problem, "use the bench that wrote it, or a newer one")
-    if version < (SEALED_SINCE if "seal" in stored else 1):
-        raise RequestError("RUN", f"{file} has a schema version that is not its own", RESTORE)
-    if version >= SEALED_SINCE and stored.get("seal") != (_seal_or_none(stored) or ""):
+    if version != SCHEMA_VERSION:
+        problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"
+        raise RequestError("RUN", problem, "use the bench that wrote it, or measure again")
+    if stored.get("seal") != (_seal_or_none(stored) or ""):
         raise RequestError("RUN", f"{file} was changed after it was sealed", RESTORE)
     try:
-        document = decode(RunDocument, migrate(stored))
-    except Damaged as error:
+        if stored.get("complete") is False:
+            journal.replay(journal.journal_path(path, stored["seal"]), stored)
+        return decode(RunDocument, stored)
+    except ValueError as error:
         raise RequestError("RUN", f"{file}: {error}", RESTORE) from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        problem = f"{file} is no run.json of schema {version} ({type(error).__name__}: {error})"
-        raise RequestError("RUN", problem, RESTORE) from error
-    numbers = [record.launch for record in document.records]
-    if len(set(numbers)) < len(numbers):
-        twice = next(number for number in numbers if numbers.count(number) > 1)
-        raise RequestError("RUN", f"{file}: launch {twice} is there twice", RESTORE)
-    return document
 
 
 def _seal_or_none(document: dict[str, Any]) -> str | None:
@@ -185,7 +175,7 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     import pyarrow.compute as pc
 
     table = read_table(path, name, labels=labels)
-    problem = _contradiction(table, name, document)
+    problem = stray(table, document)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)
     if document.complete:
@@ -193,65 +183,3 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     if name not in SAMPLED:
         return recorded(table, document)
     return table.filter(pc.invert(pc.is_in(table["launch"], value_set=pa.array(sorted(spooled), pa.int32()))))
-
-
-def _contradiction(table: "pa.Table", name: str, document: RunDocument) -> str | None:
-    """What a table says that the document does not; None for nothing. An unfinished run may have one more launch."""
-    import pyarrow.compute as pc
-
-    records = {record.launch: record for record in document.records}
-    scenarios = distinct(table, "launch", "scenario")
-    for launch, scenario in scenarios:
-        record = records.get(launch)
-        if record is None and document.complete:
-            return f"it has rows of launch {launch}, which has no record"
-        if isinstance(record, LaunchRecord) and record.scenario != scenario:
-            return f"it has rows of launch {launch} under another scenario than {record.scenario}"
-    of_rank = [column for column in ("launch", "rank", "pid") if column in table.column_names]
-    for launch, rank, *pid in distinct(table, *of_rank) if "rank" in of_rank else ():
-        record = records.get(launch)
-        if isinstance(record, LaunchRecord) and rank is not None and rank >= record.processes:
-            return f"it has rows of launch {launch}, rank {rank}, and there is no such rank"
-        pids = {one.rank: one.pid for one in record.ranks} if isinstance(record, LaunchRecord) else {}
-        if pid and pid != [pids.get(rank, *pid)] and not document.attached:  # which has other processes, too
-            return f"launch {launch} has no rank {rank} of PID {pid[0]}"
-    for launch, host in distinct(table, "launch", "host") if name == "memory" and not document.attached else ():
-        hosts = {one.host for one in getattr(records.get(launch), "ranks", ())}
-        if hosts and host not in {None, *hosts} and None not in hosts:
-            return f"it has rows of launch {launch} of another host than its ranks ran on"
-    absent = _with_rows(name, document) - {launch for launch, _ in scenarios}
-    if absent and document.complete:
-        return f"it has no rows of launch {min(absent)}"
-    if name == "steps" and document.planned:
-        parts = table.group_by(["launch", "warmup"]).aggregate([("step", "min"), ("step", "max")]).to_pylist()
-        for part in parts:
-            of_launch = getattr(records.get(part["launch"]), "warmup", None)
-            first = document.workload.warmup if of_launch is None else of_launch
-            wrong = part["step_max"] >= (first or 0) if part["warmup"] else part["step_min"] < (first or 0)
-            if wrong and first is not None:
-                return f"launch {part['launch']}: other steps than the first {first} are warm-up"
-        for column in ("start_ns", *(f"{phase}_ms" for phase in PHASES)):
-            if table[column].null_count:
-                return f"{column} is unknown in {table[column].null_count:,} of {table.num_rows:,} rows"
-        finite = {launch.launch for launch in document.good if launch.checks.finite_loss}
-        without = table.filter(pc.is_null(table["loss"])) if table["loss"].null_count else table.slice(0, 0)
-        unknown = finite & {launch for (launch,) in distinct(without, "launch")}
-        if unknown:
-            return f"loss is unknown in launch {min(unknown)}, whose record says that it was finite"
-    return None
-
-
-def _with_rows(name: str, document: RunDocument) -> set[int]:
-    """The launches that must have rows in a table of a finished run, by what their records say."""
-    match name:
-        case "steps":
-            return {launch.launch for launch in document.good}
-        case "diagnostics":
-            good = [launch for launch in document.diagnostics if launch.status == "ok"]
-            return {launch.launch for launch in good if any(None in look.reasons.values() for look in launch.looks)}
-        case "numerics":
-            trained = {document.reference.launch} if document.reference and document.reference.status == "ok" else set()
-            return trained | {one.launch for one in document.doubles if one.status == "ok"}
-        case _:
-            sampled = [(launch.launch, (launch.checks.sampling or {}).get(name)) for launch in document.good]
-            return {launch for launch, cost in sampled if cost and cost.calls}

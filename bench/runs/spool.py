@@ -3,7 +3,7 @@
 A line is the CRC-32 of the rest of it, and a JSON document ``[table, row]``, handed to the operating system after every
 sample. So whatever is killed, what was sampled until then can be read back: when the launch ends, or by
 ``bench.runs.reader`` from an unfinished run. Every :data:`SYNC_S` it is flushed to disk, so that a crash of the machine
-loses some seconds and no more. Lines of older benches have no checksum.
+loses some seconds and no more.
 """
 
 import json
@@ -14,7 +14,7 @@ import zlib
 from typing import Any
 
 from bench.core.files import open_regular, parse_json
-from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS, RANGES
+from bench.core.records import ALWAYS_KNOWN, DEVICE_COLUMNS, MEMORY_COLUMNS, RANGES
 
 SYNC_S = 2.0
 SPOOL_BYTES = 1 << 30
@@ -49,7 +49,7 @@ def read_spool(path: str) -> dict[str, list[dict[str, Any]]]:
         return tables
     with file:
         for number, line in enumerate(file, 1):
-            match _parsed(line):
+            match value_of(line):
                 case [("memory" | "device") as table, dict(row)] if _is_row(table, row, launch):
                     tables[table].append({name: row.get(name) for name in COLUMNS[table]})
                 case _:
@@ -65,29 +65,29 @@ def _missing(rows: list[dict[str, Any]], why: str) -> list[dict[str, Any]]:
     return [{**row, **unknown, "reason": f"{why}; its later samples are missing"} for row in last.values()]
 
 
-def _parsed(line: bytes) -> Any:
+def checked_line(value: Any) -> bytes:
+    """A JSON value as a line of a spool."""
+    line = json.dumps(value).encode() + b"\n"
+    return b"%08x " % zlib.crc32(line) + line
+
+
+def value_of(line: bytes) -> Any:
+    """The value of such a line; None if it is damaged or cut off."""
     checksum, _, rest = line.partition(b" ")
-    if not line.startswith(b"["):  # as the lines of older benches do
-        if checksum != _checksum(rest):
-            return None
-        line = rest
+    if checksum != b"%08x" % zlib.crc32(rest):
+        return None
     try:
-        return parse_json(line) if line.endswith(b"\n") else None
+        return parse_json(rest)
     except ValueError:
         return None
 
 
-def _checksum(line: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(line)
-
-
 def _is_row(table: str, row: dict[str, Any], launch: int) -> bool:
     """Whether a row has the columns of its table, values of their kinds and ranges, and the launch of its file."""
-    columns, later = COLUMNS[table], LATER_COLUMNS[table]
+    columns = COLUMNS[table]
     return (
         row.get("launch") == launch
-        and row.keys() <= columns.keys()
-        and all(name in row or name in later for name in columns)
+        and row.keys() == columns.keys()
         and all(_may_be(name, value, table, columns[name]) for name, value in row.items())
         and (table != "memory" or row["reason" if row["used_mib"] is None else "device"] is not None)
     )
@@ -119,8 +119,7 @@ class Spool:
 
     def append(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Hand rows to the operating system, so that they outlive this process."""
-        written = [json.dumps([table, row]).encode() + b"\n" for row in rows]
-        lines = b"".join(_checksum(line) + b" " + line for line in written)
+        lines = b"".join(checked_line([table, row]) for row in rows)
         try:
             while lines and self.problem is None and self._fd is not None:
                 lines = lines[os.write(self._fd, lines) :]

@@ -1,8 +1,9 @@
 """The tables of a run: rows to Parquet, Parquet to frames."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from glob import escape, glob
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ from bench.core import records
 from bench.core.errors import RequestError
 from bench.core.files import open_regular
 from bench.runs.document import RunDocument
-from bench.runs.files import RESTORE, limit_of, unreadable
+from bench.runs.files import PARTS, RESTORE, limit_of, unreadable
 from bench.runs.frames import Iterations, RankSteps
+from bench.runs.launches import LaunchRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,35 +60,56 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
 
 
 def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN") -> "pa.Table":
-    """A table as it is on disk. ``labels``: its text as a dictionary, which saves memory for few words in many rows.
+    """A table of a run; of an unfinished one with the parts that are not yet in it. ``labels``: its text as a
+    dictionary, which saves memory for few words in many rows.
 
-    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true (:func:`untrue`).
+    Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
+    table = _read(path, f"{name}.parquet", name, option).cast(schema)
+    joined = pc.unique(table["launch"])
+    parts = [table]
+    for file in parts_of(path, name):
+        part = _read(path, file, name, option).cast(schema)
+        parts.append(part.filter(pc.invert(pc.is_in(part["launch"], value_set=joined))))
+    return pa.concat_tables(parts)
+
+
+def part_path(path: str, name: str, number: int) -> str:
+    return os.path.join(path, PARTS, f"{name}-{number:06d}.parquet")
+
+
+def parts_of(path: str, name: str) -> list[str]:
+    """The files with rows of single launches, in the order in which they were written."""
+    found = glob(os.path.join(escape(path), PARTS, f"{name}-*.parquet"))
+    return sorted(os.path.relpath(file, path) for file in found)
+
+
+def _read(path: str, file: str, name: str, option: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = os.path.join(path, f"{name}.parquet")
     schema = _schema(COLUMNS[name], pa.string())
+    file = os.path.join(path, file)
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
             about = pq.read_metadata(content)
             problem = _another_form(about, name, schema, os.fstat(content.fileno()).st_size)
             if problem:
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
-            there = [field for field in schema if field.name in about.schema.names]
-            texts = [field.name for field in there if pa.types.is_string(field.type)]
+            texts = [field.name for field in schema if pa.types.is_string(field.type)]
             how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
-            table = pq.ParquetFile(content, metadata=about, **how).read(columns=[field.name for field in there])
+            table = pq.ParquetFile(content, metadata=about, **how).read(columns=schema.names)
         table.validate(full=True)  # a page's header is in no checksum: labels may be of words that are not there
         problem = _long_texts(table) or untrue(table, name)
         if problem:
             raise RequestError(option, f"{file}: {problem}", RESTORE)
-        for field in schema:
-            if field not in there:
-                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-        return table.cast(_schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string()))
+        return table
     except FileNotFoundError:
-        return _schema(COLUMNS[name], pa.string()).empty_table()
+        return schema.empty_table()
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.filename:
             raise unreadable(option, file, error) from error
@@ -99,12 +122,9 @@ def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", size
     import pyarrow as pa
 
     found = about.schema.to_arrow_schema()
-    later = records.LATER_COLUMNS.get(name, ())
-    columns = [column for column in found.names if column in schema.names]
-    missing = [column for column in schema.names if column not in columns]
-    if columns + missing != schema.names or not set(missing) <= set(later) or (missing and len(found) > len(columns)):
+    if [column for column in found.names if column in schema.names] != schema.names:
         return f"its columns are not those of {name}.parquet in their order"
-    for column in columns:
+    for column in schema.names:
         kind = found.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if kind != schema.field(column).type:
@@ -135,134 +155,45 @@ def _long_texts(table: "pa.Table") -> str | None:
 
 
 def untrue(table: "pa.Table", name: str) -> str | None:
-    """What cannot be in a table: a null or a number that may not be there, a row twice. None if all is well."""
+    """A null, a number or a word that may not be in a column. None if there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for column in table.column_names:
+    for column in COLUMNS[name]:
         values = table[column]
         if values.null_count and column in records.ALWAYS_KNOWN[name]:
             return f"{column} is unknown in {values.null_count:,} of {table.num_rows:,} rows"
-        if column in records.RANGES:
-            least, most = records.RANGES[column]
-            floats = pa.types.is_floating(values.type)
-            ends = pc.min_max(values).as_py()
-            if (
-                least <= (ends["min"] or 0)
-                and (ends["max"] or 0) <= most
-                and not (floats and pc.any(pc.is_nan(values)).as_py())
-            ):
-                continue
-            bounds = [float(bound) if floats else bound for bound in (least, most)]
-            within = pc.and_(pc.greater_equal(values, bounds[0]), pc.less_equal(values, bounds[1]))  # NaN is not
-            if column in records.NOT_FINITE:
-                within = pc.or_(within, pc.invert(pc.is_finite(values)))
-            if pc.all(within).as_py() is False:
-                count = pc.sum(pc.invert(within)).as_py()
-                return f"{column} must be from {least:,} to {most:,}, and is not in {count:,} rows"
-    twice = _twice(table, records.KEYS[name])
-    if twice:
-        return f"{twice:,} rows are there twice, by {', '.join(records.KEYS[name])}"
-    if name in records.COUNTED and not _is_counted(table, *records.COUNTED[name]):
-        same, column = records.COUNTED[name]
-        return f"{column} does not count from 0 for each {', '.join(same)}"
-    return next((what for what, rows in _unlawful(table, name) if pc.any(rows).as_py()), None)
+        if column == "source" and not {*pc.unique(values).to_pylist()} <= {*records.MEMORY_SOURCES}:
+            return f"source is none of {', '.join(records.MEMORY_SOURCES)}"
+        if column not in records.RANGES:
+            continue
+        least, most = records.RANGES[column]
+        if column in records.NOT_FINITE:
+            values = values.filter(pc.is_finite(values))
+        elif pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+            return f"{column} is not a number in some rows"
+        ends = pc.min_max(values).as_py()
+        if ends["min"] is not None and not least <= ends["min"] <= ends["max"] <= most:
+            return f"{column} must be from {least:,} to {most:,}, and is from {ends['min']:,} to {ends['max']:,}"
+    return None
 
 
-def _unlawful(table: "pa.Table", name: str) -> Iterator[tuple[str, "pa.ChunkedArray"]]:
-    """What columns may not say together, and the rows where they do."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    known = {column: pc.is_valid(table[column]) for column in table.column_names}
-    if name == "memory":
-        unheard = {*pc.unique(table["source"]).to_pylist()} - {*records.MEMORY_SOURCES}
-        yield f"source is none of {', '.join(records.MEMORY_SOURCES)}", pa.array([bool(unheard)])
-        used, unknown = known["used_mib"], pc.invert(known["used_mib"])
-        yield "used_mib is unknown without a reason", pc.and_not(unknown, known["reason"])
-        yield "used_mib is known, and device is not", pc.and_not(used, known["device"])
-        yield "host is known in some rows, and not in others", pc.and_(known["host"], pc.any(pc.invert(known["host"])))
-    elif name == "diagnostics":
-        kinds = table["synchronised"]
-        uneven = 2 * (pc.sum(kinds).as_py() or 0) != len(kinds) - kinds.null_count
-        yield "pairs lack a step with or without synchronisation", pc.and_(known["pair"], uneven)
-        yield "pair is known, and backward_ms is not", pc.and_not(known["pair"], known["backward_ms"])
-        yield (
-            "only some of compute_ms, comm_ms and overlap_ms are known",
-            pc.or_(pc.xor(known["compute_ms"], known["comm_ms"]), pc.xor(known["comm_ms"], known["overlap_ms"])),
-        )
-        yield "only one of pair and synchronised is known", pc.xor(known["pair"], known["synchronised"])
-    elif name == "numerics":
-        yield "rank and replicas are both known, or neither", pc.equal(known["rank"], known["replicas"])
-        for column in [column for column in ("step", "tensor") if column in known]:
-            of_group = ("launch", "rank", "replicas", "twin", "quantity", "computation")
-            same = [other for other in of_group if other in known]
-            groups = table.group_by([*same, *(["step"] if column == "tensor" else [])])
-            seen = groups.aggregate([(column, "count_distinct"), (column, "max")])
-            counted = pc.equal(seen[f"{column}_count_distinct"], pc.add(seen[f"{column}_max"], 1))
-            yield f"{column} does not count from 0 for each {', '.join(same)}", pc.invert(counted)
-
-
-def _twice(table: "pa.Table", key: Sequence[str]) -> int:
-    """How many rows are like another one in the columns of ``key``. Quick where rows are in the order of these."""
-    import numpy as np
-    import pyarrow as pa
-
-    if table.num_rows < 2:
-        return 0
-    columns = {name: _numbers(table[name]) for name in key if name in table.column_names}
-    alike = np.ones(table.num_rows - 1, dtype=bool)
-    for values in columns.values():
-        if (alike & (values[1:] < values[:-1])).any():
-            return int(table.num_rows - pa.table(columns).group_by(list(columns)).aggregate([]).num_rows)
-        alike &= values[1:] == values[:-1]
-    return int(alike.sum())
-
-
-def _is_counted(table: "pa.Table", same: Sequence[str], column: str) -> bool:
-    import numpy as np
-
-    if not table.num_rows:
-        return True
-    begins = np.zeros(table.num_rows, dtype=bool)
-    begins[0] = True
-    for name in (name for name in same if name in table.column_names):
-        values = _numbers(table[name])
-        begins[1:] |= values[1:] != values[:-1]
-    count = _numbers(table[column])
-    return bool((count[begins] == 0).all() and ((np.diff(count) == 1) | begins[1:]).all())
-
-
-def _numbers(column: "pa.ChunkedArray") -> Any:
-    """A column as a numpy array of numbers: a text as its place in the dictionary, null as -1."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_string(column.type):
-        column = column.dictionary_encode()
-    if pa.types.is_dictionary(column.type):
-        column = pa.chunked_array([chunk.indices for chunk in column.unify_dictionaries().chunks], pa.int32())
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    return pc.fill_null(column, -1).to_numpy()
-
-
-def distinct(table: "pa.Table", *columns: str) -> list[tuple[Any, ...]]:
-    """The values that rows have in these columns together, each once, in order."""
-    import numpy as np
-    import pyarrow as pa
-
-    if not table.num_rows:
-        return []
-    changes = np.zeros(table.num_rows, dtype=bool)
-    changes[0] = True
-    for name in columns:
-        values = _numbers(table[name])
-        changes[1:] |= values[1:] != values[:-1]
-    kinds = [field.with_type(pa.string()) if pa.types.is_dictionary(field.type) else field for field in table.schema]
-    some = table.filter(pa.array(changes)).cast(pa.schema(kinds)).select(list(columns))
-    rows = some.group_by(list(columns)).aggregate([]).to_pylist()
-    return sorted((tuple(row[name] for name in columns) for row in rows), key=str)
+def stray(table: "pa.Table", document: RunDocument) -> str | None:
+    """A launch, or a rank of one, that a table has and the document does not. None if there is none."""
+    records = {record.launch: record for record in document.records}
+    of_rank = [("rank", "max")] if "rank" in table.column_names else []
+    groups = table.unify_dictionaries().group_by(["launch", "scenario"]).aggregate(of_rank).to_pylist()
+    for group in groups:
+        record, launch = records.get(group["launch"]), group["launch"]
+        if record is None and document.complete:
+            return f"it has rows of launch {launch}, which has no record"
+        if not isinstance(record, LaunchRecord):
+            continue
+        if record.scenario != group["scenario"]:
+            return f"it has rows of launch {launch} under another scenario than {record.scenario}"
+        if (group.get("rank_max") or 0) >= record.processes:
+            return f"it has rows of launch {launch}, rank {group['rank_max']}, and there is no such rank"
+    return None
 
 
 def recorded(table: "pa.Table", document: RunDocument) -> "pa.Table":

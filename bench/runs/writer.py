@@ -3,8 +3,10 @@
     results/<UTC yyyymmddThhmmssZ>-<8 hex>/
         run.json  steps.parquet  memory.parquet  device.parquet (GPU only)  logs/
 
-``run.json`` is written again after each launch, with the row count and SHA-256 of every other file as it is then;
-``complete: true`` comes with the last one.
+While a run lasts, a launch adds a file with its rows for each table, and a line to a journal, both in ``.parts/``
+(:mod:`bench.runs.journal`): what that takes does not grow with the run. When the journal has become a tenth as long as
+``run.json``, that is written again. The end joins the parts to tables, and writes ``run.json`` with ``complete: true``
+and the row count and SHA-256 of every other file.
 """
 
 import json
@@ -22,6 +24,7 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
+from bench.runs import journal
 from bench.runs.experiments import (
     BatchSearch,
     CheckpointRecord,
@@ -36,16 +39,19 @@ from bench.runs.experiments import (
     TryRecord,
     Tuning,
 )
-from bench.runs.files import DIGEST, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
+from bench.runs.files import DIGEST, PARTS, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.runs.reader import Run, salvage, verified
-from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, read_table, recorded, to_table
+from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Rows = Sequence[dict[str, Any]]
+
+REWRITTEN_AT = 0.1
+"""Of the length of run.json, that of the journal at which it is written again."""
 
 
 class RunWriter:
@@ -54,8 +60,9 @@ class RunWriter:
     def __init__(self, out: str, about: parts.RunDocument) -> None:
         self.id = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
         self.path = os.path.join(os.path.abspath(out), self.id)
-        self._document = replace(about, run=self.id)
+        self._document = self._noted = replace(about, run=self.id)
         self._tables: dict[str, list[pa.Table]] = {name: [] for name in COLUMNS}
+        self._parts = 0
         try:
             os.makedirs(os.path.join(self.path, "logs"))
             self.seal(complete=False)
@@ -72,7 +79,7 @@ class RunWriter:
         The rows of a launch without a record go, and its logs get another name. Raises :class:`RequestError`.
         """
         document = verified(path, allow_incomplete=True, option="--resume")
-        for folder in (os.path.join(path, name) for name in ("logs", ".scratch")):
+        for folder in (os.path.join(path, name) for name in ("logs", ".scratch", PARTS)):
             if os.path.islink(folder):
                 raise RequestError("--resume", f"{folder} is a link", "put the folder itself in its place")
         writer = cls.__new__(cls)
@@ -81,13 +88,18 @@ class RunWriter:
         writer._document = document
         tables = {name: recorded(read_table(path, name, option="--resume"), document) for name in COLUMNS}
         writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
+        writer._parts = 0
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
         for name in filter(TEMPORARY.fullmatch, os.listdir(path)):
             os.unlink(os.path.join(path, name))  # a SIGKILL came while it was written
         for name in sorted(os.listdir(writer.logs)):
             if re.match(rf"launch-0*{document.next_launch}-.*\.log$", name):
                 os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
+        writer._join()
+        writer._change(files=describe_files(path))
         writer.seal(complete=False)
+        if os.path.isdir(os.path.join(path, PARTS)):
+            shutil.rmtree(os.path.join(path, PARTS))
         return writer
 
     @property
@@ -157,7 +169,7 @@ class RunWriter:
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
         """What is measured from now on, once a search has chosen it."""
         self._change(request=request, workload=workload)
-        self.seal(complete=False)
+        self.put()
 
     def note_tuning(self, **fields: Any) -> None:
         """Begin the record of a search, or change these fields of it."""
@@ -203,7 +215,7 @@ class RunWriter:
         seed = next((seed for seed in seeds if seed is not None), None)
         request = replace(self._document.request, launches=launches)
         self._change(request=request, resumed=(*self._document.resumed, resumed), probe_seed=seed, engine=engine)
-        self.seal(complete=False)
+        self.put()
 
     def judge(
         self,
@@ -241,14 +253,22 @@ class RunWriter:
         return Run(path=self.path, document=self._document, timed=RankSteps(tables.pop("steps")), **tables)
 
     def put(self, **tables: Rows) -> None:
-        """Put the rows of a launch on disk, with the document as it is."""
+        """Put the rows of a launch on disk, and then what changed in the document."""
         for name, rows in tables.items():
             if rows:
-                self._tables[name].append(to_table(rows, COLUMNS[name]))
-        for name, written in self._tables.items():
-            if written:
-                self._write_table(name)  # also without new rows: the launch may have changed the file
-        self.seal(complete=False)
+                table = to_table(rows, COLUMNS[name])
+                self._tables[name].append(table)
+                self._parts += 1
+                part = part_path(self.path, name, self._parts)
+                os.makedirs(os.path.dirname(part), exist_ok=True)
+                write_atomically(part, _as_parquet(table))
+        self._journal += journal.note(self._journal_path, self._noted, self._document)
+        self._noted = self._document
+        if self._journal > self._sealed * REWRITTEN_AT:
+            before = self._journal_path
+            self.seal(complete=False)
+            with suppress(FileNotFoundError):
+                os.unlink(before)
 
     def finish(self, *, complete: bool, digest: dict[str, Any] | None = None, end: parts.State | None = None) -> None:
         """Write what is still missing, and ``run.json`` for the last time. ``digest``: None for a run without one."""
@@ -259,19 +279,25 @@ class RunWriter:
         for name, rows in left.items():
             if rows:
                 self._tables[name].append(to_table(rows, COLUMNS[name]))
-        for name in COLUMNS:
-            if name in ALWAYS_WRITTEN or self._tables[name]:
-                self._write_table(name)
+        self._join()
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:
             self._write(DIGEST, as_text(digest))
+        self._change(files=describe_files(self.path))
         self.seal(complete=complete)
+        shutil.rmtree(os.path.join(self.path, PARTS), ignore_errors=True)
 
     def seal(self, *, complete: bool) -> None:
-        """Write ``run.json`` with the checksum and row count of every other file."""
-        self._change(files=describe_files(self.path), complete=complete, seal=None, schema_version=SCHEMA_VERSION)
+        """Write ``run.json``, and begin another journal."""
+        self._change(complete=complete, seal=None, schema_version=SCHEMA_VERSION)
         self._change(seal=seal_of(encode(self._document)))
-        self._write("run.json", as_text(encode(self._document)))
+        text = as_text(encode(self._document))
+        self._write("run.json", text)
+        self._noted, self._sealed, self._journal = self._document, len(text), 0
+
+    @property
+    def _journal_path(self) -> str:
+        return journal.journal_path(self.path, self._document.seal)
 
     def _change(self, **fields: Any) -> None:
         self._document = replace(self._document, **fields)
@@ -286,19 +312,27 @@ class RunWriter:
 
         return pa.concat_tables(self._tables[name] or [to_table([], COLUMNS[name])])
 
-    def _write_table(self, name: str) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        sink = pa.BufferOutputStream()
-        pq.write_table(self._whole(name), sink, write_page_checksum=True)
-        self._write(f"{name}.parquet", sink.getvalue().to_pybytes())
+    def _join(self) -> None:
+        """Write the tables, whole."""
+        for name, tables in self._tables.items():
+            if tables or name in ALWAYS_WRITTEN:
+                self._write(f"{name}.parquet", _as_parquet(self._whole(name)))
 
     def _write(self, name: str, content: bytes) -> None:
         path = os.path.join(os.path.dirname(self.logs), name)
         if os.path.isdir(path):
             shutil.rmtree(path)  # made by a scenario
         write_atomically(path, content)
+
+
+def _as_parquet(table: "pa.Table") -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_page_checksum=True)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def as_text(document: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench
+from standin.schemas import is_valid
 
 from bench.cli import main
 from bench.experiments.attaching import RECORDER, Notes, ranks_of, rows_of
@@ -46,7 +47,7 @@ def attach(bench: Bench) -> Any:
     def run(options: tuple[str, ...], *command: str) -> Attached:
         code, out, err = bench("attach", *options, "--", *command)
         (path,) = Path("results").iterdir()
-        assert findings(str(path)) == []
+        assert findings(str(path)) == [] and is_valid(path)
         return code, out, err, read_run(str(path))
 
     return run

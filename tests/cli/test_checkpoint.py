@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import CommandLine, in_this_process
 from standin.documents import document
+from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench.analyse.checkpoints import checkpoints, in_words
@@ -31,7 +32,7 @@ def run(host: WorkerHost, here: Path, *options: str, status: int = 0) -> dict[st
     (path,) = (here / "out").iterdir()
     assert not (path / ".scratch").exists()
     found: dict[str, Any] = json.loads((path / "run.json").read_text())
-    assert found["complete"]
+    assert found["complete"] and is_valid(path)
     return found
 
 

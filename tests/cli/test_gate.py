@@ -234,7 +234,7 @@ def test_what_else_changed_is_told(gate: Gate, history: Path) -> None:
 def test_runs_that_cannot_be_trusted_are_left_out_and_named(gate: Gate, history: Path) -> None:
     first, second, third, fourth = sorted(history.iterdir())[-4:]
     (first / "digest.json").write_text("{}")  # seen where the digest is read
-    edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 3')
+    edited = (second / "run.json").read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 9')
     (second / "run.json").write_text(edited)  # seen only where all of it is verified
     sealed_again(third, complete=False)
     (fourth / "run.json").write_text("{")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import Bench
 from standin.runs import DDP, Launch, write_run
+from standin.schemas import is_valid
 
 from bench.analyse import digest
 from bench.analyse.digest import of_run
@@ -55,7 +56,9 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
     Path(name).write_text(content)
     code, out, err = bench("import", name, *options, "--json")
     assert code == 0, err
-    return read_run(json.loads(out)["path"])
+    run = read_run(json.loads(out)["path"])
+    assert is_valid(run.path)
+    return run
 
 
 def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
@@ -190,9 +193,9 @@ def test_a_digest_of_another_form_is_made_again(bench: Bench, monkeypatch: pytes
     assert stored == json.loads(json.dumps(of_run(run)))
     loaded = stored | {"findings": encode(run.document.validity)}
     assert nights.with_findings(run.path) == loaded
-    monkeypatch.setattr(digests, "VERSION", 4)
-    monkeypatch.setattr(digest, "VERSION", 4)
-    assert nights.with_findings(run.path) == loaded | {"digest_version": 4}
+    monkeypatch.setattr(digests, "VERSION", 2)
+    monkeypatch.setattr(digest, "VERSION", 2)
+    assert nights.with_findings(run.path) == loaded | {"digest_version": 2}
     (Path(run.path) / DIGEST).write_text(json.dumps(stored | {"label": "better"}))
     code, _, err = bench("compare", run.path, "--scenario", "dp")
     assert (code, err.count("\n")) == (2, 1)

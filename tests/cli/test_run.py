@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import CommandLine, request_for
 from standin.processes import descendants, nobody_left, ranks_of
+from standin.schemas import is_valid
 from standin.sleeping import sleeping
 
 from bench import machine
@@ -45,6 +46,7 @@ def comparison(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     done = bench(repository, "run", "-v", *SMALL, *steps, "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    assert is_valid(document["path"])
     return document, done.stderr, Path(document["path"])
 
 
@@ -166,6 +168,7 @@ def test_a_scenario_that_fails_is_recorded_and_the_others_go_on(run_here: Comman
     done = run_here("run", *SMALL, "--scenario", f"{planted},single", "--iters", "2", "--out", str(tmp_path / "out"))
     assert done.returncode == 1
     (path,) = (tmp_path / "out").iterdir()
+    assert is_valid(path)
     document = json.loads((path / "run.json").read_text())
     failed, good = document["launches"]
     assert (failed["status"], failed["reason"], good["status"]) == ("error", "ValueError: planted", "ok")

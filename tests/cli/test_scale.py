@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, CommandLine
+from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench import machine
@@ -16,6 +17,7 @@ from bench.sites.local import WorkerHost
 
 def document_of(folder: Path) -> dict[str, Any]:
     (path,) = folder.iterdir()
+    assert is_valid(path)
     loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
     return loaded
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from conftest import in_this_process
 from standin.runs import analysed
+from standin.schemas import is_valid
 
 from bench import report
 from bench.seams.discover import SWITCH, names
@@ -49,6 +50,7 @@ def folder(host: WorkerHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> dict[str, Any]:
+    assert is_valid(folder)
     loaded: dict[str, Any] = json.loads((folder / "run.json").read_text())
     return loaded
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine
+from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench.experiments import tuning
@@ -56,6 +57,7 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
 
 def document_of(folder: Path) -> dict[str, Any]:
     (path,) = (folder / "out").iterdir()
+    assert is_valid(path)
     loaded: dict[str, Any] = json.loads((path / "run.json").read_text())
     return loaded
 

@@ -1,30 +1,40 @@
 """Run documents from the few values that a test is about; all others are as unknown as they may be."""
 
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from bench.core.codec import decode, encode
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
-from bench.runs.document import RunDocument, WorkloadRecord
+from bench.runs.document import RunDocument
 from bench.runs.experiments import DiagnosticRecord
 from bench.runs.launches import LaunchRecord, ReferenceRecord
-from bench.runs.migrate import migrate
 from bench.runs.reader import Run
 
 USUAL: dict[str, Any] = {
-    "schema_version": 1,
-    "bench": "0.1.0",
-    "complete": False,
-    "files": {},
+    "bench": "0.3.0",
     "request": {"scenarios": ["ddp"]},
-    "workload": {"global_batch": 8},
+    "workload": {"unit": "images", "unit_short": "img", "global_batch": 8},
     "machine": {},
     "versions": {},
     "apex": {},
     "start": {"utc": "2026-01-02T03:04:05Z"},
-    "launches": [],
+    "strategies": {
+        "single": {"hue": "grey", "dash": "dotted"},
+        "dp": {"hue": "orange", "dash": "dash-dot"},
+        "ddp": {"hue": "blue", "dash": "solid"},
+        "apex_ddp": {"hue": "teal", "dash": "dashed"},
+    },
 }
-LAUNCH = {"launch": 0, "scenario": "ddp", "processes": 2, "status": "ok"}
+LAUNCH = {"launch": 0, "scenario": "ddp", "repeat": 0, "processes": 2, "status": "ok"}
+LABELS = {
+    "torch.nn.parallel.data_parallel.DataParallel": "DataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch DDP",
+    "apex.parallel.distributed.DistributedDataParallel": "apex DDP",
+    "bench.worker.flat_bucket.FlatBucketDataParallel": "native flat-bucket",
+    "torchvision.models.resnet.ResNet": "no wrapper",
+}
 RAN: dict[str, Any] = {
     **dict.fromkeys(("parallel_impl", "precision_impl", "scaler", "backend", "tf32", "precision")),
     "wrapper": "",
@@ -37,6 +47,7 @@ RAN: dict[str, Any] = {
     "threads": 1,
     "affinity": 2,
     "versions": {},
+    "switches": {},
     "compute_dtypes": ["float32"],
     **{f"{part}_dtypes": {} for part in ("parameter", "gradient", "batch_norm", "optimizer")},
 }
@@ -46,12 +57,6 @@ GPU = {
     "name": "a GPU",
     "pci_bus_id": "",
 }
-
-LATER = {
-    2: ("diagnostics", "reference", "interval_target", "validity", "parity"),
-    3: ("superseded", "resumed", "batch_search", "seal"),
-}
-"""The keys of run.json that came with a schema version."""
 
 R = TypeVar("R", bound=Run)
 
@@ -65,18 +70,47 @@ def sample(table: str = "memory", **values: Any) -> dict[str, Any]:
 
 
 def document(**values: Any) -> RunDocument:
-    found = USUAL | values
+    values = USUAL | values
     for kind in ("launches", "diagnostics", "superseded"):
-        if kind in found:
-            found[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in found[kind]]
-    gpus = [GPU | one for one in found["machine"].get("gpus", ())]
-    now = migrate(found | {"machine": found["machine"] | {"gpus": gpus}})
-    work = encode(WorkloadRecord()) | found["workload"]
-    return decode(RunDocument, now | ({"workload": work} if "settings" in found["workload"] else {}))
+        values[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in values.get(kind, ())]
+    gpus = [GPU | one for one in values["machine"].get("gpus", ())]
+    values["machine"] = values["machine"] | {"gpus": gpus}
+    values["workload"] = USUAL["workload"] | values["workload"]
+    return decode(RunDocument, filled(RunDocument, values))
+
+
+def filled(kind: Any, value: Any) -> Any:
+    """A JSON value with what it lacks as a ``kind``: the default of a field, else null."""
+    if get_origin(kind) is Annotated:
+        return value
+    inner = get_args(kind)
+    if get_origin(kind) is UnionType and value is not None:
+        kinds = [one for one in inner if one is not type(None)]
+        return filled(kinds[0], value) if len(kinds) == 1 else value
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        return [filled(inner[0], one) for one in value]
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        return {name: filled(inner[1], one) for name, one in value.items()}
+    if not is_dataclass(kind) or not isinstance(value, dict):
+        return value
+    hints = get_type_hints(kind, include_extras=True)
+    whole = dict(value)
+    for field in fields(kind):
+        if field.name in value:
+            whole[field.name] = filled(hints[field.name], value[field.name])
+        elif field.name != "more":
+            default = field.default_factory() if field.default_factory is not MISSING else field.default
+            whole[field.name] = None if default is MISSING else encode(default)
+    return whole
 
 
 def _ran(effective: dict[str, Any] | None) -> dict[str, Any] | None:
-    return None if effective is None else RAN | effective
+    if effective is None:
+        return None
+    ran = RAN | effective
+    label = LABELS.get(ran["wrapper"], ran["wrapper"].split(".")[-1])
+    label = "DataParallel, pass-through" if label == "DataParallel" and ran["replicas"] == 1 else label
+    return {"label": label, "norm_parts": ran["replicas"]} | ran
 
 
 def launch(**values: Any) -> LaunchRecord:
@@ -84,7 +118,7 @@ def launch(**values: Any) -> LaunchRecord:
 
 
 def diagnostic(**values: Any) -> DiagnosticRecord:
-    looks = [look | {"profile": {"steps": 3} | look["profile"]} for look in values.pop("looks", ())]
+    looks = [{"reasons": {}} | look | {"profile": {"steps": 3} | look["profile"]} for look in values.pop("looks", ())]
     return document(diagnostics=[values | {"looks": looks}]).diagnostics[0]
 
 

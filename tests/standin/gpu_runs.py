@@ -51,6 +51,7 @@ class OnGpus(Launch):
             sums = {"initial_sha256": "a" * 64, "final_sha256": "b" * 64}
             record["ranks"].append({"rank": rank, "pid": self.pid(launch, rank), "allocator": peaks or None, **sums})
         record["processes"] = len(ranks)
+        record["first_failed_rank"] = len(ranks) - 1 if self.status == "error" else None
         if record["effective"]:
             dp = self.strategy == "dp"
             record["effective"] |= {"replicas": 2, "world_size": len(ranks), "backend": None if dp else "nccl"}

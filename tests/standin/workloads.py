@@ -1,13 +1,12 @@
 """The built-in workload with the settings of a test, as values."""
 
-import hashlib
 import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.core.records import Task, Training, canonical_json
+from bench.core.records import Task, Training
 from bench.seams import discover
 
 BUILT_IN = discover.load_workload(*discover.resolve(discover.DEFAULT_WORKLOAD, discover.WORKLOAD))
@@ -59,11 +58,3 @@ def workload(**changes: Any) -> Training:
 
 def with_settings(work: Training, **settings: Any) -> Training:
     return replace(work, settings=work.settings | settings)
-
-
-def of_schema_3(work: Training) -> dict[str, Any]:
-    """The same work as run.json had it when a workload was a model of torchvision."""
-    names = ("global_batch", "replicas", "device", "half", "warmup", "seed", "pool_batches")
-    said = {"loss": "cross_entropy", "optimizer": "sgd", "data": "synthetic", "zero_init_residual": True}
-    old = {**work.settings, **said, **{name: getattr(work, name) for name in names}}
-    return {**old, "hash": hashlib.sha256(canonical_json(old).encode()).hexdigest()}

@@ -1,7 +1,6 @@
 """What a report says of memory, power, energy and heat: of runs on two GPUs and on the CPU, written by hand."""
 
 import csv
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, replace
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
-from standin.documents import LATER
 from standin.gpu_runs import DDP2, DP, FIRST, GPUS, SECOND, OnGpus
 from standin.runs import BROKEN, DDP, GONE, HOSTILE, SECOND_NS, Launch, analysed, write_run
 from test_report import Page, plot_of, svg_texts
@@ -22,7 +19,6 @@ from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.memory import largest_launches, proportional, resident
 from bench.analyse.questions import questions
-from bench.core.records import LATER_COLUMNS
 from bench.core.text import printable
 from bench.report import device_plots, device_tables, plots, tables
 from bench.runs.writer import RunWriter
@@ -352,25 +348,3 @@ def test_samples_of_a_launch_that_was_not_recorded_are_drawn_as_those_of_an_inte
     assert "2  dp (interrupted)" in svg_texts(plot_of(run, "memory-stack").svg)
     assert "2  dp (interrupted)" in svg_texts(plot_of(run, "power").svg)
     assert "dp (not run)" not in plot_of(run, "memory-stack").caption
-
-
-def test_an_old_run_without_the_later_columns_is_rendered(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, [DP, DDP2], gpus=GPUS)
-    for name, later in LATER_COLUMNS.items():
-        if not (folder / f"{name}.parquet").exists():
-            continue
-        table = pq.read_table(folder / f"{name}.parquet")
-        pq.write_table(table.drop_columns(list(later)), folder / f"{name}.parquet")
-    document = json.loads((folder / "run.json").read_text())
-    document |= {"schema_version": 1, "complete": False}
-    for key in (*LATER[2], *LATER[3]):
-        del document[key]
-    for launch in document["launches"]:
-        for rank in launch["ranks"]:
-            del rank["allocator"]
-    (folder / "run.json").write_text(json.dumps(document))
-    run = analysed(str(folder), allow_incomplete=True)
-    page = Page(report.render([run])["index.html"].decode())
-    assert "Torch's peaks are unknown: no rank of this run recorded them." in page.text
-    assert cells(device_tables.energy_table(run))[0][2] == "6,000"
-    assert Analysed.of(run).overview["energy_per_1000_j"].notna().all()

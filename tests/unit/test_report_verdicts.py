@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from standin import numerics
-from standin.documents import LATER, changed, diagnostic, ran_with, reference
+from standin.documents import changed, diagnostic, ran_with, reference
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
@@ -81,7 +81,7 @@ def diagnosed(writer: RunWriter) -> None:
             "status": "ok",
             "reason": None,
             "effective": effective(strategy, "O0"),
-            "looks": [{"pairs_reason": None, "profile": profile}],
+            "looks": [{"reasons": {"pairs": None}, "profile": profile}],
         }
         writer.add_diagnostic(diagnostic(**record), diagnostics=rows)
     gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
@@ -478,7 +478,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
         parts = {"scatter_ms": 1.0, "replicate_ms": 5.0, "parallel_apply_ms": 20.0, "gather_ms": 0.5}
         row = {"launch": 90, "scenario": "dp", "rank": 0, "look": "data_parallel", "step": 0, **parts}
-        look = {"pairs_reason": "one process", "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
+        look = {"reasons": {"pairs": "one process"}, "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
         writer.add_diagnostic(diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 
@@ -543,22 +543,6 @@ def test_pages_of_partial_runs(launches: list[Launch], complete: bool, expected:
     assert expected in text
     assert "python -m bench run --diagnose shows what communication costs" in text
     assert "NaN" not in text and "nan" not in text.split()
-
-
-def test_a_run_of_the_first_schema_has_a_page(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, [DDP, FINITE])
-    document = json.loads((folder / "run.json").read_text())
-    for key in (*LATER[2], *LATER[3]):
-        del document[key]
-    for launch in document["launches"]:
-        for check in ("skipped_warmup_steps", "initial_weights_alike", "final_weights_alike"):
-            del launch["checks"][check]
-        for rank in launch["ranks"]:
-            del rank["initial_sha256"], rank["final_sha256"]
-    document["schema_version"] = 1
-    (folder / "run.json").write_text(json.dumps(document))
-    text = page_of(analysed(str(folder)))
-    assert "Least memory within 5 % of its speed" in text and "not shown" in text
 
 
 def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from standin.documents import document, launch, sample
 
 from bench.core.errors import RequestError
-from bench.core.records import DEVICE_COLUMNS, LATER_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS
+from bench.core.records import MEMORY_COLUMNS
 from bench.runs.check import findings
 from bench.runs.reader import read
-from bench.runs.spool import Spool, read_spool, spool_path
+from bench.runs.spool import Spool, checked_line, read_spool, spool_path
 from bench.runs.writer import RunWriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,8 +100,7 @@ def test_a_launch_that_is_in_the_tables_is_not_read_from_its_spool_again(tmp_pat
 
 
 def line(row: dict[str, object], table: str = "memory") -> bytes:
-    """As benches wrote it before lines had a checksum."""
-    return json.dumps([table, row]).encode() + b"\n"
+    return checked_line([table, row])
 
 
 @pytest.mark.parametrize(
@@ -110,12 +109,13 @@ def line(row: dict[str, object], table: str = "memory") -> bytes:
         b"\0" * 4096,
         b"\0" * 4096 + b"\n",
         b'["memory", {"launch": 1, \xff\n',
-        b"[]\n",
-        b"5\n",
+        json.dumps(["memory", sample(launch=1)]).encode() + b"\n",  # without a checksum
         b"[" * 100_000 + b"\n",
-        b'["memory", 5]\n',
-        b'["another", {}]\n',
-        b'[["memory"], {}]\n',
+        checked_line([]),
+        checked_line(5),
+        checked_line(["memory", 5]),
+        checked_line(["another", {}]),
+        checked_line([["memory"], {}]),
         line(sample(launch=0)),
         line(sample(launch=1) | {"mine": 1}),
         line({"launch": 1, "scenario": "ddp"}),
@@ -156,12 +156,6 @@ def test_no_flipped_bit_of_a_sample_is_taken_for_another(tmp_path: Path) -> None
             assert known == sound[table][: len(known)], flipped
 
 
-def test_lines_without_a_checksum_are_those_of_an_older_bench(tmp_path: Path) -> None:
-    path = tmp_path / "samples-1.jsonl"
-    path.write_bytes(line({k: v for k, v in sample(launch=1).items() if k != "pss_mib"}))
-    assert read_spool(str(path))["memory"] == [sample(launch=1)]
-
-
 @pytest.mark.parametrize("hostile", ["pipe", "link", "folder", "linked folder"])
 @pytest.mark.timeout(20)
 def test_a_spool_that_is_no_file_of_the_run_is_refused_by_name(tmp_path: Path, hostile: str) -> None:
@@ -191,23 +185,3 @@ def test_a_run_whose_folders_are_links_is_not_resumed(tmp_path: Path) -> None:
     os.symlink(tmp_path / "elsewhere", os.path.join(run.path, ".scratch"))
     with pytest.raises(RequestError, match=r"--resume: .*/\.scratch is a link"):
         RunWriter.reopen(run.path)
-
-
-def test_a_run_from_before_a_column_was_added_has_it_as_null(tmp_path: Path) -> None:
-    run = writer(tmp_path)
-    run.add(launch(), memory=[sample(pss_mib=1.0)], device=[sample("device")])
-    for name in ("memory", "device"):
-        path = os.path.join(run.path, f"{name}.parquet")
-        table = pq.read_table(path)
-        pq.write_table(table.drop_columns(list(LATER_COLUMNS[name])), path)
-    spooled(run, 1)
-    found = read(run.path, allow_incomplete=True)
-    assert list(found.memory.columns) == list(MEMORY_COLUMNS)
-    assert list(found.device.columns) == list(DEVICE_COLUMNS)
-    assert found.memory["pss_mib"].isna().all()
-
-
-def test_later_columns_stand_last(tmp_path: Path) -> None:
-    for name, columns in {"steps": STEP_COLUMNS, "memory": MEMORY_COLUMNS, "device": DEVICE_COLUMNS}.items():
-        later = [column in LATER_COLUMNS[name] for column in columns]
-        assert later == sorted(later)

@@ -1,0 +1,76 @@
+"""What has happened since run.json was written: while a run lasts, a launch adds a line here and rewrites nothing.
+
+``.parts/`` in a run folder holds the journal and the rows of each launch. A line of the journal is what changed in the
+document, with its checksum (:func:`bench.runs.spool.checked_line`); the first that is damaged ends it. A journal
+belongs to the run.json whose seal is in its name: when run.json is written again, a new one begins.
+"""
+
+import os
+from dataclasses import fields, is_dataclass
+from operator import is_
+from typing import Any
+
+from bench.core.codec import REST, encode
+from bench.core.files import JSON_BYTES, open_regular
+from bench.runs.files import PARTS, append
+from bench.runs.spool import checked_line, value_of
+
+
+def journal_path(run: str, seal: str | None) -> str:
+    return os.path.join(run, PARTS, f"journal-{(seal or '')[:16]}.jsonl")
+
+
+def note(path: str, before: Any, after: Any) -> int:
+    """Put what changed in a document on disk; returns the bytes that it takes."""
+    line = checked_line(change(before, after))
+    append(path, line)
+    return len(line)
+
+
+def replay(path: str, document: dict[str, Any]) -> None:
+    """Bring ``document``, as JSON, up to the last whole line of the journal.
+
+    Raises ``OSError``, or ``ValueError`` where a line is no change of such a document.
+    """
+    try:
+        file = open_regular(path, limit=JSON_BYTES, within=os.path.dirname(os.path.dirname(path)))
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            values = value_of(line)
+            if values is None:
+                return
+            try:
+                _apply(document, values)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"its journal does not fit: {type(error).__name__}: {error}") from error
+
+
+def change(before: Any, after: Any) -> Any:
+    """What changed from one value to the next: ``["+", items]`` at the end of a list, ``[".", fields]`` of an object,
+    or ``["=", value]``.
+    """
+    if isinstance(before, tuple) and isinstance(after, tuple) and all(map(is_, before, after[: len(before)])):
+        if len(before) <= len(after):
+            return ["+", encode(after[len(before) :])]
+    elif is_dataclass(after) and type(before) is type(after):
+        parts = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(after)}
+        if REST not in parts:
+            return [".", {name: change(*pair) for name, pair in parts.items() if pair[0] is not pair[1]}]
+    return ["=", encode(after)]
+
+
+def _apply(document: dict[str, Any], values: Any) -> None:
+    kind, changed = values
+    if kind != ".":
+        raise TypeError(f"a document is not changed by {kind!r}")
+    for name, (how, value) in changed.items():
+        if how == "+":
+            document[name].extend(value)
+        elif how == ".":
+            _apply(document[name], [how, value])
+        elif how == "=":
+            document[name] = value
+        else:
+            raise TypeError(f"a document is not changed by {how!r}")

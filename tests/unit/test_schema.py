@@ -1,0 +1,56 @@
+"""The JSON Schema of run.json is that of the types, and takes what the reader takes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from standin.runs import APEX, BROKEN, DDP, FAST, GONE, write_run
+from standin.schemas import SHIPPED, errors
+
+from bench.core.codec import Damaged, decode
+from bench.runs import schema
+from bench.runs.document import RunDocument
+
+
+def test_shipped_schema_is_up_to_date() -> None:
+    assert schema.text() == SHIPPED, "run: python -m bench.runs.schema > bench/runs/run.schema.json"
+    Draft202012Validator.check_schema(json.loads(SHIPPED))
+
+
+def set_at(document: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    place: Any = document
+    for part in parents:
+        place = place[part]
+    place[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("schema_version", 2),
+        ("extra", 1),
+        ("launches.0.extra", 1),
+        ("launches.0.status", "fine"),
+        ("launches.0.launch", "0"),
+        ("launches.0.launch", -1),
+        ("launches.0.wall_s", -1.0),
+        ("launches.0.scenario", "x" * 256),
+        ("launches.0.ranks", {}),
+        ("launches.0.ranks.0.pid", 0.5),
+        ("launches.0.effective.tf32", {"cudnn": True}),
+        ("start.utc", "today"),
+        ("workload", None),
+        ("sources", {"ddp": {"file": "." * 4097, "sha256": ""}}),
+        ("strategies.ddp.hue", "puce"),
+    ],
+)
+def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:
+    document = json.loads((write_run(tmp_path, [DDP, FAST, APEX, GONE, BROKEN]) / "run.json").read_text())
+    assert errors(document) == [] and decode(RunDocument, document)
+    set_at(document, path, value)
+    assert errors(document)
+    with pytest.raises(Damaged):
+        decode(RunDocument, document)
