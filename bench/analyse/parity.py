@@ -123,11 +123,17 @@ class _Judged:
         if design is None and launch.checks.final_weights_alike is False:
             when = "before the first step" if not launch.checks.initial_weights_alike else "after the last step"
             return values | {"verdict": DIVERGED, "reason": f"the ranks hold different parameters {when}"}
+        values |= self._own_step()
         why_not = self._why_not(self.double)
-        if why_not is not None:
-            return values | {"verdict": None if self.double is None else CANNOT_TELL, "reason": why_not}
-        values |= self._in_double() | self._own_step() | {"loss_error": self._loss_error()}
-        return values | dict(zip(("verdict", "reason"), self._decided(values, design, effective), strict=True))
+        if why_not is None:
+            values |= self._in_double() | {"loss_error": self._loss_error()}
+            verdict, reason = self._decided(values, design, effective)
+        else:
+            verdict, reason = None if self.double is None else CANNOT_TELL, why_not
+        own = values.get("own_update_error", 0.0)
+        if design is None and verdict not in UNTRUE and not own <= values.get("own_update_bound", 0.0):
+            verdict, reason = DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
+        return values | {"verdict": verdict, "reason": reason}
 
     def _why_not(self, double: DoubleRecord | None) -> str | None:
         """Why it cannot be held against the reference."""
@@ -156,16 +162,17 @@ class _Judged:
                 of_ranks = [_errors(_array(rank), exact[quantity]) for _, rank in rows.groupby("rank")]
             else:
                 of_ranks = [rows["value"].to_numpy()]
-            errors[f"{name}_error"] = max((float(rank.max()) for rank in of_ranks if rank.size), default=None)
+            worst = [rank.max() for rank in of_ranks if rank.size]
+            errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
         alone = _array(self._exact("alone"))
         errors["gradient_alone"] = float(np.median(_errors(alone, exact["probed"][:1]))) if alone.size else None
         return errors
 
     def _own_step(self) -> dict[str, Any]:
         rows = self.numbers.get(self.launch.launch)
-        if rows is None:
+        errors, bounds = (_of(rows, f"update_{what}")["value"].to_numpy() for what in ("error", "bound"))
+        if not errors.size:
             return {}
-        errors, bounds = (rows[rows["quantity"] == f"update_{what}"]["value"].to_numpy() for what in ("error", "bound"))
         worst = int(np.argmax(errors / np.maximum(bounds, 1e-300)))
         return {"own_update_error": float(errors[worst]), "own_update_bound": float(bounds[worst])}
 
@@ -194,9 +201,6 @@ class _Judged:
             return CANNOT_TELL, "the model computes too coarsely for double precision to show mistakes"
         if errors[worst] > values["bound"]:
             return DIVERGED, off
-        own = values.get("own_update_error")
-        if own is not None and not own <= values["own_update_bound"]:
-            return DIVERGED, f"after the measured steps, {WORDS['update']} is {percent(own)} off"
         loss = values["loss_error"]
         if loss is not None and loss > LOSS_BOUND:
             return CANNOT_TELL, f"its first losses are up to {percent(loss)} away from the reference's"

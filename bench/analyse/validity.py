@@ -19,6 +19,8 @@ from bench.runs.document import Finding, RunDocument
 from bench.runs.frames import LaunchFigures
 from bench.runs.launches import BUSY, Checks, Effective, ForeignProcess, LaunchRecord, Throttle
 
+TIMES_AS_FAST = 20.0
+"""No precision, layout or compiler does as much."""
 UNSTEADY = 0.01  # difference of the medians of the last and the first third of a launch's steps
 SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
@@ -43,6 +45,7 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
         about = [*_time(figure, document)]
         if launch.effective:  # of an imported launch nothing but its steps is known
             about += [
+                *_too_fast(figure["median_ms"], launch.effective, document),
                 *_checks(launch, launch.effective, document),
                 *_threads(launch, launch.effective, cores),
                 *_gpu(launch.checks, document.workload.device),
@@ -166,6 +169,22 @@ def _enough_workers(waiting: float, document: RunDocument) -> str:
     cores, ranks = document.machine.cores_usable, document.workload.replicas or 1
     more = f", more in all than the {cores} cores here" if cores and wanted * ranks > cores else ""
     return f"--workers {wanted} would do{more}"
+
+
+def _too_fast(median_ms: float, ran: Effective, document: RunDocument) -> Iterator[Finding]:
+    """A step that one replica of the reference would take :data:`TIMES_AS_FAST` times as long for."""
+    reference = document.reference
+    if reference is None or ran.computation not in reference.computations:
+        return
+    step_ms = reference.step_ms[reference.computations.index(ran.computation)]
+    times = (step_ms or 0.0) / ran.computation.replicas / median_ms
+    if times > TIMES_AS_FAST:
+        yield invalid(
+            code="too fast",
+            text=f"a replica of the fp32 reference takes {times:,.0f} times as long",
+            remedy="look for work that is left out, or done outside of the measured steps",
+            size=times,
+        )
 
 
 def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iterator[Finding]:

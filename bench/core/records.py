@@ -140,11 +140,12 @@ NOT_FINITE = ("loss", "value")
 
 Setting = str | int | float | bool
 
-EXAMPLES = 2
-"""Of a replica in double precision: batch norm needs two."""
+EXAMPLES = 3
+"""Of a replica in double precision: batch norm needs two, and a mistake that drops all but two shows with three."""
 
-MOST_SMALL_WARMUP = 2
-"""Warm-up steps in double precision: a mistake that begins with the third step is seen in the third."""
+SMALL_STEPS = 3
+"""In double precision, the first of them for warm-up: a mistake of the measured steps shows, and so does one of every
+other step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +199,8 @@ class Training(Task):
         return self.global_batch * (self.units_per_example or 1)
 
     def in_small(self, seed: int, examples: int) -> "Training":
-        """The same training from other weights, on ``examples`` a step: up to two warm-up steps and a measured one."""
-        warmup = min(max(1, self.warmup), MOST_SMALL_WARMUP)
-        small = replace(self, seed=seed, warmup=warmup, global_batch=examples, pool_batches=warmup + 1)
+        """The same training from other weights, for :data:`SMALL_STEPS` of so many ``examples``."""
+        small = replace(self, seed=seed, warmup=1, global_batch=examples, pool_batches=SMALL_STEPS)
         return replace(small, workers=None, prefetch=None)
 
     def hash(self) -> str:

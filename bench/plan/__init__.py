@@ -7,7 +7,7 @@ from typing import Annotated
 
 from bench.core.codec import Between, OneOf
 from bench.core.errors import RequestError
-from bench.core.records import EXAMPLES, Checkpoint, Computation, Host, Job, Placement, Task, Training
+from bench.core.records import EXAMPLES, SMALL_STEPS, Checkpoint, Computation, Host, Job, Placement, Task, Training
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.switching import load_switch
@@ -278,7 +278,7 @@ def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host]
         precision="O0",
         switches=tuple(one for one in job.switches if load_switch(one.name, one.file).double),
         workload=job.workload.in_small(probe_seed, EXAMPLES * job.replicas),
-        iters=1,
+        iters=SMALL_STEPS - 1,
     )
 
 

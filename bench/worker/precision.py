@@ -61,6 +61,7 @@ class Amp:
         self.precision, self.device, self._optimizers = precision, device, optimizers
         self.scaler: Any = None
         self.masters: list[Tensor] = []
+        self.half_weights: list[Tensor] = []
         self.calls = self.executed = 0
         self._skipped_by_kernel: Tensor | None = None
 

@@ -2,7 +2,6 @@
 
 import math
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,12 @@ from bench.analyse.parity import (
     parity,
 )
 from bench.core.codec import encode
-from bench.core.records import NUMERICS_COLUMNS, Computation
+from bench.core.records import EXAMPLES, NUMERICS_COLUMNS, Computation
 from bench.plan import reference
 from bench.seams import discover
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
+from bench.worker.precision import double_by_default
 from bench.worker.session import Parts
 from bench.worker.workload import build_in_double
 
@@ -127,6 +127,7 @@ def test_the_own_update_has_its_own_bound(effective: dict[str, Any]) -> None:
     beyond = judge(effective, own=(0.5, 0.4))
     assert beyond["verdict"] == DIVERGED and "after the measured steps" in beyond["reason"]
     assert judge(effective, own=(math.nan, 0.4))["verdict"] == DIVERGED
+    assert judge(effective, own=(0.5, 0.4), recorded={"status": "error", "reason": "no double"})["verdict"] == DIVERGED
 
 
 def test_losses_of_the_same_kernels() -> None:
@@ -297,16 +298,20 @@ def one_pass() -> dict[str, Any]:
 
 
 def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> None:
-    small = parts().workload.in_small(7, 4)
-    model = build_in_double(small)
+    small = parts().workload.in_small(7, 2 * EXAMPLES)
+    with double_by_default():
+        model, pools = (
+            build_in_double(small),
+            [data.batches(small, 2, range(one, one + 1), pin=False) for one in (0, 1)],
+        )
     assert {p.dtype for p in model.parameters()} == {torch.float64} and all(p.any() for p in model.parameters())
     begin = probe.State.of(model)
     for step in range(small.pool_batches):
         model.zero_grad()
         for replica in range(2):
             begin.fill_buffers(model)
-            images, labels = data.batches(small, 2, range(replica, replica + 1), pin=False)[step]
-            (torch.nn.functional.cross_entropy(model(images.double()), labels) / 2).backward()
+            images, labels = pools[replica][step]
+            (torch.nn.functional.cross_entropy(model(images), labels) / 2).backward()
         theirs = np.array(probe.sketches([p.grad for p in model.parameters()]))
         assert np.array(one_pass["gradients"][step]) == pytest.approx(theirs, rel=1e-6, abs=1e-9)
 
@@ -324,7 +329,6 @@ def test_fp32_losses_are_those_of_the_run(one_pass: dict[str, Any]) -> None:
 def test_the_small_workload_has_weights_and_batches_of_its_seed() -> None:
     work = parts().workload
     small, other = work.in_small(7, 4), work.in_small(8, 4)
-    assert (small.warmup, small.pool_batches, small.global_batch) == (1, 2, 4)
-    assert replace(work, warmup=50).in_small(7, 4).warmup == 2
+    assert (small.warmup, small.pool_batches, small.global_batch) == (1, 3, 4)
     weights = [torch.cat([p.flatten() for p in build_in_double(one).parameters()]) for one in (small, small, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

@@ -152,7 +152,7 @@ def searched(device: str = "cuda") -> Iterator[Found]:
     usual = [name for name, one in known.items() if device in one.searched_on and name != "numa"]
     for name, file in discover.names().items():
         plain = discover.load(name, file)
-        if plain.strategy.not_comparable or not hasattr(
+        if plain.strategy.differs or not hasattr(
             discover.load_strategy(plain.strategy_name, plain.strategy_file)[1], "recipe"
         ):
             continue

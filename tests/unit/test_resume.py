@@ -25,6 +25,7 @@ from bench.hosts.engine import engine_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
 from bench.runs.files import describe_files, seal_of
+from bench.runs.launches import DoubleRecord
 from bench.seams import discover
 from bench.verbs import run, scale, together, tune
 
@@ -71,13 +72,16 @@ def test_what_failed_and_what_was_not_come_to_is_missing_and_what_cannot_run_is_
     assert not done.reference and not done.diagnosed
 
 
-def test_a_reference_for_too_few_replica_counts_is_computed_again() -> None:
+def test_what_is_missing_of_the_numerics() -> None:
     both = (launch(0, "single", 0), launch(1, "ddp", 0))
-    one, two = (encode(Computation(replicas=count, threads=1, precision="", dtype="float32")) for count in (1, 2))
-    reference = {"launch": 2, "status": "ok", "replica_counts": [1], "half": "bf16", "computations": [one]}
+    one, two = (encode(Computation(replicas=count, threads=1, examples=3 * count)) for count in (1, 2))
+    reference = {"launch": 2, "status": "ok", "reason": None, "wall_s": 1.0, "computations": [one]}
     assert not resume.done(document(*both, reference=reference)).reference
     assert resume.done(document(*both, reference={**reference, "computations": [one, two]})).reference
     assert not resume.done(document(*both, reference={**reference, "status": "killed"})).reference
+    for status, done in (("ok", {"single"}), ("error", {"single"}), ("killed", set())):
+        double = encode(DoubleRecord(launch=3, scenarios=("single",), status=status, reason=None, wall_s=1.0))
+        assert resume.done(document(*both, doubles=[double])).doubles == done
 
 
 SEARCH = Tuning(asked=("ddp",), budget_s=60.0, memory_limit_mib=None, floor="half", allow=(), baseline=None)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from standin.documents import changed, ran_with
+from standin import numerics
+from standin.documents import changed, ran_with, reference
 from standin.frames import iterations, launch_figures
 
 from bench.analyse.analysed import Analysed
@@ -118,3 +119,11 @@ def test_bf16_on_a_cpu_without_instructions_for_it_is_told(tmp_path: Path, told:
     assert ("slow half" in found(run)) == slow, "of ddp_o2, which computes in bf16"
     table = findings(run.document, launch_figures(run.steps), parity(run.document, iterations(run.steps), run.numerics))
     assert not ((table["launch"] == 0) & (table["code"] == "slow half")).any(), "ddp computes in fp32"
+
+
+@pytest.mark.parametrize(("times", "seen"), [(19.0, False), (21.0, True)])
+def test_a_step_too_fast_to_be_true(tmp_path: Path, times: float, seen: bool) -> None:
+    run = ran_with(run_with(tmp_path, {}, device="cpu"), {"replicas": 2, "norm_parts": 2, "threads": 1, "tf32": None})
+    (median_ms,) = launch_figures(run.steps).frame.query("launch == 1")["median_ms"]
+    about = reference(computations=(numerics.computation(2),), step_ms=(2 * times * median_ms,))
+    assert ("too fast" in found(changed(run, reference=about))) is seen
