@@ -147,10 +147,7 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
         return f"it is {scenario['status']!r}" + (f" ({scenario['reason']})" if scenario["reason"] else "")
     if not scenario["launches"]:
         return "it has no launch"
-    codes = scenario.get("invalid")
-    if codes is None and scenario["validity"] == "invalid" and scenario["parity"] not in UNTRUE:
-        codes = ["see its report"]
-    grave = [code for code in codes or () if code not in UNTRUE]
+    grave = [code for code in scenario["invalid"] if code not in UNTRUE]
     return f"its figures are invalid ({', '.join(grave)})" if grave else None
 
 

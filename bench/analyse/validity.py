@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.analyse.hosts import unlike
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
-from bench.analyse.parity import CANNOT_TELL, COARSE, LARGER, UNTRUE, WITHIN_HALF
+from bench.analyse.parity import CANNOT_TELL, LARGER, UNTRUE, WITHIN_HALF
 from bench.runs.document import Finding, RunDocument
 from bench.runs.frames import LaunchFigures
 from bench.runs.launches import BUSY, Checks, Effective, ForeignProcess, LaunchRecord, Throttle
@@ -214,7 +214,7 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
-    """The hosts of a launch, each with the cores that its ranks there could use; older runs record one host. None if a
+    """The hosts of a launch, each with the cores that its ranks there could use. None if a
     switch bound its ranks to some of the cores.
     """
     if ran.bound_cores is not None:
@@ -340,18 +340,11 @@ def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
 
 
 def _coarse(verdict: dict[Any, Any]) -> Finding:
-    """What is declared fp32, and is not: where TF32 computes, or in a run before schema 6 by its losses."""
-    if verdict["reason"] != COARSE:
-        return warning(
-            code="coarse numerics",
-            text="it is declared fp32 and computes in TF32",
-            remedy="if fp32 is meant, add --with tf32=off",
-            size=_beyond(verdict),
-        )
+    """A launch that is declared fp32, where TF32 computes."""
     return warning(
         code="coarse numerics",
-        text=f"{verdict['reason']}: in a small model one unit that rounding switches is enough, and so is a mistake",
-        remedy="look at its losses beside the reference's in the report, or give it a larger batch",
+        text="it is declared fp32 and computes in TF32",
+        remedy="if fp32 is meant, add --with tf32=off",
         size=_beyond(verdict),
     )
 
