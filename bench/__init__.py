@@ -3,4 +3,4 @@
 This package's root imports nothing: ``python -m bench --help`` and the measured processes both pass through it.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

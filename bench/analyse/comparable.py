@@ -6,18 +6,18 @@ Pure functions on digests (:mod:`bench.analyse.digest`). Three answers, from gra
 - :func:`scenario_obstacle`: something else ran under the name of one scenario (apex in one run, the native
   implementation in the other), it failed, it is missing, or its figures are invalid.
   Of an attached run it is a difference, since its scenario is whatever the command trains.
-- :func:`differences`: another driver, torch, power limit, host and the like, or something that an older or an imported
-  run does not record: a warning.
+- :func:`differences`: another driver, torch, power limit, host and the like, or something that an imported run does
+  not record: a warning.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
-from bench.core.records import Training, canonical_json
+from bench.core.records import canonical_json
 
 Digest = dict[str, Any]  # as from bench.analyse.digest.of_run
 
@@ -55,21 +55,10 @@ WORDS = {
 }
 
 
-def series(digests: Sequence[Digest]) -> list[Any]:
-    """The series that each run belongs to: equal values are of one. Runs of a series are of the same :func:`key` and of
-    the same code of a built-in workload. Older runs, which do not record it, belong to the first that does.
-    """
-    keys, codes = [key(digest) for digest in digests], [digest["workload"].get("code_sha256") for digest in digests]
-    first = {of: code for of, code in reversed([*zip(keys, codes, strict=True)]) if code}
-    return [(of, code or first.get(of)) for of, code in zip(keys, codes, strict=True)]
-
-
 def key(digest: Digest) -> tuple[str, str | None, tuple[str, ...], int | None]:
-    """Workload (by its hash without the code, if it has one), device, hardware, world size."""
+    """Equal values are of one series: workload (by its hash, if it has one), device, hardware, world size."""
     attached = digest.get("attached")
-    work = _hash(digest["workload"], with_code=False) or canonical_json(
-        [_work(digest), attached and attached["command"]]
-    )
+    work = digest["workload"].get("hash") or canonical_json([_work(digest), attached and attached["command"]])
     return work, digest["device"], tuple(sorted(digest["hardware"])), digest["replicas"]
 
 
@@ -77,7 +66,7 @@ def obstacles(base: Digest, new: Digest) -> list[str]:
     """Why no figure of ``new`` is comparable with one of ``base``, each with both values; empty if they are."""
     ours, theirs = _work(base), _work(new)
     found = [_against(name, *values) for name, values in _pairs(ours, theirs) if _differ(*values)]
-    if not found and _differ(*_hashes(base, new)):
+    if not found and _differ(base["workload"].get("hash"), new["workload"].get("hash")):
         lack = [_word(name) for name in ours.keys() ^ theirs.keys()]
         why = f"only one run records {', '.join(sorted(lack))}" if lack else "the checksums of the two differ"
         found.append(f"another workload: {why}")
@@ -158,10 +147,7 @@ def unusable(scenario: dict[str, Any] | None) -> str | None:
         return f"it is {scenario['status']!r}" + (f" ({scenario['reason']})" if scenario["reason"] else "")
     if not scenario["launches"]:
         return "it has no launch"
-    codes = scenario.get("invalid")
-    if codes is None and scenario["validity"] == "invalid" and scenario["parity"] not in UNTRUE:
-        codes = ["see its report"]
-    grave = [code for code in codes or () if code not in UNTRUE]
+    grave = [code for code in scenario["invalid"] if code not in UNTRUE]
     return f"its figures are invalid ({', '.join(grave)})" if grave else None
 
 
@@ -176,23 +162,6 @@ def _work(digest: Digest) -> dict[str, Any]:
     if work.get("code_sha256"):
         fields["code_sha256"] = work["code_sha256"][:12]
     return {name: value for name, value in fields.items() if name in known}
-
-
-def _hashes(base: Digest, new: Digest) -> tuple[str | None, str | None]:
-    """Of the workloads of both; without the code if only one of them records it."""
-    both = _says_code(base) == _says_code(new)
-    return _hash(base["workload"], with_code=both), _hash(new["workload"], with_code=both)
-
-
-def _says_code(digest: Digest) -> bool:
-    return digest["workload"].get("code_sha256") is not None
-
-
-def _hash(work: dict[str, Any], *, with_code: bool) -> str | None:
-    if with_code or not work.get("hash") or not work.get("code_sha256"):
-        return work.get("hash")
-    fields = {name: value for name, value in work.items() if name not in ("hash", "code_sha256")}
-    return Training(**fields).hash()
 
 
 def _pairs(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -238,10 +207,9 @@ def _clock_by_scenario(digest: Digest) -> dict[str, float]:
 
 def not_known(base: Digest, new: Digest) -> Iterator[str]:
     """What one run or both do not say, in a line for each kind."""
-    known, other = _hashes(base, new)
-    half = ["code_sha256"] if _says_code(base) != _says_code(new) else []
-    same = known is not None and known == other
-    work = half if same else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
+    known = base["workload"].get("hash")
+    same = known is not None and known == new["workload"].get("hash")
+    work = [] if same else [name for name, both in _pairs(_work(base), _work(new)) if None in both]
     if not base["hardware"] or not new["hardware"]:
         work.append("hardware")
     if work:

@@ -233,7 +233,7 @@ def _checks(launch: LaunchRecord, ran: Effective, document: RunDocument) -> Iter
 
 
 def _cores(launch: LaunchRecord, ran: Effective) -> set[tuple[str, int]]:
-    """The hosts of a launch, each with the cores that its ranks there could use; older runs record one host. None if a
+    """The hosts of a launch, each with the cores that its ranks there could use. None if a
     switch bound its ranks to some of the cores.
     """
     if ran.bound_cores is not None:
@@ -359,6 +359,7 @@ def _hosts(scenario: Any, document: RunDocument) -> Iterator[Finding]:
 
 
 def _coarse(verdict: dict[Any, Any]) -> Finding:
+    """A launch that is declared fp32, where TF32 computes."""
     return warning(
         code="coarse numerics",
         text="it is declared fp32 and computes in TF32",

@@ -172,7 +172,7 @@ def _history(folder: str, option: str) -> str:
 
 
 def digest_of(path: str) -> dict[str, Any]:
-    """The digest of a finished run of any schema version as it was sealed, else made again."""
+    """The digest of a finished run as it was sealed, else made again."""
     from bench.analyse.digest import of_run
 
     return stored(path) or of_run(_measured(path, allow_incomplete=False))

@@ -1,7 +1,7 @@
 """What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
 
 Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights of one track are comparable
-(:func:`bench.analyse.comparable.series`); a trend is of one scenario and of what really ran under its name.
+(:func:`bench.analyse.comparable.key`); a trend is of one scenario and of what really ran under its name.
 """
 
 import math
@@ -14,10 +14,10 @@ from typing import Any
 from bench.analyse.comparable import (
     Digest,
     changed,
+    key,
     not_known,
     other_source,
     other_sources,
-    series,
     source_of,
     unusable,
 )
@@ -153,9 +153,9 @@ def tracks(
     which nights regressed; None: they are not looked for.
     """
     grouped: dict[Any, list[Digest]] = {}
-    for digest, its in zip(digests, series(digests), strict=True):
+    for digest in digests:
         if not scenarios or any(row["scenario"] in scenarios for row in digest["scenarios"]):
-            grouped.setdefault(its, []).append(digest)
+            grouped.setdefault(key(digest), []).append(digest)
     made = [_track(mine, scenarios, accepted or {}, rule) for mine in grouped.values()]
     return sorted(made, key=lambda track: (track.nights[-1].utc, track.nights[-1].run), reverse=True)
 

@@ -69,13 +69,13 @@ def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN
     import pyarrow.compute as pc
 
     schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
-    table = _read(path, f"{name}.parquet", name, option).cast(schema)
+    table = _read(path, f"{name}.parquet", name, FREE_ROWS, option).cast(schema)
     joined = pc.unique(table["launch"])
-    parts = [table]
-    for file in parts_of(path, name):
-        part = _read(path, file, name, option).cast(schema)
-        parts.append(part.filter(pc.invert(pc.is_in(part["launch"], value_set=joined))))
-    return pa.concat_tables(parts)
+    tables, files = [table], parts_of(path, name)
+    for file in files:
+        part = _read(path, file, name, FREE_ROWS // len(files), option).cast(schema)
+        tables.append(part.filter(pc.invert(pc.is_in(part["launch"], value_set=joined))))
+    return pa.concat_tables(tables)
 
 
 def part_path(path: str, name: str, number: int) -> str:
@@ -88,7 +88,7 @@ def parts_of(path: str, name: str) -> list[str]:
     return sorted(os.path.relpath(file, path) for file in found)
 
 
-def _read(path: str, file: str, name: str, option: str) -> "pa.Table":
+def _read(path: str, file: str, name: str, free_rows: int, option: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,7 +97,8 @@ def _read(path: str, file: str, name: str, option: str) -> "pa.Table":
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
             about = pq.read_metadata(content)
-            problem = _another_form(about, name, schema, os.fstat(content.fileno()).st_size)
+            most = min(MOST_ROWS, free_rows + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
+            problem = _another_form(about, name, schema, most)
             if problem:
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
             texts = [field.name for field in schema if pa.types.is_string(field.type)]
@@ -117,7 +118,7 @@ def _read(path: str, file: str, name: str, option: str) -> "pa.Table":
         raise RequestError(option, f"{file} is damaged: {first}", RESTORE) from error
 
 
-def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", size: int) -> str | None:
+def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", most: int) -> str | None:
     """Why a file is no such table of bench, or larger than its bytes can truly say, before it is read; else None."""
     import pyarrow as pa
 
@@ -129,9 +130,8 @@ def _another_form(about: "pq.FileMetaData", name: str, schema: "pa.Schema", size
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if kind != schema.field(column).type:
             return f"{column} must be {schema.field(column).type}, not {kind}"
-    most = min(MOST_ROWS, FREE_ROWS + int(size * ROWS_PER_BYTE[name]))
     if about.num_rows > most:
-        return f"it says that it has {about.num_rows:,} rows, and a file of {size:,} bytes has at most {most:,}"
+        return f"it says that it has {about.num_rows:,} rows, and a file of its size has at most {most:,}"
     if about.num_columns > 2 * len(schema):
         return f"it has {about.num_columns} columns"
     chunks = [about.row_group(group).column(at) for group in range(about.num_row_groups) for at in range(len(found))]

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.core.codec import encode
@@ -228,24 +228,8 @@ class RunWriter:
 
     def supersede(self, record: LaunchRecord | ReferenceRecord, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
-        document, sweep, tuning = self._document, self._document.input_sweep, self._document.tuning
-        scaling = document.scaling
-        kinds = ("launches", "diagnostics", "bandwidth", "exchanges")
-        left: dict[str, Any] = {
-            kind: tuple(one for one in getattr(scaling, kind) if one is not record) for kind in kinds if scaling
-        }
-        self._change(
-            superseded=(*document.superseded, record if reason is None else replace(record, reason=reason)),
-            reference=None if record is document.reference else document.reference,
-            launches=tuple(other for other in document.launches if other is not record),
-            diagnostics=tuple(other for other in document.diagnostics if other is not record),
-            checkpoints=tuple(other for other in document.checkpoints if other is not record),
-            restarts=tuple(other for other in document.restarts if other is not record),
-            input_sweep=sweep
-            and replace(sweep, launches=tuple(other for other in sweep.launches if other is not record)),
-            tuning=tuning and replace(tuning, launches=tuple(one for one in tuning.launches if one is not record)),
-            scaling=scaling and replace(scaling, **left),
-        )
+        superseded = (*self._document.superseded, record if reason is None else replace(record, reason=reason))
+        self._document = replace(_without(self._document, record), superseded=superseded)
 
     def frames(self) -> Run:
         """The run as it would be read now."""
@@ -323,6 +307,20 @@ class RunWriter:
         if os.path.isdir(path):
             shutil.rmtree(path)  # made by a scenario
         write_atomically(path, content)
+
+
+def _without(part: Any, record: object) -> Any:
+    """A part of a document without this record, wherever it stands; the same object where it does not."""
+    if part is record:
+        return None
+    if isinstance(part, tuple):
+        kept = tuple(one for one in part if one is not record)
+        return part if len(kept) == len(part) else kept
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    changed = {name: after for name, value in values.items() if (after := _without(value, record)) is not value}
+    return replace(part, **changed)
 
 
 def _as_parquet(table: "pa.Table") -> bytes:

@@ -155,8 +155,7 @@ def _against_history(
         and os.path.realpath(night.path) != os.path.realpath(new.path)
     ]
     before = [night for night in others if new.digest["utc"] is None or night.when < new.when]
-    *series, mine = comparable.series([*(night.digest for night in before), new.digest])
-    alike = [night for night, its in zip(before, series, strict=True) if its == mine]
+    alike = [night for night in before if comparable.key(night.digest) == comparable.key(new.digest)]
     tonight = gate.measured(new.id, new.digest, only)
     base, unsound = _sound_base(alike, rule, list(history.accepted), only)
     _check_names(only, [*tonight, *base], new)

@@ -262,6 +262,16 @@ def test_a_table_larger_than_its_bytes_can_say_is_refused_before_it_is_read(
     assert f"{run}/steps.parquet" in found and says in found
 
 
+def test_parts_are_no_larger_together_than_a_table(tmp_path: Path) -> None:
+    """Each by itself could have so many rows."""
+    run = sound(tmp_path, complete=False)
+    (run / ".parts").mkdir()
+    for number in range(40):
+        pq.write_table(many(run, 200_000), run / ".parts" / f"steps-{number:06d}.parquet")
+    (problem,) = check.findings(str(run))
+    assert f"{run}/.parts/steps-000000.parquet: it says that it has 200,000 rows" in problem
+
+
 def test_a_digest_of_118_mb_is_refused_by_name(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with open(run / "digest.json", "wb") as file:
         file.truncate(118 << 20)

@@ -1,6 +1,9 @@
 """The JSON Schema of run.json is that of the types, and takes what the reader takes."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,25 @@ from bench.core.codec import Damaged, decode
 from bench.runs import schema
 from bench.runs.document import RunDocument
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_shipped_schema_is_up_to_date() -> None:
     assert schema.text() == SHIPPED, "run: python -m bench.runs.schema > bench/runs/run.schema.json"
     Draft202012Validator.check_schema(json.loads(SHIPPED))
+
+
+def test_docs_show_the_schema_and_how_to_use_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "runs.md").read_text()
+    (excerpt,) = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert excerpt in SHIPPED
+    (command,) = re.findall(r"`(check-jsonschema [^`]+) results/\*/run.json`", page)
+    run = write_run(tmp_path, [DDP]) / "run.json"
+    program = Path(sys.executable).with_name("check-jsonschema")
+    arguments = [program, *command.split()[1:], run]
+    assert subprocess.run(arguments, cwd=ROOT).returncode == 0
+    run.write_text(run.read_text().replace('"status": "ok"', '"status": "fine"'))
+    assert subprocess.run(arguments, cwd=ROOT, capture_output=True).returncode == 1
 
 
 def set_at(document: dict[str, Any], path: str, value: Any) -> None:

@@ -21,10 +21,12 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
 from bench.runs.document import State
-from bench.runs.files import check_file, check_writable, write_atomically
+from bench.runs.files import append, check_file, check_writable, write_atomically
+from bench.runs.journal import journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find
 from bench.runs.reader import Run, read
+from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
 from bench.verbs.looked_at import latest_or
 
@@ -135,6 +137,70 @@ def test_a_launch_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
         assert list(so_far.steps["launch"]) == list(range(number + 1))
         assert len(so_far.memory) == len(MEMORY) * (number + 1)
         assert len(so_far.document.launches) == number + 1
+
+
+def added(out: Path, launches: int) -> RunWriter:
+    """A run that is being written, as a SIGKILL leaves it."""
+    writer = RunWriter(str(out), document())
+    for number in range(1, launches + 1):
+        steps = [row("steps", launch=number, scenario="ddp", step_ms=float(number))]
+        writer.add(record(number), steps=steps, memory=[one | {"launch": number} for one in MEMORY])
+    return writer
+
+
+def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    versions = set()
+    for number in range(1, 101):
+        writer.add(record(number), steps=[row("steps", launch=number, scenario="ddp")])
+        versions.add(os.stat(os.path.join(writer.path, "run.json")).st_mtime_ns)
+    assert 2 < len(versions) < 50 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
+    whole = read(writer.path, allow_incomplete=True)
+    assert [one.launch for one in whole.document.launches] == list(range(1, 101)) == list(whole.steps["launch"])
+
+
+def test_a_torn_journal_is_read_up_to_there(tmp_path: Path) -> None:
+    path = Path(added(tmp_path, 40).path)
+    (journal,) = path.glob(".parts/journal-*")
+    content = journal.read_bytes()
+    in_run_json = len(written(path)["launches"])
+    seen = set()
+    for length in range(0, len(content), 97):
+        journal.write_bytes(content[:length] + b"\0" * 10)
+        part = read(str(path), allow_incomplete=True)
+        launches = [one.launch for one in part.document.launches]
+        assert launches == list(part.steps["launch"]) == list(range(1, len(launches) + 1))
+        seen.add(len(launches))
+    assert seen == set(range(in_run_json, 40)), "one launch a line, and the last line is torn"
+
+
+@pytest.mark.parametrize("line", [5, ["+", [1]], [".", {"launches": ["-", []]}], [".", {"nothing": ["+", [1]]}]])
+def test_a_journal_that_does_not_fit_is_refused(tmp_path: Path, line: Any) -> None:
+    path = Path(added(tmp_path, 1).path)
+    append(journal_path(str(path), written(path)["seal"]), checked_line(line))
+    assert str(path / "run.json") in refusal(lambda: read(str(path), allow_incomplete=True)).problem
+
+
+def test_a_killed_run_goes_on_and_ends_like_another(tmp_path: Path) -> None:
+    path = added(tmp_path, 20).path
+    writer = RunWriter.reopen(path)
+    assert not os.path.exists(os.path.join(path, ".parts")) and read(path, allow_incomplete=True).steps.shape[0] == 20
+    writer.add(record(21), steps=[row("steps", launch=21, scenario="ddp")], memory=[MEMORY[0] | {"launch": 21}])
+    assert list(read(path, allow_incomplete=True).steps["launch"]) == list(range(1, 22))
+    writer.finish(complete=True)
+    again = read(path)
+    assert list(again.steps["launch"]) == [one.launch for one in again.document.launches] == list(range(1, 22))
+    assert len(again.memory) == 2 * 20 + 1
+
+
+def test_a_kill_while_tables_are_joined_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = added(tmp_path, 3)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(writer, "seal", lambda **how: (_ for _ in ()).throw(KeyboardInterrupt))
+        writer.finish(complete=True)
+    assert {"steps.parquet", "memory.parquet", ".parts"} < set(os.listdir(writer.path))
+    again = read(writer.path, allow_incomplete=True)
+    assert list(again.steps["launch"]) == [1, 2, 3] and len(again.memory) == 6
 
 
 def test_without_a_gpu_there_is_no_device_table_and_reading_gives_an_empty_one(tmp_path: Path) -> None:
