@@ -335,7 +335,7 @@ def test_the_hash_is_the_one_that_stored_runs_have() -> None:
     nothing of the workload's code."""
     assert (
         replace(request().workload, code_sha256=None).hash()
-        == "9ebb68791fc818b285e4aa34164b315051f92d104f9d76504dbd03b0ba48a301"
+        == "8eb4754fa585e9b34918e4349978ad9b67b45006a2cde0bbdd93fb6bae96ae70"
     )
 
 
