@@ -37,6 +37,7 @@ from bench.runs.frames import RankSteps
 
 SEED = 20261124
 RUNS = 2000
+WIDTH = 92  # of a row
 OF_A_LAUNCH = 0.01
 DRIFT = 0.04
 
@@ -77,9 +78,9 @@ class Row:
             return "for contrast"
         return f"at most {100 * self.high:.3g} %" if self.high < 1.0 else f"at least {self.low:.0%}"
 
-    def line(self, width: int) -> str:
+    def line(self) -> str:
         figure = f"{100 * self.figure:5.1f} % ±{100 * self.error:3.1f}"
-        return f"{self.what:<{width}}  {self.goal:<14}  {figure}  {self.verdict}".rstrip()
+        return f"{self.what:<{WIDTH}}  {self.goal:<14}  {figure}  {self.verdict}".rstrip()
 
 
 def main() -> int:
@@ -87,11 +88,10 @@ def main() -> int:
     started = time.monotonic()
     rows: list[Row] = []
     for number, part in enumerate(PARTS):
-        rows += part(options.runs, np.random.default_rng([options.seed, number]))
+        for row in part(options.runs, np.random.default_rng([options.seed, number])):
+            print(row.line(), file=sys.stderr if options.json else sys.stdout, flush=True)
+            rows.append(row)
     wall_s = time.monotonic() - started
-    width = max(len(row.what) for row in rows)
-    lines = [f"{'':<{width}}  {'goal':<14}  {'figure':>8}", *(row.line(width) for row in rows)]
-    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout)
     return paired.finish(
         "chance",
         [],

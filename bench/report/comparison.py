@@ -357,7 +357,7 @@ def _caption(compared: Compared) -> Iterator[str]:
     how = "launches compared round by round" if compared.within else "Welch's t on logarithms"
     yield (
         f"Points: ratio of the geometric means over launches. Bars: the intervals that the verdicts go by ({how}, "
-        "adjusted for all tests of the comparison after Holm), wider than the 95 % interval of each ratio by itself."
+        "adjusted for the scenarios of each metric), wider than the 95 % interval of each ratio by itself."
     )
     if any(row.least > 1.0 and row.ratio is not None for row in compared.rows):
         yield "Grey: a difference of memory too small to be called one."

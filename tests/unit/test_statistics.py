@@ -590,7 +590,7 @@ PARTS = ("three_launches", "two_runs", "power", "adding")
 
 @pytest.mark.parametrize("part", PARTS)
 def test_verdicts_about_drawn_runs(chance: Any, part: str) -> None:
-    for row in getattr(chance, part)(400, np.random.default_rng(1)):
+    for row in getattr(chance, part)(160, np.random.default_rng(1)):
         slack = 3.0 * math.sqrt(0.05 * 0.95 / row.of) + 0.01
         assert row.low - 3 * slack <= row.figure <= row.high + slack, row
 
@@ -600,7 +600,7 @@ def test_drawn_steps_resemble_their_neighbours(chance: Any) -> None:
     first = np.log(steps.loc[steps["rank"] == 0, "step_ms"].clip(upper=130).to_numpy().reshape(-1, chance.STEPS))
     apart = first - first.mean(axis=1, keepdims=True)
     assert np.corrcoef(apart[:, :-1].ravel(), apart[:, 1:].ravel())[0, 1] > 0.2
-    rows = list(chance.from_steps(400, np.random.default_rng(1)))
+    rows = list(chance.from_steps(160, np.random.default_rng(1)))
     assert rows[0].figure <= 0.12 and rows[1].figure >= 0.95
     assert rows[2].figure > 0.12, "the noise between launches is there, and pooling falls for it"
 
