@@ -9,7 +9,7 @@ import pandas as pd
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
 from bench.analyse.caveats import listed, of_several_replicas
-from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW
+from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
@@ -65,7 +65,7 @@ def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
 
 
 def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
-    """About how many more launches of each scenario would tell a winner; None if unknown or none are needed."""
+    """About how many more launches of each would show a small difference; None if unknown or none are needed."""
     return next((one.more for one in _standings(document, table)[:1] if one.tied), None) or None
 
 
@@ -82,8 +82,8 @@ class Standing:
     """How the fastest of some scenarios stands against the others, as rows of an overview.
 
     ``tied``: those that enough launches did not tell from it; ``untested``: those that have, or it has, fewer.
-    ``more``: about how many more launches of each would settle it, None if unknown. ``where``: which scenarios these
-    are, for a sentence; empty for all.
+    ``more``: about how many more launches of each would show a small difference, None if unknown. ``where``: which
+    scenarios these are, for a sentence; empty for all.
     """
 
     best: Row
@@ -146,7 +146,7 @@ def _headline(one: Standing) -> str:
 
 
 def _would_tell(one: Standing) -> str:
-    return f"; about {one.more} more launches of each would tell" if one.more else ""
+    return f"; {wanted}" if (wanted := still_wanted(one.more)) else ""
 
 
 def _launches(row: Row) -> str:

@@ -3,10 +3,10 @@
     python -m bench compare BASE NEW
     python -m bench compare RUN --scenario ddp,ddp_o1 --against dp
 
-Times, throughput and energy are compared on the logarithms of one figure per launch
-(:mod:`bench.analyse.comparison`): of two runs by Welch's t, of one run round by round. Peaks of memory are compared by
-:func:`of_memory`, and numerics by their verdicts. All p-values of a comparison are adjusted together (Holm 1979), but
-throughput, which is the step time upside down, counts once.
+Times, throughput and energy are compared on the logarithms of one figure per launch, with the drift of each run taken
+out (:mod:`bench.analyse.rounds`). Peaks of memory are compared by :func:`of_memory`, and numerics by their verdicts.
+Each metric is a question of its own: its p-values are adjusted over the scenarios (:mod:`bench.analyse.multiplicity`).
+Throughput, which is the step time upside down, has the p-values of that.
 
 An interval is over the launches *within* two runs. What changes from one run to the next (heat, a reboot, neighbours)
 shows only in a history (``bench gate --history``). Scenarios of one run are interleaved and share it.
@@ -21,8 +21,9 @@ import numpy as np
 
 from bench.analyse import comparison
 from bench.analyse.comparable import Digest, differences, other_source, scenario_obstacle, source_of, unusable
-from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, holm
-from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, ratio_of, t_quantile, t_tail, welch
+from bench.analyse.comparison import ALIKE, FASTER, LAUNCHES_WANTED, SLOWER, TOO_FEW, Comparison, judged
+from bench.analyse.intervals import CONFIDENCE, figures, geometric_mean, t_quantile, t_tail, welch
+from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.rounds import Rounds
 from bench.core.records import PARITIES
@@ -30,6 +31,12 @@ from bench.core.records import PARITIES
 NOT_COMPARABLE = "not comparable"
 LESS, MORE = "less", "more"
 BETTER, WORSE, NEITHER = "better", "worse", "none"
+
+BETWEEN_RUNS = (
+    "what changes from one run to the next (heat, a reboot, neighbours) is not in them: where it is 1 %, every fourth "
+    "pair of equal runs differs, and more launches make that worse; take turns in one run (bench attach --base), or "
+    "gate over a history"
+)
 
 PAGE_MIB = 2.0  # in which a GPU maps memory
 
@@ -82,7 +89,7 @@ class Row:
 
     ``against``: the base scenario (the same one in another run). ``what_ran``: on the new side, else in the base of the
     same name. ``figure``: the key in the digest. ``base``, ``new``: geometric means over launches, of numerics the
-    verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_holm``: ``faster`` or ``slower``,
+    verdicts. ``ratio``: new over base with its 95 % interval. ``verdict``, by ``p_adjusted``: ``faster`` or ``slower``,
     ``less`` or ``more`` of memory and energy, ``better`` or ``worse`` of numerics; ``no difference found``, ``too few
     launches``; or ``not comparable`` with the ``reason``. ``change``: ``better``, ``worse`` or ``none`` of any metric.
     ``more``: as from :func:`bench.analyse.comparison.more_launches`. ``verdict_low``, ``verdict_high``: the interval
@@ -101,7 +108,7 @@ class Row:
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    p_holm: float | None = None
+    p_adjusted: float | None = None
     verdict_low: float | None = None
     verdict_high: float | None = None
     least: float = 1.0
@@ -147,7 +154,7 @@ def runs(base: Digest, new: Digest, names: Sequence[str] | None = None) -> Compa
         pairs.append(_Pair(name, against, *sides, obstacle, ("the base run", "the new run")))
     unplanned = (*_imported(base, new), *_attached(base, new, pairs))
     warnings = (*differences(base, new), *_unclear(pairs, base, new), *unplanned)
-    return Compared(base=base, new=new, rows=_compared(pairs), warnings=warnings)
+    return Compared(base=base, new=new, rows=_compared(pairs, base, new), warnings=warnings)
 
 
 def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
@@ -158,7 +165,7 @@ def scenarios(run: Digest, names: Sequence[str], against: str) -> Compared:
         why = {one: unusable(known.get(one)) for one in (against, name)}
         obstacle = "; ".join(f"{one}: {text}" for one, text in why.items() if text) or None
         pairs.append(_Pair(name, against, known.get(against), known.get(name), obstacle, (against, name)))
-    return Compared(base=run, new=run, rows=_compared(pairs, run))
+    return Compared(base=run, new=run, rows=_compared(pairs, run, run))
 
 
 def of_memory(base: Sequence[float | None], new: Sequence[float | None], processes: int) -> Comparison:
@@ -243,27 +250,28 @@ def _attached(base: Digest, new: Digest, pairs: Sequence[_Pair]) -> Iterator[str
             yield f"something else ran: {ran[0]} against {ran[1]}"
 
 
-def _compared(pairs: Sequence[_Pair], within: Digest | None = None) -> tuple[Row, ...]:
-    """``within``: the run that all pairs are of, if they are of one."""
-    good = [(pair.base, pair.new) for pair in pairs if pair.obstacle is None and pair.base and pair.new]
-    tested = [metric for metric in METRICS if metric is not THROUGHPUT]
-    tests = sum(all(_figures(metric, *sides)[1:]) for sides in good for metric in tested)
-    rows = [row for pair in pairs for row in _rows(pair, within, tests)]
-    adjusted = holm([row.p if row.metric != THROUGHPUT.name else None for row in rows])
-    times = {row.scenario: p for row, p in zip(rows, adjusted, strict=True) if row.metric == STEP_TIME.name}
-    for_throughput = {row.scenario: times[row.scenario] for row in rows if row.metric == THROUGHPUT.name and row.ratio}
-    return tuple(
-        _judged(replace(row, p_holm=for_throughput.get(row.scenario) if row.metric == THROUGHPUT.name else p))
-        for row, p in zip(rows, adjusted, strict=True)
-    )
+def _compared(pairs: Sequence[_Pair], base: Digest, new: Digest) -> tuple[Row, ...]:
+    good = sum(pair.obstacle is None for pair in pairs)
+    rows = [one for pair in pairs for one in _rows(pair, base, new, good)]
+    adjusted: dict[tuple[str, str], float | None] = {}
+    for metric in METRICS:
+        tested = [(row, found) for row, found in rows if row.metric == metric.name and found is not None]
+        for (row, _), found in zip(tested, judged([found for _, found in tested]), strict=True):
+            times = adjusted.get((row.scenario, STEP_TIME.name)) if metric is THROUGHPUT else found.p_adjusted
+            adjusted[row.scenario, metric.name] = times
+    return tuple(_judged(replace(row, p_adjusted=adjusted.get((row.scenario, row.metric)))) for row, _ in rows)
 
 
-def _rows(pair: _Pair, within: Digest | None, tests: int) -> list[Row]:
+Tested = tuple[Row, Comparison | None]
+
+
+def _rows(pair: _Pair, base: Digest, new: Digest, tests: int) -> list[Tested]:
     names = [*(metric.name for metric in METRICS), PARITY.name]
     if pair.obstacle is not None or pair.base is None or pair.new is None:
-        return [_bare(pair, name, pair.obstacle) for name in names]
-    figures = [_row(pair, metric, pair.base, pair.new, within, tests) for metric in METRICS]
-    return [*figures, _parity(pair, pair.base, pair.new)]
+        return [(_bare(pair, name, pair.obstacle), None) for name in names]
+    sides = (pair.base, pair.new)
+    figures = [_row(pair, metric, *sides, (base, new), tests) for metric in METRICS]
+    return [*figures, (_parity(pair, *sides), None)]
 
 
 def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
@@ -273,8 +281,13 @@ def _bare(pair: _Pair, metric: str, reason: str | None) -> Row:
 
 
 def _row(
-    pair: _Pair, metric: Metric, base: dict[str, Any], new: dict[str, Any], within: Digest | None, tests: int
-) -> Row:
+    pair: _Pair,
+    metric: Metric,
+    base: dict[str, Any],
+    new: dict[str, Any],
+    runs: tuple[Digest, Digest],
+    tests: int,
+) -> Tested:
     figure, ours, theirs = _figures(metric, base, new)
     lacking = [side for side, known in zip(pair.sides, (ours, theirs), strict=True) if not known]
     if lacking:
@@ -284,17 +297,28 @@ def _row(
     means = [geometric_mean(figures(side)) if side else None for side in (ours, theirs)]
     row = replace(_bare(pair, metric.name, reason), figure=figure, base=means[0], new=means[1])
     if reason is not None:
-        return replace(row, n_base=len(ours), n_new=len(theirs))
+        return replace(row, n_base=len(ours), n_new=len(theirs)), None
+    before = _before(runs, len(ours), len(theirs))
     if metric is MEMORY:
         processes = max(base["world_size"] or 1, new["world_size"] or 1) if figure == "peak_total_mib" else 1
-        found = of_memory(ours, theirs, processes)
+        found = replace(of_memory(ours, theirs, processes), before=before)
         peaks = geometric_mean(figures(ours)), geometric_mean(figures(theirs))
         row = replace(row, least=least_of_memory(*peaks, processes))
     else:
-        ratio = ratio_of(ours, theirs) if within is None else _rounds(within, figure).ratio(pair.against, pair.scenario)
-        found = comparison.compared(ratio, len(ours), len(theirs), tests)
+        below, above = (_rounds(run, figure) for run in runs)
+        one = runs[0] is runs[1]
+        ratio = above.ratio(pair.against, pair.scenario) if one else above.over(below, pair.against, pair.scenario)
+        found = comparison.compared(ratio, len(ours), len(theirs), tests, before)
     names = ("ratio", "low", "high", "p", "n_base", "n_new", "more", "error", "freedom")
-    return replace(row, **{name: getattr(found, name) for name in names})
+    return replace(row, **{name: getattr(found, name) for name in names}), found
+
+
+def _before(runs: tuple[Digest, Digest], n_base: int, n_new: int) -> float:
+    """Of how many launches of a side a verdict was before launches were added to either run; 0 where none were."""
+    looks = [run["conditions"].get(LOOKED_AT) for run in runs]
+    if not any(looks):
+        return 0.0
+    return comparison.each_side(*(look or count for look, count in zip(looks, (n_base, n_new), strict=True)))
 
 
 def _rounds(run: Digest, figure: str) -> Rounds:
@@ -325,7 +349,7 @@ def _judged(row: Row) -> Row:
         return row
     metric = next(one for one in METRICS if one.name == row.metric)
     row = _with_interval(row)
-    verdict = comparison.verdict_of(row.ratio, row.p_holm)
+    verdict = comparison.verdict_of(row.ratio, row.p_adjusted)
     if verdict in (TOO_FEW, ALIKE):
         return replace(row, verdict=verdict, change=NEITHER if verdict == ALIKE else None)
     low = verdict == FASTER
@@ -333,10 +357,10 @@ def _judged(row: Row) -> Row:
 
 
 def _with_interval(row: Row) -> Row:
-    """With the interval that leaves 1 out just where ``p_holm`` is below 5 %: at the level 1 - 0.05 · p ÷ p_holm."""
-    if not row.p_holm or row.p is None or row.ratio is None or row.error is None or row.freedom is None:
+    """With the interval that leaves 1 out just where ``p_adjusted`` is below 5 %: at 1 - 0.05 · p ÷ p_adjusted."""
+    if not row.p_adjusted or row.p is None or row.ratio is None or row.error is None or row.freedom is None:
         return replace(row, verdict_low=row.low, verdict_high=row.high)
-    half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / row.p_holm, row.freedom) * row.error
+    half = t_quantile(1.0 - (1.0 - CONFIDENCE) * row.p / row.p_adjusted, row.freedom) * row.error
     ends = (row.ratio * math.exp(-min(half, 700.0)), row.ratio * math.exp(min(half, 700.0)))
     return replace(row, verdict_low=ends[0], verdict_high=ends[1])
 

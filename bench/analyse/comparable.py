@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from bench.analyse.launches import LOOKED_AT
 from bench.analyse.memory import ALLOCATOR
 from bench.analyse.parity import UNTRUE
 from bench.core.records import canonical_json
@@ -178,7 +179,7 @@ def _named(models: Counter[str]) -> str:
 
 
 def _of_place(digest: Digest) -> dict[str, Any]:
-    conditions = dict(digest["conditions"])
+    conditions = {name: value for name, value in digest["conditions"].items() if name != LOOKED_AT}
     if digest["device"] == "cpu":
         conditions.pop("cpu", None)  # there it is the hardware
     limits = [limit for limit in conditions.get("power_limit_w") or () if limit is not None]

@@ -1,30 +1,34 @@
 """Is one way to train faster than another, or have a few launches fallen out so by chance?
 
-Scenarios of one run are compared round by round (:mod:`bench.analyse.rounds`), two runs by Welch's t test on the
-logarithms of one figure per launch (Welch 1947). Both need neither equal numbers of launches nor equal scatter, and
-their interval is one of the ratio. Steps are never pooled, since those of one launch resemble each other: pooled,
-chance alone makes one comparison in five "significant". The p-values of several comparisons are adjusted after Holm
-(1979). ``benchmarks/statistics_simulation.py`` shows how often these verdicts are wrong.
+Scenarios are compared on the logarithms of one figure per launch, with drift taken out (:mod:`bench.analyse.rounds`),
+which needs neither equal numbers of launches nor equal scatter. Steps are never pooled, since those of one launch
+resemble each other: pooled, chance alone makes one comparison in five "significant". p-values are adjusted for how many
+comparisons answer one question, and for launches that were added after a verdict (:mod:`bench.analyse.multiplicity`).
+``benchmarks/chance.py`` shows how often these verdicts are wrong.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import special
 
-from bench.analyse.intervals import CONFIDENCE, Ratio, figures, geometric_mean, ratio_of, t_quantile
+from bench.analyse.intervals import Ratio, figures, geometric_mean, ratio_of
+from bench.analyse.multiplicity import ERROR, against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.runs.frames import LaunchFigures
 
 LAUNCHES_WANTED = 3  # of a side, for a verdict: with two, the scatter is known from a single difference
 FASTER, SLOWER, ALIKE = "faster", "slower", "no difference found"
 TOO_FEW = "too few launches"
-MATTERS = 0.01  # a smaller difference need not be told from none
+SHOWN, POWER = 0.02, 0.8  # launches are planned so that a difference of this size is found this often
 MOST_LAUNCHES = 1000
 
-COLUMNS = ("base", "scenario", "ratio", "low", "high", "p", "p_holm", "n_base", "n_new", "more", "verdict")
+COLUMNS = ("base", "scenario", "ratio", "low", "high", "p", "p_adjusted", "n_base", "n_new", "more", "verdict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,9 @@ class Comparison:
     """The time of ``new`` over that of ``base``: below 1 is faster.
 
     ``low``, ``high``: interval of the ratio, None where a side has fewer than two launches. ``p``: two-sided, None with
-    fewer than three. ``more``: as from :func:`more_launches`. ``error``, ``freedom``: of the logarithm of the ratio, as
-    in :class:`bench.analyse.intervals.Ratio`.
+    fewer than three. ``p_adjusted``: for other comparisons and earlier verdicts; the ``verdict`` goes by it. ``more``:
+    as from :func:`more_launches`. ``error``, ``freedom``, ``of_base``: as in :class:`bench.analyse.intervals.Ratio`.
+    ``before``: launches that an earlier verdict had.
     """
 
     ratio: float | None
@@ -46,107 +51,125 @@ class Comparison:
     more: int | None = None
     error: float | None = None
     freedom: float | None = None
+    of_base: float = 0.0
+    before: float = 0.0
+    p_adjusted: float | None = None
 
 
 def compare(base: Iterable[float | None], new: Iterable[float | None]) -> Comparison:
     """Compare two sets of times, one figure per launch, by :func:`bench.analyse.intervals.ratio_of`."""
     base, new = figures(base), figures(new)
-    return compared(ratio_of(base, new), len(base), len(new))
+    return judged([compared(ratio_of(base, new), len(base), len(new))])[0]
 
 
-def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1) -> Comparison:
-    """What the ratio of so many launches on each side comes to, one of so many ``tests``."""
-    p = ratio.p if min(n_base, n_new) >= LAUNCHES_WANTED else None
+def compared(ratio: Ratio, n_base: int, n_new: int, tests: int = 1, before: float = 0.0) -> Comparison:
+    """What the ratio of so many launches on each side comes to, one of so many ``tests``; :func:`judged` comes next.
+
+    ``before``: how many launches of a side an earlier verdict had; 0 for a first one.
+    """
     return Comparison(
         ratio=ratio.value,
         low=ratio.low,
         high=ratio.high,
-        p=p,
+        p=ratio.p if min(n_base, n_new) >= LAUNCHES_WANTED else None,
         n_base=n_base,
         n_new=n_new,
-        verdict=verdict_of(ratio.value, p),
+        verdict=TOO_FEW,
         more=more_launches(ratio, min(n_base, n_new), tests),
         error=ratio.error,
         freedom=ratio.freedom,
+        of_base=ratio.of_base,
+        before=before,
     )
 
 
-def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
-    """About how many more launches of each side would tell them apart; 0 where these are enough, None if unknown.
+def judged(comparisons: Sequence[Comparison], among: int | None = None) -> list[Comparison]:
+    """With p-values adjusted for each other and for earlier verdicts, and the verdicts that follow.
 
-    The interval at the level of so many ``tests`` (Bonferroni) is to become as narrow as the difference found, or as
-    :data:`MATTERS` if that is less, should they scatter on as they have so far: half-width t · error · sqrt(launches /
-    n). None beyond :data:`MOST_LAUNCHES`, and where nothing is known about scatter.
+    ``among``: they are pairs of so many that are all compared with each other; None: each has the same base.
     """
-    if ratio.value is None or ratio.error is None or ratio.freedom is None:
+    raw = [one.p for one in comparisons]
+    several = among_all(raw, among) if among else against_one(raw, [one.of_base for one in comparisons])
+    return [_decided(one, p) for one, p in zip(comparisons, several, strict=True)]
+
+
+def _decided(one: Comparison, p: float | None) -> Comparison:
+    if p is not None:
+        left = float(level(each_side(one.n_base, one.n_new), one.before))
+        p = min(1.0, p * ERROR / left) if left > 0.0 else 1.0
+    return replace(one, p_adjusted=p, verdict=verdict_of(one.ratio, p))
+
+
+def each_side(n_base: float, n_new: float) -> float:
+    """How many launches of each side tell as much as these (the harmonic mean)."""
+    return 2.0 / (1.0 / n_base + 1.0 / n_new)
+
+
+def more_launches(ratio: Ratio, launches: int, tests: int = 1) -> int | None:
+    """About how many more launches of each side would show a difference of :data:`SHOWN`, with :data:`POWER`.
+
+    They are judged by what is left of the error after these, one of so many ``tests`` (Bonferroni). Both quantiles are
+    those of Student's t with the degrees of freedom that the scatter is known by so far, which keeps the power whatever
+    the scatter is (Stein 1945). None beyond :data:`MOST_LAUNCHES`, and where nothing is known about scatter; 0 where
+    these launches were enough.
+    """
+    if ratio.value is None or ratio.error is None or ratio.freedom is None or launches < 1:
         return None
-    aim = max(abs(math.log(ratio.value)), math.log1p(MATTERS))
-    level = 1.0 - (1.0 - CONFIDENCE) / max(1, tests)
-    for wanted in range(max(launches, LAUNCHES_WANTED), MOST_LAUNCHES + 1):
-        part = launches / wanted
-        if t_quantile(level, ratio.freedom / part) * ratio.error * math.sqrt(part) <= aim:
-            return wanted - launches
-    return None
+    wanted = np.arange(max(launches, LAUNCHES_WANTED), MOST_LAUNCHES + 1)
+    spent = level(wanted, launches if launches >= LAUNCHES_WANTED else 0)
+    spent[wanted == launches] = level(launches)
+    quantiles = special.stdtrit(ratio.freedom, 1.0 - spent / max(1, tests) / 2.0) + special.stdtrit(
+        ratio.freedom, POWER
+    )
+    enough = quantiles * ratio.error * np.sqrt(launches / wanted) <= math.log1p(SHOWN)
+    return int(wanted[enough.argmax()]) - launches if enough.any() else None
 
 
 def still_wanted(more: int | None) -> str:
-    """``too few launches: about 6 more``; empty where these are enough, or it cannot be told."""
-    return "" if more is None or pd.isna(more) or more == 0 else f"{TOO_FEW}: about {int(more)} more"
+    """``about 6 more launches would show a difference of 2 %``; empty where these are enough, or it cannot be told."""
+    if more is None or pd.isna(more) or more == 0:
+        return ""
+    return f"about {int(more)} more launch{'es' if more > 1 else ''} of each would show a difference of {SHOWN:.0%}"
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:
     """What a ratio of times (lower is better) and its p-value, adjusted or not, come to."""
     if ratio is None or p is None:
         return TOO_FEW
-    if p >= 1.0 - CONFIDENCE:
+    if p >= ERROR:
         return ALIKE
     return FASTER if ratio < 1.0 else SLOWER
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p-values adjusted for being so many, in the same order (Holm 1979, step-down).
-
-    The smallest of m is multiplied by m, the next by m - 1 and so on; none gets smaller than one before it, nor larger
-    than 1. None stays None and does not count.
-    """
-    tested = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for place, (p, index) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - place) * p))
-        adjusted[index] = largest
-    return adjusted
-
-
-def between_scenarios(launches: LaunchFigures, base: str, among: Iterable[str] | None = None) -> pd.DataFrame:
+def between_scenarios(
+    launches: LaunchFigures, base: str, among: Iterable[str] | None = None, before: int = 0
+) -> pd.DataFrame:
     """Every other scenario against ``base``: one row each, in the order of ``launches``, columns :data:`COLUMNS`.
 
     ``launches``: all of a run that are ``ok``, because all of them show how it drifted. ``among``: the scenarios that
-    are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. ``p_holm``:
-    adjusted over the scenarios; the verdict goes by it, the interval does not.
+    are compared (default: all). ``ratio``: step time over that of ``base``, on the launches' medians. ``p_adjusted``:
+    over the scenarios and earlier verdicts; the verdict goes by it, the interval does not. ``before``: as in
+    :class:`Comparison`.
     """
     rounds, names = _of(launches, among)
-    return _compared(rounds, [(base, scenario) for scenario in names if scenario != base])
+    pairs = [(base, scenario) for scenario in names if scenario != base]
+    return _table(judged(_compared(rounds, pairs, len(pairs), before)), pairs)
 
 
-def pairwise(launches: LaunchFigures, among: Iterable[str] | None = None) -> pd.DataFrame:
+def pairwise(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
     """Every scenario against every other once, as :func:`between_scenarios`; adjusted over all of the pairs."""
     rounds, names = _of(launches, among)
-    return _compared(rounds, list(combinations(names, 2)))
+    return _pairs(rounds, names, list(combinations(names, 2)), before)
 
 
-def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None) -> pd.DataFrame:
+def against_fastest(launches: LaunchFigures, among: Iterable[str] | None = None, before: int = 0) -> pd.DataFrame:
     """The fastest scenario as ``base`` against every other: one row each, as :func:`between_scenarios`.
 
-    Which one is fastest comes from the same launches, so ``p_holm`` is adjusted over all pairs of scenarios.
+    Which one is fastest comes from the same launches, so ``p_adjusted`` is over all pairs of scenarios.
     """
     rounds, names = _of(launches, among)
-    if not names:
-        return _compared(rounds, [])
-    fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]))
-    others = [scenario for scenario in names if scenario != fastest]
-    table = _compared(rounds, list(combinations([fastest, *others], 2)))
-    return table[table["base"] == fastest].reset_index(drop=True)
+    fastest = min(names, key=lambda scenario: geometric_mean(rounds.values[scenario]), default=None)
+    return _pairs(rounds, names, [(fastest, name) for name in names if fastest and name != fastest], before)
 
 
 def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, list[str]]:
@@ -155,16 +178,23 @@ def _of(launches: LaunchFigures, among: Iterable[str] | None) -> tuple[Rounds, l
     return rounds, [name for name in rounds.values if name in wanted]
 
 
-def _compared(rounds: Rounds, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+def _pairs(rounds: Rounds, names: Sequence[str], pairs: Sequence[Any], before: int) -> pd.DataFrame:
+    tests = len(names) * (len(names) - 1) // 2
+    return _table(judged(_compared(rounds, pairs, tests, before), len(names)), pairs)
+
+
+def _compared(rounds: Rounds, pairs: Sequence[tuple[str, str]], tests: int, before: int) -> list[Comparison]:
     counts = {name: len(mine) for name, mine in rounds.values.items()}
-    found = [
-        compared(rounds.ratio(base, new), counts.get(base, 0), counts.get(new, 0), len(pairs)) for base, new in pairs
+    return [
+        compared(rounds.ratio(base, new), counts.get(base, 0), counts.get(new, 0), tests, before) for base, new in pairs
     ]
-    adjusted = holm([one.p for one in found])
+
+
+def _table(comparisons: Sequence[Comparison], pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     rows = [
-        {"base": base, "scenario": scenario, **asdict(one), "p_holm": p, "verdict": verdict_of(one.ratio, p)}
-        for (base, scenario), one, p in zip(pairs, found, adjusted, strict=True)
+        {"base": base, "scenario": scenario, **asdict(one)}
+        for (base, scenario), one in zip(pairs, comparisons, strict=True)
     ]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    floats = dict.fromkeys(("ratio", "low", "high", "p", "p_holm"), "float64")
+    floats = dict.fromkeys(("ratio", "low", "high", "p", "p_adjusted"), "float64")
     return table.astype({**floats, "more": "Int64"})

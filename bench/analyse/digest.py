@@ -6,7 +6,8 @@ It is sealed in the run folder as ``digest.json``. Everything in it follows from
     {"digest_version": 1, "run", "utc", "label", "profile", "git": {"commit", "dirty"}, "imported": null | {...},
      "attached": null | {...},
      "workload": {..., "hash"}, "device": "cuda" | "cpu", "hardware": [names of the GPUs, or of the CPU], "replicas",
-     "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...},
+     "conditions": {host, cpu, cores, driver, torch, cuda, cudnn, nccl, power limits, governor, ...; looked_at, where
+                    launches were added: how many of each scenario an earlier verdict had},
      "scenarios": [{"scenario", "what_ran", "world_size", "status", "reason", "validity", "invalid": [codes],
                     "parity", "loss_error", "memory_source", "energy_source",
                     "launches": [{"launch", "repeat", METRICS..., "sm_clock_mhz"}]}]}
@@ -21,7 +22,7 @@ import pandas as pd
 from bench.analyse import devices
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
-from bench.analyse.launches import ended, joined, ok_rows
+from bench.analyse.launches import LOOKED_AT, ended, joined, looked_at, ok_rows
 from bench.analyse.parity import CANNOT_TELL, by_scenario
 from bench.core.codec import encode
 from bench.machine.nvml import Gpu
@@ -116,6 +117,7 @@ def _conditions(document: RunDocument) -> dict[str, Any]:
         **{name: document.versions.get(name) for name in ("torch", "torchvision", "cuda", "cudnn", "nccl")},
         **(ran.versions if ran else {}),
         "bench": None if document.imported else document.bench,
+        **({LOOKED_AT: before} if (before := looked_at(document)) else {}),
     }
 
 

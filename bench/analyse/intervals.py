@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 LEAST_ERROR = 1e-12  # of a logarithm: less is rounding
+FEWEST_FREEDOM = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,23 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float | None, flo
 
 
 def welch(sides: Iterable[tuple[float, int]]) -> tuple[float, float]:
-    """The standard error of a difference of means, and its degrees of freedom (Welch 1947, Satterthwaite 1946).
+    """The standard error of a difference of means, and its degrees of freedom (:func:`freedom_of`).
 
     ``sides``: of each mean the variance of what it is of, and of how many; not both variances may be 0.
     """
-    parts = [(variance / n, n) for variance, n in sides]
-    error = math.sqrt(sum(part for part, _ in parts))
-    return error, error**4 / sum(part**2 / (n - 1) for part, n in parts)
+    parts, counts = np.array([(variance / n, n) for variance, n in sides]).T
+    return math.sqrt(float(parts.sum())), float(freedom_of(parts, counts - 1.0))
+
+
+def freedom_of(parts: NDArray[np.float64], freedom: NDArray[np.float64], cautious: float = 1.0) -> NDArray[np.float64]:
+    """Degrees of freedom of a sum of estimated variances, along the last axis: c + (sum of v)² / sum of v² / (f - c).
+
+    With c = 0 that is Welch's and Satterthwaite's, which takes the parts for known: of 3 launches against 10 that
+    scatter half as much, 7.2 % of A/A comparisons differ at 5 %, and 2.0 % at 0.5 %. So c (``cautious``) is 1, but 0
+    between scenarios of one fit, whose rests depend on each other. One part alone has its own f with both.
+    """
+    spread = (parts**2 / np.maximum(freedom - cautious, FEWEST_FREEDOM)).sum(axis=-1)
+    return np.asarray(cautious + parts.sum(axis=-1) ** 2 / np.maximum(spread, 1e-300))
 
 
 def t_quantile(confidence: float, freedom: float) -> float:
@@ -103,7 +114,7 @@ class Ratio:
 
     ``low``, ``high``: its interval, from two launches on each side on. ``p``: that chance alone takes it as far from 1.
     ``error``: the standard error of its logarithm, with its degrees of ``freedom``; None where there is no interval, or
-    nothing to estimate a scatter from.
+    nothing to estimate a scatter from. ``of_base``: the part of its square that is from a base that other ratios share.
     """
 
     value: float | None
@@ -112,10 +123,11 @@ class Ratio:
     p: float | None
     error: float | None = None
     freedom: float | None = None
+    of_base: float = 0.0
 
 
 def ratio_of(base: Iterable[float | None], new: Iterable[float | None], confidence: float = CONFIDENCE) -> Ratio:
-    """``new`` over ``base``, by Welch's t on the logarithms (Welch 1947): neither counts nor scatter need be equal.
+    """``new`` over ``base``, by Student's t on the logarithms; counts and scatter may differ (:func:`welch`).
 
     Figures are read as by :func:`estimate`. Where all of each side are equal there is nothing to estimate a scatter
     from: the interval has no width, and p is 1 where the sides are equal and 0 where they are not.

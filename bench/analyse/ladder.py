@@ -5,14 +5,15 @@ first rung: where their 95 % intervals part, the step interacts with what is bel
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.comparison import TOO_FEW, holm, verdict_of
+from bench.analyse.comparison import compared, judged
 from bench.analyse.intervals import Ratio
+from bench.analyse.launches import looked_at
 from bench.analyse.parity import by_scenario
 from bench.analyse.rounds import Rounds
 from bench.runs.document import RunDocument
@@ -84,7 +85,7 @@ def of_run(document: RunDocument) -> list[Step]:
 
 def ladder(run: Analysed) -> pd.DataFrame:
     """One row a step: ``rung, change, step_ms``; ``gain``: how many times as fast as the rung before, with ``low`` and
-    ``high`` (95 %, null with fewer than two launches) and ``verdict`` (Holm over the rungs); ``numerics``;
+    ``high`` (95 %, null with fewer than two launches) and ``verdict`` (adjusted over the rungs); ``numerics``;
     ``on_top`` and ``alone``: the gain over the last rung without it, and on the first rung, each with its interval;
     ``interacts``: whether these two intervals part, null if unknown.
     """
@@ -94,8 +95,15 @@ def ladder(run: Analysed) -> pd.DataFrame:
     found = of_run(run.document)
     first = found[0].before if found else ""
     ratios = [rounds.ratio(step.before, step.rung) for step in found]
+    counts = {name: len(values) for name, values in rounds.values.items()}
+    before = looked_at(run.document)
+    tested = [
+        compared(replace(ratio, of_base=0.0), counts[step.before], counts[step.rung], len(found), before)
+        for step, ratio in zip(found, ratios, strict=True)
+    ]
+    verdicts = [one.verdict for one in judged(tested)]
     rows: list[dict[str, Any]] = []
-    for step, ratio, p in zip(found, ratios, holm([one.p for one in ratios]), strict=True):
+    for step, ratio, verdict in zip(found, ratios, verdicts, strict=True):
         on_top = _gain(rounds.ratio(step.below, step.rung))
         alone = _gain(None if step.alone is None else rounds.ratio(first, step.alone))
         rows.append(
@@ -105,7 +113,7 @@ def ladder(run: Analysed) -> pd.DataFrame:
                 "change": step.change,
                 "step_ms": medians.get(step.rung),
                 **dict(zip(("gain", "low", "high"), _gain(ratio), strict=True)),
-                "verdict": verdict_of(ratio.value, p) if _enough(rounds, step) else TOO_FEW,
+                "verdict": verdict,
                 "numerics": parities.get(step.rung),
                 **dict(zip(("on_top", "on_top_low", "on_top_high"), on_top, strict=True)),
                 **dict(zip(("alone", "alone_low", "alone_high"), alone, strict=True)),
@@ -113,10 +121,6 @@ def ladder(run: Analysed) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _enough(rounds: Rounds, step: Step) -> bool:
-    return min(len(rounds.values.get(name, ())) for name in (step.before, step.rung)) >= 3
 
 
 Gain = tuple[float | None, float | None, float | None]

@@ -1,5 +1,6 @@
 """Which launches a figure may come from: those that ended well, and the one that stands for its scenario in a plot."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -7,6 +8,9 @@ import pandas as pd
 
 from bench.runs.document import RunDocument
 from bench.runs.launches import LaunchRecord
+
+LOOKED_AT = "looked_at"
+"""The condition in a digest: as :func:`looked_at`."""
 
 NOT_RUN = "not run"  # an interrupted run did not come to the scenario
 
@@ -16,6 +20,26 @@ def ok_rows(document: RunDocument, frame: pd.DataFrame) -> pd.DataFrame:
     ok = [launch.launch for launch in document.good]
     good = frame["launch"].isin(ok)
     return frame if good.all() else frame[good]
+
+
+def looked_at(document: RunDocument) -> int:
+    """How many launches of each scenario a verdict had before others were added (``--resume RUN --launches N``).
+
+    0 where none were. A run that was interrupted had no verdict: its rounds are not whole, or it has no reference yet.
+    ``--until-precision`` looks at the scatter alone, which spends as much as a verdict on one launch.
+    """
+    most = max(_counts(document.good).values(), default=0)
+    looks = [int(document.interval_target is not None and most > (document.request.launches or 0))]
+    for part in document.resumed:
+        counts = _counts(one for one in document.good if one.launch < part.launch)
+        whole = len(set(counts.values())) == 1 and (not document.reference or document.reference.launch < part.launch)
+        if whole and any(one.launch >= part.launch for one in document.good):
+            looks.append(max(counts.values()))
+    return looks[-1]
+
+
+def _counts(launches: Iterable[LaunchRecord]) -> Counter[str]:
+    return Counter(one.scenario for one in launches)
 
 
 def how_many(document: RunDocument) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from bench.analyse import validity
 from bench.analyse.caveats import of_several_replicas
 from bench.analyse.comparison import SLOWER, against_fastest
+from bench.analyse.launches import looked_at
 from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import UNTRUE, by_scenario
 from bench.analyse.steps import scenarios, summary
@@ -28,7 +29,7 @@ def overview(run: "Analysed") -> pd.DataFrame:
     ``findings``: their codes. ``why_not``: why it cannot be recommended; null for one that can. ``against_fastest``:
     the verdict of :func:`bench.analyse.comparison.against_fastest` among those that can, and
     ``against_fastest_parallel`` among those of them on several replicas; null for the fastest itself and for others.
-    ``*_more``: about how many more launches would tell the two apart.
+    ``*_more``: as from :func:`bench.analyse.comparison.more_launches`.
     """
     table, found = summary(run.document, run.figures, run.peaks), run.findings
     verdict = validity.by_scenario(found, scenarios(run.document))
@@ -47,7 +48,7 @@ def overview(run: "Analysed") -> pd.DataFrame:
         ("against_fastest", good),
         ("against_fastest_parallel", of_several_replicas(run.document, good)),
     ):
-        rivals = against_fastest(figures, rows["scenario"])
+        rivals = against_fastest(figures, rows["scenario"], looked_at(run.document))
         for name, of_rival in ((column, "verdict"), (f"{column}_more", "more")):
             table[name] = table["scenario"].map(dict(zip(rivals["scenario"], rivals[of_rival], strict=True)))
     return table

@@ -6,6 +6,7 @@ import pandas as pd
 
 from bench.analyse.analysed import Analysed
 from bench.analyse.comparison import ALIKE, TOO_FEW, between_scenarios, pairwise, still_wanted, verdict_of
+from bench.analyse.launches import looked_at
 
 Row = dict[Any, Any]
 Answer = tuple[str, str]
@@ -24,10 +25,10 @@ def chance(row: Row) -> str:
         few = min(row["n_base"], row["n_new"])
         text = f"With {few} launch{'es' if few > 1 else ''} of each this run cannot tell whether that is chance"
         return f"{text} ({wanted})." if wanted else f"{text}."
-    adjusted = f"p = {row['p_holm']:.2g} after Holm over all pairs"
+    adjusted = f"p = {row['p_adjusted']:.2g} adjusted for all pairs"
     if row["verdict"] == ALIKE:
         text = f"This could well be noise ({adjusted}): this run cannot tell which is faster"
-        return f"{text} ({wanted} of each)." if wanted else f"{text}."
+        return f"{text} ({wanted})." if wanted else f"{text}."
     return f"Unlikely to be noise ({adjusted})."
 
 
@@ -35,7 +36,8 @@ def pair_of(run: Analysed, scenario: str, base: str) -> Row:
     """One scenario's step against another's; the verdict by p adjusted over all pairs of the run's scenarios."""
     figures = run.good_figures
     (row,) = between_scenarios(figures, base, [scenario]).to_dict("records")
-    pairs = pairwise(figures)
+    pairs = pairwise(figures, before=looked_at(run.document))
     (pair,) = pairs[pairs[["base", "scenario"]].isin([scenario, base]).all(axis=1)].to_dict("records")
-    p = pair["p_holm"]
-    return {**row, "p_holm": p, "more": pair["more"], "verdict": verdict_of(row["ratio"], None if pd.isna(p) else p)}
+    p = pair["p_adjusted"]
+    verdict = verdict_of(row["ratio"], None if pd.isna(p) else p)
+    return {**row, "p_adjusted": p, "more": pair["more"], "verdict": verdict}

@@ -13,7 +13,7 @@ from bench.analyse.comparison import (
     TOO_FEW,
     against_fastest,
 )
-from bench.analyse.launches import ok_rows
+from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
@@ -101,7 +101,7 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
     believable = table.loc[table["why_not"].isna(), "scenario"]
     figures = run.good_figures
-    rivals = against_fastest(figures, believable)
+    rivals = against_fastest(figures, believable, looked_at(run.document))
     if rivals.empty:
         return question, f"{best} is the only scenario with figures that count, so there is nothing to compare it with."
     (second, *_) = rivals.sort_values("ratio").to_dict("records")

@@ -1,4 +1,4 @@
-"""Scenarios of one run against each other, with what the machine did meanwhile taken out.
+"""Scenarios against each other, with what the machine did meanwhile taken out: of one run, or of two.
 
 Launches are interleaved in rounds so that drift hits all scenarios alike; a test that knows nothing of rounds takes the
 drift for noise and finds nothing. Here the logarithm of a launch's figure is the level of its scenario, plus the drift,
@@ -7,22 +7,26 @@ plus noise as large as is usual for its scenario, by least squares over all laun
 1. The drift is a straight line over the launches in their order. It costs one degree of freedom in all.
 2. Where rounds differ from that line beyond chance (F test at :data:`BLOCKED_AT`), each round has a level of its own
    instead (randomised blocks). With two scenarios that is the paired t test. The level of the test is strict because to
-   look first and choose then finds too much: at 5 %, 59 of 1,000 A/A comparisons of 5 launches.
-3. The interval is Welch's, with a variance for each scenario: its squared rests, over what the fit left of them.
+   look first and choose then finds too much: at 5 %, 59 of 1,000 A/A comparisons of 5 launches. Up to
+   :data:`ROUNDS_UNSURE` rounds cannot show it, and the wider of the two intervals counts.
+3. Each scenario has a variance: its squared rests, over what the fit left of them, moderated over the scenarios of the
+   run (:mod:`bench.analyse.scatter`).
 
-``benchmarks/statistics_simulation.py`` shows how often that is wrong, with and without drift.
+Two runs have a fit each; a level of one is set against a level of the other. ``benchmarks/chance.py`` shows how often
+all of that is wrong, with and without drift.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.analyse.intervals import CONFIDENCE, Ratio, figures, geometric_mean, ratio_from
+from bench.analyse.intervals import CONFIDENCE, LEAST_ERROR, Ratio, figures, freedom_of, geometric_mean, ratio_from
+from bench.analyse.scatter import moderated
 from bench.runs.frames import LaunchFigures
 
 Array = NDArray[np.float64]
@@ -31,8 +35,44 @@ Places = NDArray[np.int64]
 BLOCKED_AT = 0.01
 FEWEST_LEFT = 4
 """Launches beyond one for each scenario: three of each of two. With fewer, drift cannot be told from noise."""
+ROUNDS_UNSURE = 3
 NOTHING = 1e-9
 """Rests and degrees of freedom below this are rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A scenario's level, or a difference of two: the estimate, of shape (...).
+
+    ``parts``, of shape (..., scenarios): the variance of that by whose noise it is from, with the degrees of
+    ``freedom`` of each, and those of all together. ``cautious``: as in :func:`bench.analyse.intervals.freedom_of`.
+    """
+
+    value: Array
+    parts: Array
+    freedom: Array
+    total: float
+    cautious: float = 0.0
+
+    def minus(self, other: Self) -> "Level":
+        """The difference from a level of another run."""
+        return Level(
+            self.value - other.value,
+            np.concatenate([self.parts, other.parts], axis=-1),
+            np.concatenate([self.freedom, other.freedom], axis=-1),
+            self.total + other.total,
+            cautious=1.0,
+        )
+
+    @property
+    def error(self) -> Array:
+        """The standard error."""
+        return np.asarray(np.sqrt(self.parts.sum(axis=-1)))
+
+    @property
+    def degrees(self) -> Array:
+        """Of freedom of the standard error: no more than all launches have."""
+        return np.minimum(freedom_of(self.parts, self.freedom, self.cautious), max(self.total, NOTHING))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +80,7 @@ class Fit:
     """Least squares on logarithms of shape (..., launches).
 
     ``weights``: of each launch in the level of each scenario. ``variances``, of shape (..., scenarios), and their
-    degrees of ``freedom``. ``squares``: the sum of the squared rests.
+    degrees of ``freedom``; ``total``: those of all rests. ``squares``: the sum of the squared rests.
     """
 
     logs: Array
@@ -48,36 +88,46 @@ class Fit:
     weights: Array
     variances: Array
     freedom: Array
+    total: float
     squares: Array
 
     @classmethod
     def of(cls, logs: Array, scenario: Places, drift: Array) -> Self:
         """``scenario``: of each launch, from 0. ``drift``: a row for each launch, a column for each part of it."""
         count = int(scenario.max()) + 1
-        design = np.column_stack([np.eye(count)[scenario], drift])
+        design = np.column_stack([np.eye(count)[scenario], drift - drift.mean(axis=0)])
         solution = np.linalg.pinv(design)
         squared = (logs - logs @ solution.T @ design.T) ** 2
-        freedom = np.bincount(scenario, 1.0 - np.sum(design * solution.T, axis=1), count).astype("float64")
+        own = np.bincount(scenario, 1.0 - np.sum(design * solution.T, axis=1), count).astype("float64")
         of_each = np.stack([squared[..., scenario == one].sum(axis=-1) for one in range(count)], axis=-1)
-        variances = np.where(freedom > NOTHING, of_each / np.maximum(freedom, NOTHING), 0.0)
-        return cls(logs, scenario, solution[:count], variances, freedom, squared.sum(axis=-1))
+        several = own > NOTHING
+        variances, freedom = np.zeros(of_each.shape), np.zeros(of_each.shape)
+        variances[..., several], freedom[..., several] = moderated(of_each[..., several] / own[several], own[several])
+        return cls(logs, scenario, solution[:count], variances, freedom, float(own.sum()), squared.sum(axis=-1))
 
-    def change(self, base: int, new: int) -> tuple[Array, Array, Array]:
-        """By how much ``new`` is above ``base``, the standard error of that, and its degrees of freedom."""
-        weights = self.weights[new] - self.weights[base]
-        parts = np.bincount(self.scenario, weights**2, len(self.freedom)) * self.variances
-        variance = parts.sum(axis=-1)
-        freedom = variance**2 / np.maximum((parts**2 / np.maximum(self.freedom, NOTHING)).sum(axis=-1), 1e-300)
-        return self.logs @ weights, np.sqrt(variance), freedom
+    def level(self, scenario: int) -> Level:
+        return self._level(self.weights[scenario])
+
+    def change(self, base: int, new: int) -> Level:
+        """By how much ``new`` is above ``base``."""
+        return self._level(self.weights[new] - self.weights[base])
+
+    def _level(self, weights: Array) -> Level:
+        parts = np.bincount(self.scenario, weights**2, self.variances.shape[-1]) * self.variances
+        return Level(self.logs @ weights, parts, self.freedom, self.total)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drifting:
-    """The fit with a line, that with rounds where there is one, and for which of the leading axes the latter counts."""
+    """The fit with a line, that with rounds where there is one, and for which of the leading axes the latter counts.
+
+    ``unsure``: whether there are too few rounds to tell, so that the wider interval counts.
+    """
 
     line: Fit
     rounds: Fit | None
     blocked: NDArray[np.bool_]
+    unsure: bool = False
 
     @classmethod
     def of(cls, logs: Array, scenario: Places, rounds: Places, order: Places) -> Self:
@@ -87,29 +137,44 @@ class Drifting:
         in_turn = bool((np.diff(rounds[np.argsort(order)]) >= 0).all())
         time = (order if in_turn else rounds).astype("float64")
         if len(scenario) - count < FEWEST_LEFT or np.ptp(time) == 0.0:
-            return cls(Fit.of(logs, scenario, np.empty((len(scenario), 0))), None, none)
-        line = Fit.of(logs, scenario, (time - time.mean())[:, None] / np.ptp(time))
+            return cls(Fit.of(logs, scenario, np.empty((len(scenario), 0))), None, none, unsure=True)
+        line = Fit.of(logs, scenario, time[:, None] / np.ptp(time))
         known = np.unique(rounds)
         blocks = Fit.of(logs, scenario, (rounds[:, None] == known[1:]).astype("float64"))
-        left = float(blocks.freedom.sum())
-        more = float(line.freedom.sum()) - left
-        if more < 0.5 or left < 1.5:
+        more = line.total - blocks.total
+        if more < 0.5 or blocks.total < 1.5:
             return cls(line, None, none)
         gained = np.maximum(line.squares - blocks.squares, 0.0) / more
-        excess = gained / np.maximum(blocks.squares / left, 1e-300)
-        return cls(line, blocks, special.fdtrc(more, left, excess) < BLOCKED_AT)
+        excess = gained / np.maximum(blocks.squares / blocks.total, 1e-300)
+        blocked = special.fdtrc(more, blocks.total, excess) < BLOCKED_AT
+        return cls(line, blocks, blocked, len(known) <= ROUNDS_UNSURE)
 
-    def change(self, base: int, new: int) -> tuple[Array, Array, Array]:
-        line = self.line.change(base, new)
-        if self.rounds is None:
-            return line
-        both = zip(self.rounds.change(base, new), line, strict=True)
-        change, error, freedom = (np.where(self.blocked, block, other) for block, other in both)
-        return change, error, freedom
+    def level(self, scenario: int) -> Level:
+        return self._chosen(self.line.level(scenario), None if self.rounds is None else self.rounds.level(scenario))
+
+    def change(self, base: int, new: int) -> Level:
+        return self._chosen(self.line.change(base, new), None if self.rounds is None else self.rounds.change(base, new))
+
+    def _chosen(self, line: Level, rounds: Level | None) -> Level:
+        if rounds is None:
+            return replace(line, cautious=float(self.unsure))
+        chosen = self.blocked
+        if self.unsure:
+            chosen = chosen | (_reach(rounds) > _reach(line))
+        parts, freedom = (
+            np.where(chosen[..., None], of_rounds, of_line)
+            for of_rounds, of_line in ((rounds.parts, line.parts), (rounds.freedom, line.freedom))
+        )
+        value = np.where(chosen, rounds.value, line.value)
+        return Level(value, parts, freedom, line.total, cautious=float(self.unsure))
+
+
+def _reach(level: Level) -> Array:
+    return np.asarray(special.stdtrit(level.degrees, 0.5 + CONFIDENCE / 2.0) * level.error)
 
 
 class Rounds:
-    """One figure of all launches of a run, to set its scenarios against each other."""
+    """One figure of all launches of a run, to set its scenarios against each other or against those of another run."""
 
     def __init__(
         self,
@@ -139,12 +204,24 @@ class Rounds:
 
     def ratio(self, base: str, new: str, confidence: float = CONFIDENCE) -> Ratio:
         """``new`` over ``base``, as :func:`bench.analyse.intervals.ratio_of` where a run had no drift."""
-        below, above = (self.values.get(name, ()) for name in (base, new))
+        return self._ratio(self, base, new, confidence)
+
+    def over(self, other: Self, base: str, new: str, confidence: float = CONFIDENCE) -> Ratio:
+        """``new`` of this run over ``base`` of another one."""
+        return self._ratio(other, base, new, confidence)
+
+    def _ratio(self, other: Self, base: str, new: str, confidence: float) -> Ratio:
+        below, above = other.values.get(base, ()), self.values.get(new, ())
         if min(len(below), len(above)) == 0:
             return Ratio(value=None, low=None, high=None, p=None)
-        plain = self._middle[new] / self._middle[base]
-        assert self._fit is not None
-        if min(len(below), len(above)) == 1 or base == new:
+        plain = self._middle[new] / other._middle[base]
+        if min(len(below), len(above)) == 1 or (other is self and base == new):
             return Ratio(value=plain, low=None, high=None, p=None)
-        change, error, freedom = (float(one) for one in self._fit.change(self._place[base], self._place[new]))
-        return ratio_from(plain, change, error, freedom, confidence)
+        assert self._fit is not None and other._fit is not None
+        ours = self._fit.level(self._place[new])
+        theirs = other._fit.level(other._place[base])
+        change = self._fit.change(self._place[base], self._place[new]) if other is self else ours.minus(theirs)
+        error, freedom = float(change.error), float(change.degrees)
+        of_base = float(theirs.error) ** 2 / max(error, LEAST_ERROR) ** 2
+        found = ratio_from(plain, float(change.value), error, freedom, confidence)
+        return replace(found, of_base=min(1.0, of_base) if other is self else 0.0)

@@ -7,7 +7,7 @@ import pandas as pd
 from bench.analyse import advice, scaling_words
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import plus_minus
-from bench.analyse.comparison import ALIKE, FASTER, compared
+from bench.analyse.comparison import ALIKE, FASTER, compared, judged
 from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.rounds import Rounds
@@ -67,9 +67,9 @@ def _rivals(tuning: Tuning, rounds: Rounds) -> str:
     for name in others:
         if name in rounds.values:
             ratio = rounds.ratio(winner, name)
-            verdict = compared(ratio, len(rounds.values[winner]), len(rounds.values[name])).verdict
-            alike += [name] * (verdict == ALIKE)
-            if verdict == FASTER and ratio.value is not None:
+            (one,) = judged([compared(ratio, len(rounds.values[winner]), len(rounds.values[name]))])
+            alike += [name] * (one.verdict == ALIKE)
+            if one.verdict == FASTER and ratio.value is not None:
                 ahead.append(f"{name} was {percent(1 / ratio.value - 1)} faster in the fresh launches")
     tied = f"not distinguishable from {' and '.join(alike)}" if alike else ""
     return "".join(f"; {text}" for text in (*ahead, tied) if text)

@@ -25,7 +25,7 @@ def in_rounds(lab: Lab) -> None:
 
 
 def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
-    """The planned launches, round by round; then rounds over the scenarios that are not precise enough.
+    """The planned launches, round by round; then rounds until all scenarios are precise enough.
 
     What would exceed a budget is left out, except the first launch of each scenario.
     """
@@ -33,15 +33,16 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
         if repeat >= request.launches:
-            names = target.lacking([found.name for found in lab.runnable]) if target else []
-            lacking = [one for one in lab.runnable if target and one.name in names and target.affords(one.name)]
+            names = target.next_round([found.name for found in lab.runnable]) if target else []
+            names = names if target and target.affords(names) else []
+            lacking = [one for one in lab.runnable if one.name in names]
             lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
         if not lacking:
             return
         for planned in one_round(request, lacking, repeat, 0, hosts):
             if (planned.found.name, repeat) in done:
                 continue
-            if repeat and target and not target.affords(planned.found.name):
+            if 0 < repeat < request.launches and target and not target.affords([planned.found.name]):
                 lab.progress.drop(planned.found.name)
                 continue
             seed = lab.writer.document.probe_seed if request.parity else None
@@ -56,7 +57,7 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
         return
     done = perform(job, lab, "measuring", partial(_kept, lab))
     cores = lab.writer.document.machine.cores_usable
-    if done.record.checks.held_up(cores) and (target is None or target.affords(job.scenario)):
+    if done.record.checks.held_up(cores) and (target is None or target.affords([job.scenario])):
         again = replace(job, launch=lab.next_launch())
         lab.writer.supersede(done.record, _why_again(done.record, cores, again.launch))
         lab.progress.expect([job.scenario])

@@ -2,15 +2,25 @@
 
 A night is compared with the last ten *accepted* nights of its series. Times and peaks of memory have *regressed* where
 the geometric mean over tonight's launches lies beyond the prediction bound of those nights
-(:mod:`bench.history.prediction`) and by more than a threshold (1 %). Before there are ten, they have where the lower
-confidence bound of the ratio of launches (Welch) is beyond a wider threshold (3 %). Numerics may not be worse than the
-worst of those nights.
+and by more than a threshold (1 %). Before there are ten, they have where the lower
+confidence bound of the ratio of launches is beyond a wider threshold (3 %). Numerics may not be worse than the worst of
+those nights.
+
+Ten nights that move on hide what creeps. So the last :data:`RECENT` nights, tonight among them, are also compared with
+the first ten of their level: at a tenth of the error, since a creep need not be caught on its first night.
+
+A level begins with the series, with a night that a person accepted, and with two nights in a row that are *better*:
+what is gained and lost again has regressed. How far nights scatter is still known from those before it. One better
+night alone is no base.
 
 Silence is worth what the bound is worth. Where a change of :data:`SEEN` could have gone unseen, what did not regress is
 ``too noisy``, with how many launches a night would do; the night joins the base, since it is within the threshold.
 
+The bound of one more night is t · s · √(1 + 1/n) above the mean of its level (Hahn and Meeker 1991, section 4.2), with
+variances of times moderated over the scenarios (:mod:`bench.analyse.scatter`): ten nights tell them badly.
+
 The level (99 %) is that of a metric over all its scenarios (Bonferroni). Divided among the metrics too, the gate would
-catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/gate_simulation.py``).
+catch a slowdown of 3 % on its first night in 82 of 100 nights, where 85 are wanted (``benchmarks/chance.py``).
 
 A night is accepted, scenario by scenario, when it passes against those accepted before it, or when a person says so.
 Nothing of that is stored: :func:`replay` decides it again from the first night on. A scenario that a person accepted
@@ -25,13 +35,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from bench.analyse.comparable import OTHERWISE, Digest, other_source, source_of, unusable
 from bench.analyse.comparison import LAUNCHES_WANTED, MOST_LAUNCHES
 from bench.analyse.intervals import ratio_of, t_quantile, welch
+from bench.analyse.scatter import moderated
 from bench.core import errors
 from bench.core.records import PARITIES
-from bench.history.prediction import margins
 
 STEP_TIME, MEMORY, PARITY = "step_time", "peak_memory", "loss_parity"
 
@@ -64,6 +75,8 @@ NOT_THERE, NO_FIGURE, NO_VERDICT = "not in this run", "no figure in this run", "
 NO_BASE_FIGURE, NO_BASE_VERDICT = "the base has no such figure", "the base has no verdict on numerics"
 
 FEWEST_NIGHTS = 3  # for a prediction bound
+RECENT = 5
+CREEP_ERROR = 0.1  # of the error of a night
 
 SEEN = 0.10
 """A change that a gate must be able to see, or twice its threshold where that is more."""
@@ -94,7 +107,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A scenario in one night. ``why``: why its figures are not usable, None if they are."""
+    """A scenario in one night. ``why``: why its figures are not usable, None if they are.
+    ``better``: the metrics that were better that night."""
 
     night: str
     what_ran: str
@@ -103,6 +117,7 @@ class Measured:
     status: str
     figures: Mapping[str, Figure]
     parity: str | None
+    better: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +207,8 @@ def unlike(rows: Iterable[Judged], why: str) -> list[Judged]:
 
 
 Base = Mapping[str, tuple[Measured, ...]]
-"""The last accepted nights of each scenario, in the order of time. Never an empty tuple."""
+"""The accepted nights of each scenario, in the order of time: the first and the last of its level, or those before it
+while it is young. Never an empty tuple."""
 
 
 def measured(night: str, digest: Digest, only: Sequence[str] | None = None) -> dict[str, Measured]:
@@ -251,10 +267,32 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
-            grown[name] = (*base.get(name, ()), one)[-rule.nights :]
+            better = frozenset(row.metric for row in rows if row.scenario == name and row.verdict == BETTER)
+            grown[name] = _kept((*base.get(name, ()), replace(one, better=better)), rule.nights)
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
     return grown
+
+
+def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
+    """Those of the last level once it has enough by itself: the first and the last of them, and not those between."""
+    *_, level = _levels(nights, STEP_TIME)
+    if len(level) >= wanted:
+        nights = nights[nights.index(level[0]) :]
+    return nights if len(nights) <= 2 * wanted else (*nights[:wanted], *nights[-wanted:])
+
+
+def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
+    """The nights of each level of a metric. Two in a row that are better begin one; one alone is in none."""
+    levels: list[list[Measured]] = [[]]
+    first: Measured | None = None
+    for one in nights:
+        if metric not in one.better:
+            levels[-1].append(one)
+        elif first is not None:
+            levels.append([first, one])
+        first = one if metric in one.better and first is None else None
+    return [level for level in levels if level] or [list(nights)]
 
 
 def _said(rows: Iterable[Judged]) -> dict[str, set[str]]:
@@ -329,12 +367,28 @@ def _too_few(one: Measured, metric: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """A figure of tonight, and those of the nights of its base that have one, with their names."""
+    """A figure of tonight, and those of the nights of its base that have one, with their names.
+
+    ``before``: the last of its level, and ``first`` the first of them, where there are enough others for that to mean
+    anything. ``scatter``: the nights of each level that tell how far nights scatter.
+    """
 
     scenario: str
     tonight: Figure
     before: tuple[Figure, ...]
     nights: tuple[str, ...]
+    first: tuple[Figure, ...] = ()
+    scatter: tuple[tuple[Figure, ...], ...] = ()
+
+    @property
+    def degrees(self) -> int:
+        return sum([len(level) - 1 for level in self.scatter])
+
+    @property
+    def variance(self) -> float:
+        """Of nights about their level."""
+        apart = [one.mean - mean for level in self.scatter for mean in [_mean(level)] for one in level]
+        return sum([value * value for value in apart]) / self.degrees
 
 
 def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], base: Base, rule: Rule) -> list[Judged]:
@@ -342,19 +396,14 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
     pairs: list[_Pair] = []
     for name in names:
         known = [one for one in base[name] if metric in one.figures]
-        nights = tuple([one.night for one in known])
         figure = tonight[name].figures.get(metric)
         if figure is None:
             if known:
+                nights = tuple([one.night for one in known])
                 rows.append(Judged(scenario=name, metric=metric, verdict=MISSING, nights=nights, why=NO_FIGURE))
             continue
         alike = [one for one in known if other_source(one.figures[metric].source, figure.source) is None]
-        pair = _Pair(
-            scenario=name,
-            tonight=figure,
-            before=tuple([one.figures[metric] for one in alike]),
-            nights=tuple([one.night for one in alike]),
-        )
+        pair = _pair(name, metric, figure, alike, max(rule.nights, FEWEST_NIGHTS))
         few = _too_few(tonight[name], metric)
         if few is not None:
             rows.append(_row(metric, TOO_FEW, pair, why=few))
@@ -366,35 +415,75 @@ def _judged(metric: str, names: Sequence[str], tonight: Mapping[str, Measured], 
             pairs.append(pair)
     error = (1.0 - rule.level) / max(1, len(pairs))
     wanted = max(rule.nights, FEWEST_NIGHTS)
-    rows += _predicted(metric, [pair for pair in pairs if len(pair.before) >= wanted], error, rule.thresholds[metric])
-    rows += [_by_interval(metric, pair, error, rule.before) for pair in pairs if len(pair.before) < wanted]
+    enough = [sum(map(len, pair.scatter)) >= wanted and len(pair.before) > 1 for pair in pairs]
+    predicted = [pair for pair, many in zip(pairs, enough, strict=True) if many]
+    rows += _predicted(metric, predicted, error, rule.thresholds[metric])
+    rows += [
+        _by_interval(metric, pair, error, rule.before) for pair, many in zip(pairs, enough, strict=True) if not many
+    ]
     return rows
+
+
+def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], wanted: int) -> _Pair:
+    levels = _levels(nights, metric) if nights else [[]]
+    level = levels[-1]
+    last = {one.night for one in [one for of in levels for one in of][-wanted:]}
+    scatter = [tuple([one.figures[metric] for one in of if one.night in last]) for of in levels]
+    return _Pair(
+        scenario=name,
+        tonight=tonight,
+        before=tuple([one.figures[metric] for one in level[-wanted:]]),
+        nights=tuple([one.night for one in level[-wanted:]]),
+        first=tuple([one.figures[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
+        scatter=tuple([of for of in scatter if of]),
+    )
 
 
 def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: float) -> list[Judged]:
     if not pairs:
         return []
-    nights = np.array([[one.mean for one in pair.before] for pair in pairs])
-    apart = np.array([pair.tonight.mean for pair in pairs]) - nights.mean(axis=1)
+    variances = np.array([pair.variance for pair in pairs])
+    degrees = np.array([float(pair.degrees) for pair in pairs])
+    if metric in POOLED:
+        variances, degrees = moderated(variances, degrees)
+    counts = np.array([len(pair.before) for pair in pairs])
     extra = np.array([_of_fewer_launches(pair) for pair in pairs])
-    reach = margins(nights, error, metric in POOLED, extra)
-    bounds = np.maximum(reach, math.log1p(threshold))
+    reach = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 + 1.0 / counts) + extra)
+    crept = special.stdtrit(degrees, 1.0 - CREEP_ERROR * error) * np.sqrt(variances * (1.0 / RECENT + 1.0 / counts))
     rows = []
-    for pair, difference, bound, margin in zip(pairs, apart.tolist(), bounds.tolist(), reach.tolist(), strict=True):
-        if difference > bound or difference < -bound or not _blind(bound, threshold):
-            verdict = REGRESSED if difference > bound else BETTER if difference < -bound else OK
+    for pair, margin, of_creep in zip(pairs, reach.tolist(), crept.tolist(), strict=True):
+        difference = pair.tonight.mean - _mean(pair.before)
+        bound = max(margin, math.log1p(threshold))
+        if abs(difference) > bound:
+            verdict = REGRESSED if difference > bound else BETTER
             rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
+        elif (creep := _creep(pair)) > max(of_creep, math.log1p(threshold)):
+            why = f"crept: the last {RECENT} nights are {100 * math.expm1(creep):.1f} % above the first of this level"
+            rows.append(_row(metric, REGRESSED, pair, difference=difference, bound=bound, why=why))
+        elif not _blind(bound, threshold):
+            rows.append(_row(metric, OK, pair, difference=difference, bound=bound))
         else:
             wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
             rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
     return rows
 
 
+def _creep(pair: _Pair) -> float:
+    """How far the last nights are above the first of their level; nothing where there are too few."""
+    if not pair.first:
+        return 0.0
+    return _mean((*pair.before[1 - RECENT :], pair.tonight)) - _mean(pair.first)
+
+
+def _mean(nights: Sequence[Figure]) -> float:
+    return sum([one.mean for one in nights]) / len(nights)
+
+
 def _predicted_bound(pair: _Pair, margin: float, launches: int) -> float:
     """What ``margin`` would be with so many launches a night. How far nights differ by themselves stays."""
     usual = sum([len(one.launches) for one in pair.before]) / len(pair.before)
     within = sum([one.variance for one in pair.before]) / len(pair.before)
-    between = float(np.var([one.mean for one in pair.before], ddof=1))
+    between = pair.variance
     explained = min(1.0, within / usual / between) if between > 0.0 else 1.0
     return margin * math.sqrt(1.0 - explained + explained * usual / launches)
 

@@ -25,10 +25,6 @@ NAME = "comparison"
 TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY)}
 UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
-BETWEEN_RUNS = (
-    "the intervals are over launches within each run; what changes from one run to the next (heat, a reboot, "
-    "neighbours) is not in them and may be the difference: measure both again, or gate over a history of runs"
-)
 
 FOOT_IN = 0.3
 GUTTER_IN = 1.24
@@ -154,7 +150,7 @@ def _table(compared: Compared) -> Table:
         figure("new", known(lambda row: _value(row, row.new))),
         figure("ratio", known(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
         figure("95 % interval", known(lambda row: _interval(row) or UNKNOWN)),
-        figure("p (Holm)", known(lambda row: UNKNOWN if row.p_holm is None else _p(row.p_holm))),
+        figure("p adjusted", known(lambda row: UNKNOWN if row.p_adjusted is None else _p(row.p_adjusted))),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
     return tabulate(columns, _shown(compared), _notes(compared))
@@ -185,7 +181,7 @@ def _notes(compared: Compared) -> Iterator[str]:
         least = f"{100 * LEAST_MEMORY:g} %, or {between_runs.PAGE_MIB:g} MiB a process"
         yield f"a difference of memory below {least}, is not called one: the same work again is as far apart"
     if rows and not compared.within:
-        yield BETWEEN_RUNS
+        yield f"the intervals are over launches within each run; {between_runs.BETWEEN_RUNS}"
 
 
 def _difference(row: Row, compared: Compared) -> str:
@@ -196,7 +192,7 @@ def _difference(row: Row, compared: Compared) -> str:
     what = {STEP_TIME.name: row.verdict, MEMORY.name: f"{row.verdict} memory"}.get(row.metric, f"{row.verdict} energy")
     much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
     known = [f"95 % interval {_interval(row)}"] if row.low is not None else []
-    known += [f"p {_p(row.p_holm)}"] if row.p_holm is not None else []
+    known += [f"p {_p(row.p_adjusted)}"] if row.p_adjusted is not None else []
     return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(known)})"
 
 
@@ -361,7 +357,7 @@ def _caption(compared: Compared) -> Iterator[str]:
     how = "launches compared round by round" if compared.within else "Welch's t on logarithms"
     yield (
         f"Points: ratio of the geometric means over launches. Bars: the intervals that the verdicts go by ({how}, "
-        "adjusted for all tests of the comparison after Holm), wider than the 95 % interval of each ratio by itself."
+        "adjusted for the scenarios of each metric), wider than the 95 % interval of each ratio by itself."
     )
     if any(row.least > 1.0 and row.ratio is not None for row in compared.rows):
         yield "Grey: a difference of memory too small to be called one."

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bench.analyse.between_runs import BETWEEN_RUNS
 from bench.analyse.comparable import OTHERWISE
 from bench.console import SHORT, align, count, few
 from bench.core.text import printable
@@ -106,7 +107,7 @@ def _about_the_base(outcome: Outcome, said: set[str]) -> Iterator[str]:
         yield f"since when it is so: python -m bench history {folder}"
     elif gate.BETTER in said:
         better = _who([row for row in outcome.rows if row.verdict == gate.BETTER], outcome)
-        yield f"better: {better}; if that is to last, {anew}"
+        yield f"better: {better}; the base starts anew if the next night is better too; at once: {accept}"
     if gate.NEW in said:
         nights = count(outcome.rule.nights, "night")
         yield f"keep this run in {folder}: the next one is held against it, and from {nights} on by prediction bounds"
@@ -121,6 +122,8 @@ def as_text(outcome: Outcome, width: int | None = None) -> str:
     lines += _reasons(outcome)
     lines += [f"warning: {_flat(text)}" for text in outcome.warnings]
     lines += [f"note: {text}" for text in table.notes]
+    if outcome.folder is None and outcome.rows:
+        lines.append(f"note: the bounds are over launches within each run; {BETWEEN_RUNS}")
     if width is not None and len(outcome.rows) > LONG:
         lines += ["", sentence(outcome)]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from bench.hosts.party import Party
 from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
 from bench.plan import PROFILES, Request, global_batch
-from bench.plan.interval_target import FEWEST_LAUNCHES
+from bench.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
 from bench.seams.workload import setting_from
@@ -193,7 +193,7 @@ def _site(asked: str) -> str:
 def _launches(options: argparse.Namespace, usual: int) -> int:
     if options.input_sweep:
         return options.launches or max(usual, FEWEST_LAUNCHES)
-    return max(options.launches or usual, FEWEST_LAUNCHES if options.until_precision else 1)
+    return max(options.launches or usual, FIRST_STAGE if options.until_precision else 1)
 
 
 def _task(options: argparse.Namespace, trained: FoundWorkload, device: str) -> Task:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Compare two runs of the same workload scenario by scenario, or scenarios of one run with each other: step time,
 throughput, peak memory, energy and numerics. For each the ratio of new to base, its 95 % interval over launches, a
-p-value that is adjusted for how many comparisons there are, and a verdict:
+p-value that is adjusted for how many scenarios are compared and for launches added later, and a verdict:
 
   faster, slower         step time and throughput; less, more of memory and energy; better, worse of numerics
   no difference found    could well be noise; not the same as equal: see how wide the interval is, and how many more
-                         launches would tell
+                         launches would show a difference of 2 %
   too few launches       a side has fewer than three: measure with --launches 5 or --profile standard
   not comparable         with the reason: missing, failed, something else ran under that name (apex and native are
                          never compared under one), or the figures are invalid
@@ -37,8 +37,8 @@ examples:
   python -m bench compare BASE NEW --markdown summary.md         for a pull request
 
 Another workload, world size, or model of GPU is refused. Another driver, torch, CUDA, cuDNN, NCCL, clock, power limit,
-host and the like is a warning. An interval is over launches within each run: what changes from one run to the next is
-not in it. Scenarios of one run are compared round by round, with the machine's drift over the run taken out.
+host and the like is a warning. An interval is over launches within each run, with the machine's drift taken out: what
+changes from one run to the next is not in it. Scenarios of one run share that.
 
 Exit codes: 0 compared, whatever was found; 2 the request is wrong, or a run is damaged or incomplete; 12 another
 workload, or nothing that could be compared.

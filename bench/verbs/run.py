@@ -285,7 +285,7 @@ def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:
 def _next_steps(
     request: Request, scenarios: tuple[Found, ...] | None, path: str, failed: int, more: int | None = None
 ) -> str:
-    """``more``: about how many more launches of each scenario would tell a winner."""
+    """``more``: about how many more launches of each scenario would show a small difference."""
     lines = [f"Run folder: {place(path)}"]
     if failed:
         lines.append(f"{count(failed, 'launch', 'launches')} failed: what was printed is in {place(path)}/logs")
@@ -297,7 +297,7 @@ def _next_steps(
         lines.append(f"{few} run-to-run variation{how}")
     elif more:
         add = f"--resume {called(path)} --launches {request.launches + more}"
-        lines.append(f"To add about {count(more, 'launch', 'launches')} of each scenario: python -m bench run {add}")
+        lines.append(f"To add {count(more, 'launch', 'launches')} of each scenario: python -m bench run {add}")
     return "\n".join(lines)
 
 

@@ -12,9 +12,10 @@ import pytest
 from standin import gated
 from standin.runs import DDP, write_run
 
-from bench.analyse import between_runs, comparison
+from bench.analyse import between_runs
 from bench.analyse.between_runs import NOT_COMPARABLE, Row, of_memory
 from bench.analyse.comparable import key, obstacles
+from bench.analyse.multiplicity import against_one, level
 from bench.core.codec import encode
 from bench.history import nights
 from bench.report.comparison import as_markdown, as_text, for_programs, forest, in_words
@@ -108,26 +109,25 @@ def test_throughput_is_the_step_time_turned_over_and_counts_as_no_test_of_its_ow
     assert speed.ratio == pytest.approx(1 / time.ratio)  # type: ignore[operator]
     assert (speed.low, speed.high) == pytest.approx((1 / time.high, 1 / time.low))  # type: ignore[operator]
     assert (speed.verdict, speed.change) == ("slower", "worse")
-    assert speed.p_holm == time.p_holm
+    assert speed.p_adjusted == time.p_adjusted
     tested = [row.p for (_, metric), row in found.items() if metric in ("step_time", "peak_memory")]
     assert len(tested) == 4
-    adjusted = comparison.holm(tested)
-    assert time.p_holm == adjusted[0]
-    assert time.p is not None and time.p_holm == pytest.approx(4 * time.p), "the smallest of four"
+    of_times = [found[name, "step_time"].p for name in dict.fromkeys(name for name, _ in found)]
+    adjusted = against_one(of_times, [0.0] * len(of_times))[0]
+    assert adjusted is not None and time.p_adjusted == pytest.approx(adjusted * 0.05 / float(level(5)))
 
 
 def test_a_verdict_goes_by_the_adjusted_p() -> None:
-    """A p-value of about 0.02 is a difference by itself, and none among ten."""
-    step = [100.0, 101.0, 102.0, 103.0, 104.0]
-    apart = [value * 1.0265 for value in step]
-    alone = between_runs.runs(digest("a", scenario("ddp", step)), digest("b", scenario("ddp", apart)))
-    row = rows(alone)["ddp", "step_time"]
-    assert row.p is not None and 0.01 < row.p < 0.03
+    """A p-value of about 0.03 is none among ten."""
+    step = [102.0, 100.0, 104.0, 101.0, 103.0]
+    apart = [value * 1.022 for value in step]
     many = [scenario(f"s{number}", step) for number in range(9)]
     among = between_runs.runs(
         digest("a", scenario("ddp", step), *many), digest("b", scenario("ddp", apart), *copy.deepcopy(many))
     )
-    assert rows(among)["ddp", "step_time"].verdict == "no difference found"
+    row = rows(among)["ddp", "step_time"]
+    assert row.p is not None and 0.01 < row.p < 0.05 < (row.p_adjusted or 0.0)
+    assert row.verdict == "no difference found"
 
 
 def test_two_launches_give_an_interval_and_no_verdict(base: Digest, new: Digest) -> None:
@@ -165,14 +165,14 @@ def test_what_is_not_comparable_has_no_p(base: Digest, new: Digest) -> None:
     for one in new["scenarios"][0]["launches"]:
         one["throughput_per_s"] = None
     found = rows(between_runs.runs(base, new))
-    assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_holm) == (NOT_COMPARABLE, None)
-    assert found["ddp", "step_time"].p_holm is not None
+    assert (found["ddp", "throughput"].verdict, found["ddp", "throughput"].p_adjusted) == (NOT_COMPARABLE, None)
+    assert found["ddp", "step_time"].p_adjusted is not None
 
 
 def test_only_the_named_scenarios_are_compared_and_adjusted_for(base: Digest, new: Digest) -> None:
     few = between_runs.runs(base, new, ["ddp"])
     assert {row.scenario for row in few.rows} == {"ddp"}
-    some, every = few.rows[0].p_holm, rows(between_runs.runs(base, new))["ddp", "step_time"].p_holm
+    some, every = few.rows[0].p_adjusted, rows(between_runs.runs(base, new))["ddp", "step_time"].p_adjusted
     assert some is not None and every is not None and some < every
 
 
@@ -291,7 +291,8 @@ def test_how_many_more_launches_are_wanted_is_said() -> None:
     compared = between_runs.runs(*sides)
     row = rows(compared)["ddp", "step_time"]
     assert row.verdict == "no difference found" and row.more is not None and row.more > 0
-    assert f"step time of ddp (too few launches: about {row.more} more)" in as_text(compared)
+    wanted = f"about {row.more} more launches of each would show a difference of 2%"
+    assert f"step time of ddp ({wanted})" in as_text(compared)
 
 
 def test_a_base_that_failed_says_so(base: Digest) -> None:

@@ -41,40 +41,52 @@ def test_launches_are_added_until_the_half_width_is_there_and_no_further() -> No
     enough = next(n for n in range(FEWEST_LAUNCHES, len(medians)) if half_width(*medians[:n]) <= 0.02)
     assert enough > FEWEST_LAUNCHES, "otherwise this shows nothing"
     for launches, median_ms in enumerate(medians[:enough]):
-        assert wanted.lacking(["ddp"]) == ["ddp"], launches
+        assert wanted.next_round(["ddp"]) == ["ddp"], launches
         add(wanted, clock, "ddp", median_ms)
     assert wanted.half_width("ddp") == pytest.approx(half_width(*medians[:enough]))
-    assert wanted.lacking(["ddp"]) == []
+    assert wanted.next_round(["ddp"]) == []
 
 
 @pytest.mark.parametrize("launches", range(FEWEST_LAUNCHES))
 def test_fewer_than_three_launches_are_never_precise_however_alike(launches: int) -> None:
     wanted, clock = precision(target=0.5)
     add(wanted, clock, "ddp", *[100.0] * launches)
-    assert wanted.lacking(["ddp"]) == ["ddp"]
+    assert wanted.next_round(["ddp"]) == ["ddp"]
     assert encode(wanted.outcome(["ddp"]))["scenarios"]["ddp"]["reached"] is False, (
         "nobody stops here and calls it precise"
     )
     add(wanted, clock, "ddp", *[100.0] * (FEWEST_LAUNCHES - launches))
-    assert wanted.lacking(["ddp"]) == []
+    assert wanted.next_round(["ddp"]) == []
 
 
-def test_only_the_scenario_that_scatters_gets_more() -> None:
+def test_all_go_on_until_all_are_known() -> None:
     wanted, clock = precision()
     add(wanted, clock, "single", 10.0, 10.1, 9.9)
     add(wanted, clock, "ddp", 10.0, 14.0, 9.0)
-    assert wanted.lacking(["single", "ddp", "not yet measured"]) == ["ddp", "not yet measured"]
+    everyone = ["single", "ddp"]
+    assert wanted.next_round(everyone) == everyone
+    add(wanted, clock, "ddp", *[10.0, 10.1, 9.9] * 20)
+    assert wanted.next_round(everyone) == []
+
+
+def test_a_round_is_afforded_whole_or_not_at_all() -> None:
+    wanted, clock = precision(budget_s=10.0)
+    add(wanted, clock, "single", 100.0, wall_s=2.0)
+    add(wanted, clock, "ddp", 100.0, wall_s=3.0)
+    assert wanted.affords(["single", "ddp"])
+    clock.now += 0.1
+    assert wanted.affords(["ddp"]) and not wanted.affords(["single", "ddp"])
 
 
 def test_a_launch_that_would_end_after_the_budget_is_not_begun_and_that_is_said() -> None:
     wanted, clock = precision(target=0.001, budget_s=10.0)
     add(wanted, clock, "ddp", 100.0, 110.0, 90.0, wall_s=2.5)
     assert wanted.spent_s == 7.5
-    assert wanted.affords("ddp"), "7.5 s and another 2.5 s are the budget itself"
+    assert wanted.affords(["ddp"]), "7.5 s and another 2.5 s are the budget itself"
     assert not wanted.refused
     clock.now += 0.1
-    assert not wanted.affords("ddp")
-    assert wanted.affords("of unknown length"), "nothing is known against it, and time is left"
+    assert not wanted.affords(["ddp"])
+    assert wanted.affords(["of unknown length"]), "nothing is known against it, and time is left"
     assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "budget"
 
 
@@ -83,16 +95,16 @@ def test_the_length_that_is_expected_is_the_mean_of_the_launches_before() -> Non
     add(wanted, clock, "ddp", 100.0, wall_s=1.0)
     add(wanted, clock, "ddp", 110.0, wall_s=4.0)
     clock.now += 2.4
-    assert wanted.affords("ddp"), "7.4 s are spent, and 2.5 s are to be expected"
+    assert wanted.affords(["ddp"]), "7.4 s are spent, and 2.5 s are to be expected"
     clock.now += 0.2
-    assert not wanted.affords("ddp")
+    assert not wanted.affords(["ddp"])
 
 
 def test_a_scenario_that_failed_gets_no_more_and_does_not_stand_for_imprecision() -> None:
     wanted, clock = precision()
     add(wanted, clock, "single", 10.0, 10.1, 9.9)
     add(wanted, clock, "ddp", 10.0, None)
-    assert wanted.lacking(["single", "ddp"]) == []
+    assert wanted.next_round(["single", "ddp"]) == []
     outcome = encode(wanted.outcome(["single", "ddp"]))
     assert outcome["stopped_by"] == "precision"
     assert outcome["scenarios"]["ddp"] == {"launches": 1, "half_width": None, "reached": False}
@@ -101,9 +113,9 @@ def test_a_scenario_that_failed_gets_no_more_and_does_not_stand_for_imprecision(
 def test_there_is_a_most_that_a_scenario_may_have() -> None:
     wanted, clock = precision(target=0.0001, budget_s=1e9)
     add(wanted, clock, "ddp", *[100.0 + launch % 7 for launch in range(MOST_LAUNCHES - 1)])
-    assert wanted.lacking(["ddp"]) == ["ddp"]
+    assert wanted.next_round(["ddp"]) == ["ddp"]
     add(wanted, clock, "ddp", 100.0)
-    assert wanted.lacking(["ddp"]) == []
+    assert wanted.next_round(["ddp"]) == []
     assert encode(wanted.outcome(["ddp"]))["stopped_by"] == "launches"
 
 
@@ -111,7 +123,7 @@ def test_what_stands_in_the_record() -> None:
     wanted, clock = precision(target=0.05, budget_s=60.0)
     add(wanted, clock, "single", 10.0, 10.1, 9.9, wall_s=2.0)
     add(wanted, clock, "ddp", 10.0, 14.0, 9.0, wall_s=3.0)
-    assert wanted.affords("ddp")
+    assert wanted.affords(["ddp"])
     assert encode(wanted.outcome(["single", "ddp"])) == {
         "target": 0.05,
         "budget_s": 60.0,
@@ -123,7 +135,7 @@ def test_what_stands_in_the_record() -> None:
         },
     }
     clock.now += 60.0
-    assert not wanted.affords("ddp")
+    assert not wanted.affords(["ddp"])
     assert encode(wanted.outcome(["single", "ddp"]))["stopped_by"] == "budget"
     assert encode(wanted.outcome(["single"]))["stopped_by"] == "precision", (
         "the budget is no reason where all are precise"

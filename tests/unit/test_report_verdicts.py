@@ -227,9 +227,7 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
     first, second = answer(run.document, table_of(run)).split(". No clear")
     assert first.startswith("Fastest: single, ") and is_clear(run.document, table_of(run))
     assert tables.summary_table(run, table_of(run)).marked == 0
-    told = (
-        r" winner on 2 replicas: ddp and ddp_o1 are tied at this precision; about \d+ more launches of each would tell"
-    )
+    told = r" winner on 2 replicas: ddp and ddp_o1 are tied at this precision; about \d+ more launches of each would show a"
     assert re.match(told, second)
 
 

@@ -1,6 +1,5 @@
 """Intervals and verdicts against values computed by hand, and against runs whose truth is known because it was made."""
 
-import itertools
 import math
 import re
 import sys
@@ -16,16 +15,19 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from standin.documents import document
 from standin.frames import iterations, launch_figures, phase_medians
 
 from bench.analyse import published
 from bench.analyse.bars import about_intervals, plus_minus
-from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, holm, more_launches
+from bench.analyse.comparison import COLUMNS, against_fastest, between_scenarios, compare, more_launches
 from bench.analyse.comparison import pairwise as all_pairs
 from bench.analyse.intervals import Ratio, estimate, half_width_percent, ratio_of
 from bench.analyse.memory import peaks
+from bench.analyse.multiplicity import against_one, among_all, level
 from bench.analyse.rounds import Rounds
+from bench.analyse.scatter import moderated
 from bench.analyse.steps import headline, outliers, phase_intervals, summary
 from bench.console import summary_table
 from bench.core.records import MEMORY_COLUMNS
@@ -141,12 +143,12 @@ def test_an_interval_holds_its_figure_and_knows_no_units(values: list[float], fa
 # Verdicts
 
 
-def test_a_comparison_is_welch_on_the_logarithms() -> None:
-    """Logarithms 0, 1, 2 and 3, 5, 7: errors 1/3 and 4/3, so t = 4 / sqrt(5/3) with 50/17 degrees of freedom."""
+def test_a_comparison_is_students_t_on_the_logarithms() -> None:
+    """Logarithms 0, 1, 2 and 3, 5, 7: errors 1/3 and 4/3, so t = 4 / sqrt(5/3) with 42/17 degrees of freedom."""
     found = compare([1.0, math.e, math.e**2], [math.e**3, math.e**5, math.e**7])
     assert found.ratio == pytest.approx(math.e**4)
-    degrees = (5 / 3) ** 2 / ((1 / 3) ** 2 / 2 + (4 / 3) ** 2 / 2)
-    assert degrees == pytest.approx(50 / 17)
+    degrees = 1 + (5 / 3) ** 2 / ((1 / 3) ** 2 + (4 / 3) ** 2)
+    assert degrees == pytest.approx(42 / 17)
     assert found.p == pytest.approx(student_tail(4 / math.sqrt(5 / 3), degrees), abs=1e-6)
     assert found.low is not None and found.high is not None and found.p is not None
     assert found.low < 1 < found.high and 0.05 < found.p < 0.10, "the interval and the verdict agree"
@@ -211,21 +213,43 @@ def test_turned_round_a_ratio_is_inverted_and_p_stays(base: list[float], new: li
     assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
 
 
-def test_holm_by_hand() -> None:
-    """Of four: 0.01 * 4 and 0.005 * 4 below, then 0.03 * 2 carries over 0.04 * 1."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.5]) == [1.0, 1.0]
-    assert holm([]) == []
-    assert holm([None, 0.02, None, 0.04]) == [None, pytest.approx(0.04), None, pytest.approx(0.04)], "two were tested"
+def test_without_a_shared_base_it_is_sidak_step_by_step() -> None:
+    """The smallest of three is 1 - 0.99³, the next 1 - 0.97², which carries over what follows."""
+    apart = against_one([0.03, 0.01, None, 0.04], [0.0] * 4)
+    expected = [1 - 0.97**2, 1 - 0.99**3, None, 1 - 0.97**2]
+    assert [one and round(one, 6) for one in apart] == [one and round(one, 6) for one in expected]
+    assert against_one([], []) == [] and against_one([0.6], [0.5]) == [pytest.approx(0.6)]
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
-def test_holm_lies_between_the_raw_p_and_bonferroni_and_keeps_the_order(p_values: list[float]) -> None:
-    adjusted = [p for p in holm(p_values) if p is not None]
+def test_dunnetts_table() -> None:
+    """Two-sided, 5 %, infinite degrees of freedom: 2.69 for nine comparisons, 2.21 for two (Dunnett 1964)."""
+    for many, printed in ((2, 2.21), (9, 2.69)):
+        p = float(2 * stats.norm.sf(printed))
+        (first, *_) = against_one([p, *[0.9] * (many - 1)], [0.5] * many)
+        assert first == pytest.approx(0.05, abs=0.001)
+
+
+def test_tukeys_table() -> None:
+    """5 %, infinite degrees of freedom: a range of 3.31 standard deviations for three, 4.47 for ten."""
+    for many, printed in ((3, 3.314), (10, 4.474)):
+        (p,) = among_all([float(2 * stats.norm.sf(printed / math.sqrt(2)))], many)
+        assert p == pytest.approx(0.05, abs=0.0005)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.floats(0, 1))
+def test_adjusted_p_values_keep_the_order(p_values: list[float], of_base: float) -> None:
+    adjusted = [p for p in against_one(p_values, [of_base] * len(p_values)) if p is not None]
     for p, after in zip(p_values, adjusted, strict=True):
-        assert p <= after <= min(1.0, len(p_values) * p)
+        assert p <= after <= min(1.0, len(p_values) * p) + 1e-6
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     assert all(adjusted[a] <= adjusted[b] for a, b in pairwise(order))
+
+
+def test_looks_spend_five_percent_in_all() -> None:
+    looks = [0, 3, 5, 6, 14, 40, 500]
+    assert sum(float(level(now, before)) for before, now in pairwise(looks)) == pytest.approx(0.05)
+    assert float(level(5)) == pytest.approx(0.0375) and float(level(10, 5)) == pytest.approx(0.009375)
+    assert level(5, 5) == 0.0
 
 
 def scattered(scenario: str, factor: float, launches: int = 5) -> list[tuple[str, list[list[float]]]]:
@@ -240,9 +264,11 @@ def test_scenarios_against_a_base() -> None:
     assert list(table.index) == ["o2", "o1", "dp"]
     assert table["verdict"].tolist() == ["faster", "no difference found", "too few launches"]
     assert table["ratio"].tolist()[:2] == pytest.approx([0.8, 1.0])
-    assert table.loc["o2", "p_holm"] == pytest.approx(2 * table.loc["o2", "p"]), "two were tested, not three"
+    p, adjusted = table.loc["o2", ["p", "p_adjusted"]]
+    several = against_one([p, table.loc["o1", "p"], None], [0.5] * 3)[0]
+    assert adjusted == pytest.approx(several * 0.05 / float(level(5)), rel=1e-3), "two were tested, not three"
     assert table["n_new"].tolist() == [5, 5, 2] and set(table["n_base"]) == {5}
-    assert table.loc["dp", ["p", "p_holm"]].isna().all() and table.loc["dp", ["low", "high"]].notna().all()
+    assert table.loc["dp", ["p", "p_adjusted"]].isna().all() and table.loc["dp", ["low", "high"]].notna().all()
 
 
 def test_verdicts_go_by_the_adjusted_p() -> None:
@@ -275,7 +301,7 @@ def test_the_fastest_is_adjusted_for_having_been_chosen() -> None:
     assert set(table["base"]) == {"o3"} and table["scenario"].tolist() == ["ddp", "o2", "dp"]
     assert (table["ratio"] > 1).all() and set(table["verdict"]) == {"slower"}
     shown = between_scenarios(launch_figures(steps), "o3")
-    assert (table["p_holm"] > shown["p_holm"]).all(), "six pairs instead of three"
+    assert (table["p_adjusted"] > shown["p_adjusted"]).all(), "six pairs instead of three"
     assert len(all_pairs(launch_figures(steps))) == 6
 
 
@@ -342,18 +368,37 @@ def test_without_launches_for_it_no_drift_is_estimated() -> None:
     assert alike.ratio("a", "absent").value is None
 
 
-def test_how_many_more_launches_would_tell() -> None:
+def test_how_many_more_launches_would_show_two_percent() -> None:
+    """t at 0.9 and at what is left of 5 % after five launches, both with 8 degrees of freedom, as Stein has it."""
     close = Ratio(value=1.02, low=0.98, high=1.06, p=0.08, error=0.01, freedom=8.0)
-    assert more_launches(close, 5) == 2
-    reach = [t * 0.01 * math.sqrt(5 / n) for n, t in ((5, 2.306), (6, 2.264), (7, 2.201))]  # printed quantiles
-    assert reach[0] > reach[1] > math.log(1.02) > reach[2]
+    more = more_launches(close, 5)
+    assert more is not None
+    for wanted, enough in ((5 + more, True), (4 + more, False)):
+        quantiles = [float(stats.t.ppf(1 - float(level(wanted, 5)) / 2, 8)), float(stats.t.ppf(0.8, 8))]
+        assert (sum(quantiles) * 0.01 * math.sqrt(5 / wanted) <= math.log(1.02)) is enough
     among = more_launches(close, 5, tests=45)
-    assert among is not None and among > 5, "where there are more to tell apart, each takes longer"
-    equal = Ratio(value=1.0, low=0.98, high=1.02, p=1.0, error=0.01, freedom=8.0)
-    wanted = more_launches(equal, 5)
-    assert wanted is not None and wanted > 10, "until 1 % would show"
-    for unknown in (Ratio(value=1.0, low=None, high=None, p=None), replace(equal, error=9.0)):
+    assert among is not None and among > more, "where there are more to tell apart, each takes longer"
+    assert more_launches(replace(close, value=1.5), 5) == more, "what was found does not count"
+    assert more_launches(replace(close, error=0.004), 5) == 0, "these would have shown it"
+    for unknown in (Ratio(value=1.0, low=None, high=None, p=None), replace(close, error=9.0)):
         assert more_launches(unknown, 5) is None
+
+
+def test_a_scenario_that_scatters_more_keeps_its_variance() -> None:
+    alike = np.array([1.0, 1.2, 0.9, 1.1, 0.8])
+    shrunk, degrees = moderated(alike, np.full(5, 4.0))
+    assert shrunk == pytest.approx(np.full(5, 1.0)) and degrees == pytest.approx(np.full(5, 20.0))
+    shrunk, degrees = moderated(np.array([*alike, 30.0]), np.full(6, 4.0))
+    assert (shrunk[-1], degrees[-1]) == (30.0, 4.0) and (shrunk[:-1] < 3.0).all()
+
+
+def test_two_runs_that_drift_are_compared_without_it() -> None:
+    sides = [in_rounds({"a": drifted(A, by=by, place=0), "b": drifted(B, by=by, place=1)}) for by in (0.1, -0.1)]
+    still = [in_rounds({"a": list(A), "b": list(B)}) for _ in sides]
+    found, plain = (new.over(base, "a", "b") for base, new in (sides, still))
+    assert found.low is not None and plain.low is not None
+    middle = (0.9 / 1.1) ** 0.45
+    assert found.low / middle == pytest.approx(plain.low, rel=2e-3) and found.error == pytest.approx(plain.error)
 
 
 # Launches
@@ -492,7 +537,7 @@ def test_the_terminal_shows_the_bar_behind_each_figure() -> None:
     second, first = summary_table(table).splitlines()[2:4]
     assert f"ddp        79.2 ±{half:.1f}%" in first
     assert "101.0 ±2.5%" in first and "1,000 ±0.0%" in first
-    assert re.search(r"2\.00x ±\d\.\d%", second) and "1.00x ±" not in first
+    assert re.search(r"2\.00x ±\s?\d+(\.\d)?%", second) and "1.00x ±" not in first
     assert "over launches" in summary_table(table) and "no interval" not in summary_table(table)
 
 
@@ -531,38 +576,39 @@ def test_the_table_of_ten_scenarios_fits_120_columns() -> None:
 
 
 @pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
+def chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
-    import statistics_simulation
+    import chance
 
-    yield statistics_simulation
-    for name in ("statistics_simulation", "paired"):
+    yield chance
+    for name in ("chance", "paired"):
         sys.modules.pop(name, None)
 
 
-def test_verdicts_about_simulated_runs(simulation: Any) -> None:
-    rates = simulation.simulate(300, np.random.default_rng(1))
-    assert rates.false <= 0.10
-    assert rates.found >= 0.95
-    assert 0.92 <= rates.covered_time <= 0.98 and 0.92 <= rates.covered_ratio <= 0.99
-    assert rates.pooled_false > 0.12, "the noise between launches is there, and pooling falls for it"
+PARTS = ("three_launches", "two_runs", "power", "adding")
 
 
-def test_drift_neither_hides_a_difference_of_one_run_nor_makes_one(simulation: Any) -> None:
-    for scenarios, name in itertools.product((2, 10), (simulation.PLAIN, simulation.STRAIGHT)):
-        case = simulation.one_case(name, scenarios, 5, 2000, np.random.default_rng(4))
-        assert 0.03 <= case.false <= 0.065 and case.found >= 0.50
-    assert case.welch_false < 0.02 and case.welch_found < 0.35, "the drift is there, and hides it from Welch's t"
+@pytest.mark.parametrize("part", PARTS)
+def test_verdicts_about_drawn_runs(chance: Any, part: str) -> None:
+    for row in getattr(chance, part)(160, np.random.default_rng(1)):
+        slack = 3.0 * math.sqrt(0.05 * 0.95 / row.of) + 0.01
+        assert row.low - 3 * slack <= row.figure <= row.high + slack, row
 
 
-def test_the_simulated_steps_are_what_they_are_said_to_be(simulation: Any) -> None:
-    noise = simulation.autocorrelated(np.random.default_rng(2), (400, 2, 100))
-    assert noise.std() == pytest.approx(simulation.BETWEEN_STEPS, rel=0.05)
-    neighbours = np.corrcoef(noise[..., :-1].ravel(), noise[..., 1:].ravel())[0, 1]
-    assert neighbours == pytest.approx(simulation.NEIGHBOURS, abs=0.02)
-    table = launch_figures(simulation.steps_of(40, np.random.default_rng(3), 1.0)).frame
-    assert len(table) == 40 * simulation.LAUNCHES and (table["measured"] == simulation.MEASURED).all()
-    assert estimate_deviation(table["median_ms"].tolist()) > simulation.BETWEEN_LAUNCHES * 0.8
+def test_drawn_steps_resemble_their_neighbours(chance: Any) -> None:
+    steps = chance.steps_of(40, np.random.default_rng(2), 1.0)
+    first = np.log(steps.loc[steps["rank"] == 0, "step_ms"].clip(upper=130).to_numpy().reshape(-1, chance.STEPS))
+    apart = first - first.mean(axis=1, keepdims=True)
+    assert np.corrcoef(apart[:, :-1].ravel(), apart[:, 1:].ravel())[0, 1] > 0.2
+    rows = list(chance.from_steps(160, np.random.default_rng(1)))
+    assert rows[0].figure <= 0.12 and rows[1].figure >= 0.95
+    assert rows[2].figure > 0.12, "the noise between launches is there, and pooling falls for it"
+
+
+def test_a_row_passes_within_its_goal(chance: Any) -> None:
+    row = chance.Row(what="", figure=0.95, of=100, low=0.94, high=0.96)
+    assert row.passed and row.goal == "94% to 96%" and not replace(row, figure=0.85).passed
+    assert replace(row, figure=0.93).verdict == "within error"
 
 
 def test_peaks_of_a_launch_are_not_figures_of_a_step() -> None:
