@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bench.report import drawing
-from bench.report.drawing import Artist, handle, light
-from bench.runs.reader import Run
+from bench.report.drawing import Artist, light
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def stacked(
-    run: Run,
-    title: str,
     rows: Sequence[drawing.Entry],
     parts: "pd.DataFrame",
     colours: Mapping[str, str],
@@ -23,31 +20,25 @@ def stacked(
     called: str,
     names: Mapping[str, str] | None = None,
 ) -> tuple[Artist, Artist]:
-    """The sheet and its axes, with a legend. ``parts``: a row per scenario, a column per part, in their order.
-    ``whole``: by scenario; ``called``: what the diamond is. ``names``: what the legend calls a part, if not as it is.
+    """The figure and its axes. ``parts``: a row per scenario, a column per part, in their order. ``whole``: by
+    scenario; ``called``: what the diamond is. ``names``: what the key calls a part, if not as it is.
     """
-    known = [str(part) for part in parts]
+    order = [row.scenario for row in rows]
+    parts, whole = parts.loc[order], whole[order]
     longest = float(max(parts.sum(axis=1).max(), whole.max()))
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)))
-    axes = drawing.row_axes(sheet, rows, right_in=0.35)
-    for position, row in enumerate(rows):
-        sizes = [(colours[part], f"{part} ({unit})", float(parts[part][row.scenario])) for part in known]
-        _bar(axes, position, sizes, longest, whole[row.scenario])
-    axes.set_xlim(0, longest * 1.03)
-    keys = [(handle("box-full", colours[part]), (names or {}).get(part, part)) for part in known]
-    drawing.legend_row(sheet, [*keys, (handle("diamond", "ink"), called)])
-    return sheet, axes
-
-
-def _bar(axes: Artist, position: int, parts: Sequence[tuple[str, str, float]], longest: float, whole: float) -> None:
-    """A bar of ``parts`` (colour, name and width), labelled if wide enough, with a diamond at ``whole``."""
-    start = 0.0
-    for colour, name, width in parts:
-        (patch,) = axes.barh(position, width, left=start, height=0.56, color=light(colour), linewidth=0)
-        drawing.hover(patch, f"{name}: {width:,.1f}")
-        if width > 0.06 * longest:
-            text = axes.text(start + width / 2, position, f"{width:,.0f}" if width >= 10 else f"{width:.1f}")
-            text.set(ha="center", va="center_baseline", fontsize=7.5, color=light("paper"))
-        start += width
-    axes.plot([whole], [position], marker="D", markersize=4.6, linestyle="none")
+    figure, (axes,) = drawing.row_sheet([(row.scenario, row.label) for row in rows])
+    begins = parts.cumsum(axis=1).shift(axis=1, fill_value=0.0)
+    for part in map(str, parts):
+        bars = axes.barh(
+            range(len(rows)), parts[part], left=begins[part], height=0.56, label=(names or {}).get(part, part)
+        )
+        labels = [f"{size:,.0f}" if size >= 10 else f"{size:.1f}" for size in parts[part]]
+        labels = [text if size > 0.06 * longest else "" for text, size in zip(labels, parts[part], strict=True)]
+        axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
+        for patch, size in zip(bars, parts[part], strict=True):
+            patch.set(color=light(colours[part]), linewidth=0)
+            drawing.hover(patch, f"{part} ({unit}): {size:,.1f}")
+    axes.plot(whole, range(len(rows)), linestyle="none", marker="D", markersize=4.6, label=called)
     axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+    axes.set_xlim(0, longest * 1.03)
+    return figure, axes
