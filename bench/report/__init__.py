@@ -52,7 +52,9 @@ def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
         "summary.md": utf8(markdown.render(sections)),
         **_more_tables(analysed),
     }
-    return {"index.html": utf8(page.render(sections, list(beside))), **beside, **files}
+    title = f"bench report: {', '.join(run.id for run in runs)}"
+    whole = page.render(sections, title=title, heading=page.HEADING, files=list(beside))
+    return {"index.html": utf8(whole), **beside, **files}
 
 
 def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:

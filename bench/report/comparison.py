@@ -13,7 +13,6 @@ from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, P
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.memory import LEAST_MEMORY
-from bench.console import align
 from bench.report import drawing, markdown
 from bench.report.drawing import Artist, Plot, light, plain
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
@@ -76,8 +75,7 @@ def _with_wanted(row: Row) -> str:
 def as_text(compared: Compared, width: int | None = None) -> str:
     """For a terminal: what is compared, the table, what was found, and what to keep in mind. ``width``: see `align`."""
     table = _table(compared)
-    aligned = align(table.texts(repeats=False), left=("scenario", "metric", "verdict"), width=width)
-    lines = [*_heading(compared), "", aligned, "", *in_words(compared)]
+    lines = [*_heading(compared), "", table.as_text(width, repeats=False), "", *in_words(compared)]
     lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
     return "\n".join(lines)
@@ -89,7 +87,7 @@ def as_markdown(compared: Compared) -> str:
         "# Comparison",
         markdown.bullets(_heading(compared)),
         markdown.bullets(in_words(compared)),
-        markdown.table(_table(compared)),
+        _table(compared).as_markdown(),
         markdown.bullets(f"Warning: {text}" for text in compared.warnings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -3,7 +3,6 @@
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.each import Device, devices, scan_of, sentence
-from bench.console import align
 from bench.report import drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
@@ -35,7 +34,7 @@ def each_table(run: Analysed) -> Table | None:
 
 def on_terminal(run: Analysed, width: int | None) -> list[str]:
     table = each_table(run)
-    return [sentence(run), "", *([align(table.texts(), left=("device", "verdict"), width=width)] if table else [])]
+    return [sentence(run), "", *([table.as_text(width)] if table else [])]
 
 
 def each_plot(run: Analysed) -> Plot | None:

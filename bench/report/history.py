@@ -6,22 +6,21 @@
 Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from bench.console import align, few
+from bench.console import few
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
-from bench.report.blocks import PagePlot
+from bench.report.blocks import Block, Chapter, Grid, PagePlot
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
 PAGE = "history.html"
-TEMPLATE = "history.html.j2"
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
 HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_j": "J/1,000"}
@@ -50,21 +49,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """What the page says about one track. Text is as it is in the runs; the template escapes it."""
-
-    title: str
-    place: str
-    answer: str
-    summary: Table
-    still: tuple[str, ...]
-    events: Table | None
-    shifts: Table | None
-    plots: tuple[PagePlot, ...]
-    without: Table | None
-
-
 def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str) -> list[str]:
     """Write the page and its plots into the folder ``out``; returns the paths, the page first.
 
@@ -78,9 +62,16 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         prefix = "history" if number == 1 else f"history-{number}"
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
-        sections.append(_section(track, tuple(drawn.values())))
-    others = _single(single) if single else None
-    text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=others, left_out=left_out)
+        sections.append(_section(track, drawn.values()))
+    why = [why for _, why in left_out]
+    others = [
+        *_chapter("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
+        *_chapter("left-out", "Runs that are left out", *why),
+    ]
+    if others:
+        answer = "Runs of the folder that are no nights of a track above."
+        sections.append(page.Section(name="other runs", answer=answer, chapters=others))
+    text = page.render(sections, title="bench history", heading="Nightly history")
     return put({PAGE: utf8(text), **files}, out)
 
 
@@ -90,18 +81,24 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
     return shown, [track for track in tracks if track not in shown]
 
 
-def _section(track: Track, plots: tuple[PagePlot, ...]) -> Section:
-    return Section(
-        title=track.work,
-        place=track.place,
-        answer=" ".join(filter(None, (answer(track), last_night(track)))),
-        summary=summary_table(track),
-        still=tuple(still(track)),
-        events=events_table(track) if track.events else None,
-        shifts=shifts_table(track) if track.events else None,
-        plots=plots,
-        without=_without(track) if track.unusable else None,
+def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
+    events = track.events
+    shifted = "Nights on which figures shifted, the latest first"
+    chapters = (
+        *_chapter("scenarios", "Scenarios", Grid("Scenarios", summary_table(track), fold_notes=True)),
+        *_chapter("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
+        *_chapter("trends", "Trends", *plots, *still(track)),
+        *_chapter("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
+        *_chapter("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
     )
+    said = " ".join(filter(None, (answer(track), last_night(track))))
+    return page.Section(name=f"on {track.place}", label=track.work, answer=said, chapters=chapters)
+
+
+def _chapter(slug: str, title: str, *blocks: Block | None) -> list[Chapter]:
+    """A chapter of the blocks that are not None; nothing without any."""
+    there = tuple(block for block in blocks if block is not None)
+    return [Chapter(slug=slug, title=title, blocks=there)] if there else []
 
 
 def still(track: Track) -> list[str]:
@@ -257,7 +254,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        table = align(summary_table(track, brief=True).texts(), left=("scenario", "first", "last"), width=width)
+        table = summary_table(track, brief=True).as_text(width)
         about = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
         lines += [*map(plain, about), "", table, ""]
         for event in track.events[:LISTED]:

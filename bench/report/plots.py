@@ -130,7 +130,7 @@ def step_times(run: Analysed) -> Plot | None:
         box = axes.barh(position, at["p75_ms"] - at["p25_ms"], 0.54, at["p25_ms"], color=colour, alpha=0.3, zorder=1.5)
         (bar_,) = axes.plot([at["median_ms"]] * 2, [position - 0.36, position + 0.36], color=light("ink"))
         medians = launches.loc[launches["scenario"] == row.scenario, "median_ms"]
-        own_launches = medians if len(medians) > 1 else []
+        own_launches: Any = medians if len(medians) > 1 else []
         (marks,) = axes.plot(own_launches, [position + 0.4] * len(own_launches), linestyle="none", marker="^")
         marks.set(markersize=4, color=light("ink"), markerfacecolor="none", markeredgewidth=0.8)
         beyond = int((own > high).sum())

@@ -11,7 +11,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
-from bench.console import align
 from bench.core.codec import encode
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
@@ -106,8 +105,7 @@ def on_terminal(
     lines = scaling_words.answer(run)
     for title, table, words in parts:
         lines += ["", *([title, ""] if title and table else [])]
-        left = ("scaling", "beyond what was measured")
-        lines += [align(table.texts(), left=left, width=width), ""] if table else []
+        lines += [table.as_text(width), ""] if table else []
         lines += words
     return lines
 

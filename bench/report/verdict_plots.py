@@ -226,7 +226,7 @@ def _parts_of_bound(axes: Artist, rows: list[Entry], held: "pd.DataFrame") -> di
         if row.scenario in by_scenario:
             drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "part"))
     axes.set_ylabel("difference ÷ bound")
-    return {name: _signed(float(table["part"].iloc[-1])) for name, table in by_scenario.items()}
+    return {str(name): _signed(float(table["part"].iloc[-1])) for name, table in by_scenario.items()}
 
 
 def _signed(value: float) -> str:

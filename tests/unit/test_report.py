@@ -332,7 +332,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
     assert table.notes[1].startswith("no interval for ddp_o2: one launch; with --launches 5 or --profile standard")
-    assert "| ddp | 195.2 (±6.2%) | 41.0 (±6.2%) |" in report.render([run])["summary.md"].decode()
+    assert "| ddp | 195.2 ±6.2% | 41.0 ±6.2% |" in report.render([run])["summary.md"].decode()
     (ddp_row, _) = csv.DictReader(StringIO(tables.csv([tables.summary_of(run)])))
     assert float(ddp_row["step_high_ms"]) / float(ddp_row["step_median_ms"]) == pytest.approx(1.0625, abs=5e-4)
 
