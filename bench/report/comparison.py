@@ -149,7 +149,7 @@ def _table(compared: Compared) -> Table:
         figure("base", known(lambda row: _value(row, row.base))),
         figure("new", known(lambda row: _value(row, row.new))),
         figure("ratio", known(lambda row: UNKNOWN if row.ratio is None else _ratio(row.ratio))),
-        figure("95 % interval", known(lambda row: _interval(row) or UNKNOWN)),
+        figure("95 % interval", known(lambda row: _span(row.low, row.high) or UNKNOWN)),
         figure("p (Holm)", known(lambda row: UNKNOWN if row.p_holm is None else _p(row.p_holm))),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.change or "", ""))),
     )
@@ -191,7 +191,7 @@ def _difference(row: Row, compared: Compared) -> str:
     assert row.ratio is not None  # it has a verdict
     what = {STEP_TIME.name: row.verdict, MEMORY.name: f"{row.verdict} memory"}.get(row.metric, f"{row.verdict} energy")
     much = f"{TITLES[row.metric]} {100 * (row.ratio - 1):+.1f} %"
-    known = [f"95 % interval {_interval(row)}"] if row.low is not None else []
+    known = [f"95 % interval {_span(row.low, row.high)}"] if row.low is not None else []
     known += [f"p {_p(row.p_holm)}"] if row.p_holm is not None else []
     return f"{who}: {what}: {much} (ratio {_ratio(row.ratio)}; {', '.join(known)})"
 
@@ -220,10 +220,6 @@ def _value(row: Row, value: float | str | None) -> str:
 
 def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 100 else f"{value:,.0f}" if math.isfinite(value) else "∞"
-
-
-def _interval(row: Row) -> str:
-    return _span(row.low, row.high)
 
 
 def _span(low: float | None, high: float | None) -> str:

@@ -10,7 +10,6 @@ from bench.analyse.launches import by_launch, only
 from bench.machine.nvml import Gpu
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, plain
-from bench.report.stacks import stacked
 from bench.report.tables import TONES
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
@@ -304,7 +303,7 @@ def memory_held(run: Run) -> Plot | None:
     overlap = sizes["gradients"] - table["early_gradients_mib"]
     sizes["activations"] = (sizes["activations"] - overlap).clip(lower=0.0)
     there = [part for part in HELD if (sizes[part] >= 0.05).any()]
-    figure, axes = stacked(rows, sizes[there], HELD, table["measured_mib"], unit="MiB", called="measured peak")
+    figure, axes = drawing.stacked(rows, sizes[there], HELD, table["measured_mib"], unit="MiB", called="measured peak")
     axes.set_xlabel("predicted peak of the rank that needs most (MiB)")
     caption = (
         "From the sizes of the live objects. Activations: what they take beyond the gradients that come in their "

@@ -14,7 +14,7 @@ from bench.console import few
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
-from bench.report.blocks import Block, Chapter, Grid, PagePlot
+from bench.report.blocks import Block, Chapter, Grid, PagePlot, there
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
@@ -23,7 +23,7 @@ from bench.runs.files import check_writable, utf8
 PAGE = "history.html"
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
-HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_j": "J/1,000"}
+HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
 
 LISTED = 10
 """Events that a terminal shows; the page has all."""
@@ -85,7 +85,7 @@ def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
     events = track.events
     shifted = "Nights on which figures shifted, the latest first"
     chapters = (
-        *_chapter("scenarios", "Scenarios", Grid("Scenarios", summary_table(track), fold_notes=True)),
+        *_chapter("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
         *_chapter("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
         *_chapter("trends", "Trends", *plots, *still(track)),
         *_chapter("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
@@ -96,9 +96,8 @@ def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
 
 
 def _chapter(slug: str, title: str, *blocks: Block | None) -> list[Chapter]:
-    """A chapter of the blocks that are not None; nothing without any."""
-    there = tuple(block for block in blocks if block is not None)
-    return [Chapter(slug=slug, title=title, blocks=there)] if there else []
+    """A chapter of the blocks that are there; nothing without any."""
+    return [Chapter(slug=slug, title=title, blocks=there(*blocks))] if there(*blocks) else []
 
 
 def still(track: Track) -> list[str]:
@@ -283,59 +282,48 @@ def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -
 
 def _track(track: Track) -> dict[str, Any]:
     runs = [night.run for night in track.nights]
+    why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
         "work": track.work,
         "place": track.place,
         "nights": [asdict(night) | {"utc": night.utc or None} for night in track.nights],
         "trends": [_trend(runs, trend) for trend in track.trends if trend.known],
         "shifts": [_event(event) for event in track.events],
-        "without_figure": [
-            {"scenario": scenario, "why": why, "nights": nights} for (scenario, why), nights in track.unusable.items()
-        ],
+        "without_figure": why,
     }
 
 
 def _trend(runs: Sequence[str], trend: Trend) -> dict[str, Any]:
     levels = trend.levels
+    names = ("scenario", "what_ran", "metric", "latest", "over_all", "over_recent", "values")
     return {
-        "scenario": trend.scenario,
-        "what_ran": trend.what_ran,
-        "metric": trend.metric,
+        **{name: getattr(trend, name) for name in names},
         "unit": WORDS[trend.metric].unit,
         "nights": len(trend.known),
         "first": runs[trend.known[0]],
         "last": runs[trend.known[-1]],
-        "latest": trend.latest,
-        "over_all": trend.over_all,
-        "over_recent": trend.over_recent,
         "noise": levels.noise,
         "correlation": levels.correlation,
-        "values": trend.values,
-        "levels": [
-            {"first": runs[level.first], "last": runs[level.last], "value": level.value} for level in levels.levels
-        ],
+        "levels": [{"first": runs[one.first], "last": runs[one.last], "value": one.value} for one in levels.levels],
         "outliers": [runs[night] for night in levels.outliers],
         "stopped_by_the_gate": [runs[night] for night in trend.regressed],
     }
 
 
 def _event(event: Event) -> dict[str, Any]:
-    before, after = event.before, event.after
+    sides = {"before": event.before, "after": event.after}
     return {
-        "before": before.run,
-        "after": after.run,
+        **{side: night.run for side, night in sides.items()},
+        **{f"commit_{side}": night.commit for side, night in sides.items()},
+        **{f"dirty_{side}": night.dirty for side, night in sides.items()},
         "commits": event.commits,
-        "commit_before": before.commit,
-        "commit_after": after.commit,
-        "dirty_before": before.dirty,
-        "dirty_after": after.dirty,
         "differs": event.differs,
         "changes": [_change(change) for change in event.changes],
     }
 
 
 def _change(change: Change) -> dict[str, Any]:
-    about = asdict(change)
-    shift = about.pop("shift")
+    options = asdict(change)
+    shift = options.pop("shift")
     known = {name: shift[name] for name in ("ratio", "low", "high", "p")}
-    return {**about, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}
+    return {**options, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}

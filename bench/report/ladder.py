@@ -6,7 +6,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import ladder, sentences
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, is_unknown, tabulate, text
+from bench.report.tables import UNKNOWN, Record, Table, figure, is_unknown, ranged, tabulate, text
 
 
 def ladder_table(run: Analysed) -> Table | None:
@@ -15,11 +15,11 @@ def ladder_table(run: Analysed) -> Table | None:
     columns = (
         text("step", "change"),
         figure("step ms", "step_ms", ",.1f"),
-        figure("gain", lambda row: _gain(row, "gain", ("low", "high"))),
+        ranged("gain", ("gain", "low", "high"), ".2f"),
         text("over the rung before", "verdict"),
         text("numerics", lambda row: row["numerics"] or UNKNOWN),
-        figure("gain on top", lambda row: _gain(row, "on_top", ("on_top_low", "on_top_high"))),
-        figure("gain by itself", lambda row: _gain(row, "alone", ("alone_low", "alone_high"))),
+        ranged("gain on top", ("on_top", "on_top_low", "on_top_high"), ".2f"),
+        ranged("gain by itself", ("alone", "alone_low", "alone_high"), ".2f"),
     )
     notes = (
         f"The lowest rung is {rows[0]['before']}." if rows else "",
@@ -59,11 +59,3 @@ def _mark(axes: Any, row: Record, names: tuple[str, str, str], y: float, colour:
 
 def ladder_words(run: Analysed) -> list[str]:
     return sentences(ladder(run))
-
-
-def _gain(row: Record, name: str, bounds: tuple[str, str]) -> Cell:
-    if is_unknown(row[name]):
-        return Cell(text=UNKNOWN)
-    low, high = (row[bound] for bound in bounds)
-    small = "" if is_unknown(low) else f"{low:.2f} to {high:.2f}"
-    return Cell(text=f"{row[name]:.2f}", small=small)

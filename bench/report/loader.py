@@ -8,7 +8,7 @@ from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, of_run, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, tabulate, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +28,6 @@ def loader_rates(run: Analysed) -> "pd.DataFrame | None":
     """:func:`bench.analyse.loader.rates` of a run; None without a sweep."""
     swept, both = _found(run)
     return None if swept is None else rates(swept, both)
-
-
-def for_csv(run: Analysed) -> "dict[str, pd.DataFrame]":
-    """The same by the name of its file, with the run's id as its first column; nothing without a sweep."""
-    table = loader_rates(run)
-    return {} if table is None else {"input": of_run(run, table)}
 
 
 def loader_table(run: Analysed) -> Table | None:

@@ -34,7 +34,7 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
     for block in blocks:
         if isinstance(block, str):
             yield inert(block)
-        elif isinstance(block, Grid):
+        elif isinstance(block, Grid) and block.table:
             yield block.table.as_markdown()
         elif isinstance(block, Facts):
             yield _facts(block.pairs)

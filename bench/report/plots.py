@@ -27,7 +27,6 @@ from bench.report.ladder import ladder_plot
 from bench.report.loader import loader_plot
 from bench.report.scaling import scaling_plot
 from bench.report.search import search_plot
-from bench.report.stacks import stacked
 from bench.report.verdict_plots import losses, speeds, time_spent, trade_off
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def phase_stack(run: Analysed) -> Plot | None:
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario")["median_ms"]
     widths, names = medians[[f"{phase}_ms" for phase in PHASES]].set_axis(list(PHASES), axis=1), {"backward": BACKWARD}
     colours, called = {phase: phase for phase in PHASES}, "median of the whole step"
-    figure, axes = stacked(rows, widths, colours, middle, unit="ms", called=called, names=names)
+    figure, axes = drawing.stacked(rows, widths, colours, middle, unit="ms", called=called, names=names)
     begins = widths.cumsum(axis=1).shift(axis=1, fill_value=0.0)
     longest = farthest = axes.get_xlim()[1] / 1.03
     for position, row in enumerate(rows):

@@ -11,14 +11,13 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
-from bench.core.codec import encode
 from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
-from bench.report.tables import UNKNOWN, Cell, Table, figure, number, of_run, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 COLOURS = {"weak": "line-0", "strong": "line-1"}
 MOST_DRAWN = 64
@@ -108,35 +107,6 @@ def on_terminal(
         lines += [table.as_text(width), ""] if table else []
         lines += words
     return lines
-
-
-def for_csv(run: Analysed) -> "dict[str, pd.DataFrame]":
-    """Both tables with all their values, by the names of their files."""
-    import pandas as pd
-
-    points = scaled(run)
-    if not points:
-        return {}
-    checks, asked = foreseen(run)
-    found = {"scaling": pd.json_normalize([flat(one) for one in points])}
-    if checks or asked:
-        found["predictions"] = pd.DataFrame([encode(one) for one in (*checks, *asked)])
-    return {name: of_run(run, table) for name, table in found.items()}
-
-
-def flat(one: Scaled) -> dict[str, Any]:
-    """A point of a curve as a row."""
-    return {
-        **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
-        "step_ms": one.step.value,
-        "step_low_ms": one.step.low,
-        "step_high_ms": one.step.high,
-        "launches": one.step.n,
-        "efficiency": one.efficiency.value,
-        "efficiency_low": one.efficiency.low,
-        "efficiency_high": one.efficiency.high,
-        "loss": encode(one.loss),
-    }
 
 
 def scaling_plot(run: Analysed) -> Plot | None:

@@ -6,7 +6,7 @@ forms, and :func:`records` are JSON values. What is unknown is a dash, and a not
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +64,10 @@ class Cell:
     files: tuple[tuple[str, str], ...] = ()
 
     @property
-    def whole(self) -> str:
-        """The text with what is beside or below it, on one line: ``79.2 ±1.3%``, ``0.98 (0.95 to 1.01)``."""
-        more = self.small or self.beside
-        return f"{self.text} {more if more.startswith('±') else f'({more})'}" if more else self.text
+    def interval(self) -> str:
+        """What is beside or below the text, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
+        more = plain(self.small or self.beside)
+        return more if not more or more.startswith("±") else f"({more})"
 
     @property
     def sort(self) -> str:
@@ -101,6 +101,16 @@ def bounded(heading: str, name: str, form: str, *, group: str = "") -> Column:
     return figure(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
 
 
+def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str = "") -> Column:
+    """A column of numbers with the 95 % interval below each. ``names``: keys of the value and of both ends."""
+
+    def cell(row: Record) -> Cell:
+        value, low, high = (number(row[name], form) for name in names)
+        return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
+
+    return figure(heading, cell, group=group)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table of cells. ``notes``: sentences for below it. ``marked``: the number of the row to stand out, or None."""
@@ -122,12 +132,15 @@ class Table:
         return spans if any(name for name, _ in spans) else []
 
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
-        """The headings and the cells, numbers with their intervals. Without ``repeats`` a first cell is empty if it is
-        that of the row before."""
-        lines = [
-            [plain(cell.whole if column.number and not cell.wrap else cell.text) for column, cell in self._cells(row)]
-            for row in self.rows
-        ]
+        """The headings and the cells, numbers with their intervals in line. Without ``repeats`` a first cell is empty
+        if it is that of the row before."""
+        columns = []
+        for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
+            room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0
+            columns.append(
+                [plain(cell.text) + f" {cell.interval:>{room}}" * bool(room and cell.interval) for cell in cells]
+            )
+        lines = [list(row) for row in zip(*columns, strict=True)]
         before = ""
         for line in () if repeats else lines:
             line[0], before = ("" if line[0] == before else line[0]), line[0]
@@ -142,12 +155,9 @@ class Table:
         """With the notes below it."""
         headings = (inert(f"{column.group} {column.heading}".strip()) for column in self.columns)
         rule = ("---:" if column.number else "---" for column in self.columns)
-        rows = ((inert(cell.whole) for cell in row) for row in self.rows)
+        rows = ((inert(f"{cell.text} {cell.interval}".rstrip()) for cell in row) for row in self.rows)
         lines = [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
         return "\n".join([*lines, "", *(f"- {inert(note)}" for note in self.notes)]).rstrip()
-
-    def _cells(self, row: tuple[Cell, ...]) -> Iterator[tuple[Column, Cell]]:
-        return zip(self.columns, row, strict=True)
 
 
 def inert(text: str) -> str:

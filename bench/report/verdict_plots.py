@@ -10,7 +10,6 @@ from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
 from bench.report.drawing import Artist, Entry, Plot, light, locator, short
-from bench.report.stacks import stacked
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -241,7 +240,9 @@ def time_spent(run: Run) -> Plot | None:
     table = table.set_index("scenario")
     rows = drawing.rows_for(run, {launch.scenario: launch for launch in run.document.diagnostics if launch.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    figure, axes = stacked(rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step")
+    figure, axes = drawing.stacked(
+        rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step"
+    )
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "

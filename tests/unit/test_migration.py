@@ -13,8 +13,7 @@ from bench.analyse.analysed import Analysed
 from bench.core.codec import Damaged, decode, encode
 from bench.core.records import SCHEMA_VERSION, canonical_json
 from bench.history import nights
-from bench.report.tables import summary_of
-from bench.report.verdict_tables import for_csv
+from bench.report.values import values
 from bench.runs.check import findings
 from bench.runs.document import RunDocument
 from bench.runs.migrate import migrate, workload_from_3
@@ -44,7 +43,7 @@ def test_it_is_sound_and_of_the_schema_of_today(run: Analysed) -> None:
 @pytest.mark.parametrize("name", ["summary", "findings", "parity", "communication", "time-spent"])
 def test_its_tables_have_the_values_of_then(run: Analysed, name: str) -> None:
     then = pd.read_csv(DATA / "report" / f"{name}.csv").rename(columns=RENAMED)
-    now = summary_of(run) if name == "summary" else for_csv(run)[name]
+    now = values(run)[name]
     assert len(now) == len(then)
     for column in then.columns.difference(["run", "text", "remedy"]):
         ours = now[column].reset_index(drop=True)
