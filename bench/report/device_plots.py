@@ -129,60 +129,60 @@ def power(run: Analysed) -> Plot | None:
 
 
 def _stage(run: Run, rows: "pd.DataFrame", known: list[str]) -> Stage:
-    """A panel for each of these devices, GPUs in the order of their index: where each launch begins, a strip in the
-    colour of its scenario, and above the first panel the scenario's number, where there is room."""
+    """A panel for each of these devices, GPUs in the order of their index, with the launches marked on it."""
     gpus = {gpu.uuid: gpu for gpu in run.document.machine.gpus}
     order = sorted(known, key=lambda device: (gpus[device].index if device in gpus else len(gpus), str(device)))
     origin_ns = min(int(table["t_ns"].min()) for table in (run.memory, run.device) if len(table))
-    bounds = held.boundaries(rows)
-    for name in ("start", "end"):
-        bounds[name] = (bounds[f"{name}_ns"] - origin_ns) / 1e9
-    range_s = max(float(bounds["end"].max()), 1e-3)
-    figure, panels = drawing.sheet(PANEL_IN * len(order), len(order), sharex=True)
-    launches = bounds.to_dict("records")
-    stage = Stage(
-        figure=figure,
-        panels=dict(zip(order, panels, strict=True)),
-        launches=launches,
-        origin_ns=origin_ns,
-        range_s=range_s,
-    )
-    records = {
-        one.launch: one for one in (*run.document.superseded, *run.document.launches) if isinstance(one, LaunchRecord)
-    }
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
-    ends = {
-        name: [
-            records[one["launch"]].status if one["launch"] in records else "interrupted"
-            for one in launches
-            if one["scenario"] == name
-        ]
-        for name in numbers
-    }
-    for device, axes in stage.panels.items():
+    launches = _launches(run, held.boundaries(rows), origin_ns)
+    range_s = max(*(one["end"] for one in launches), 1e-3)
+    figure, axes_of = drawing.sheet(PANEL_IN * len(order), len(order), sharex=True)
+    panels = dict(zip(order, axes_of, strict=True))
+    stage = Stage(figure=figure, panels=panels, launches=launches, origin_ns=origin_ns, range_s=range_s)
+    for device, axes in panels.items():
         axes.set_xlim(0, range_s * 1.005)
         axes.xaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_major_locator(locator(4))
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_title(_device_name(device, gpus, run), y=1.0, pad=-11, x=0.005, zorder=6)
         axes.title.set_bbox(BEHIND_TEXT)
-        for one, next_ in zip(launches, [*(one["start"] for one in launches[1:]), range_s], strict=True):
-            name, record = one["scenario"], records.get(one["launch"])
-            failed = ", ".join(dict.fromkeys(status for status in ends[name] if status != "ok"))
-            axes.axvline(one["start"], color=light("muted"), linewidth=0.8 if len(launches) <= 30 else 0.4, alpha=0.6)
-            wide = [one["start"], max(one["end"], one["start"] + 0.003 * range_s)]
-            strip = axes.fill_between(
-                wide, 1.0, 1.035, transform=axes.get_xaxis_transform(), linewidth=0, clip_on=False
-            )
-            strip.set(color=light("muted" if record is None else drawing.colour_of(run.document, record)))
-            strip.set_label(f"{numbers[name]}  {drawing.short(name)}" + (f" ({failed})" if failed else ""))
-            if axes is panels[0] and stage.has_room(next_ - one["start"], len(str(numbers[name]))):
-                place = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
-                colour = light("ink" if record is not None and record.status == "ok" else "bad")
-                middle = (one["start"] + next_) / 2
-                axes.annotate(f"{numbers[name]}", (middle, 1.035), (0, 2), fontsize=7, color=colour, **place)
-    panels[-1].set_xlabel("seconds since the first sample of the run")
+        _mark_launches(stage, axes, numbered=device == order[0])
+    axes.set_xlabel("seconds since the first sample of the run")
     return stage
+
+
+def _launches(run: Run, bounds: "pd.DataFrame", origin_ns: int) -> list[dict[Any, Any]]:
+    """The launches with their places on the time axis, status, colour, and the number of their scenario in the key."""
+    document = run.document
+    records = {one.launch: one for one in (*document.superseded, *document.launches) if isinstance(one, LaunchRecord)}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(bounds["scenario"]), start=1)}
+    launches: list[dict[Any, Any]] = bounds.to_dict("records")
+    for one in launches:
+        record = records.get(one["launch"])
+        one |= {name: (one[f"{name}_ns"] - origin_ns) / 1e9 for name in ("start", "end")}
+        one |= {"number": f"{numbers[one['scenario']]}", "status": record.status if record else "interrupted"}
+        one["colour"] = drawing.colour_of(document, record) if record else "muted"
+    for one in launches:
+        statuses = dict.fromkeys(other["status"] for other in launches if other["scenario"] == one["scenario"])
+        failed = ", ".join(status for status in statuses if status != "ok")
+        one["label"] = f"{one['number']}  {drawing.short(one['scenario'])}" + (f" ({failed})" if failed else "")
+    return launches
+
+
+def _mark_launches(stage: Stage, axes: Artist, *, numbered: bool) -> None:
+    """Where each launch begins, on top a strip in the colour of its scenario, and its number where there is room."""
+    across, range_s = axes.get_xaxis_transform(), stage.range_s
+    thin = 0.8 if len(stage.launches) <= 30 else 0.4
+    next_starts = [*(one["start"] for one in stage.launches[1:]), range_s]
+    for one, next_start in zip(stage.launches, next_starts, strict=True):
+        start, colour = one["start"], light(one["colour"])
+        axes.axvline(start, color=light("muted"), linewidth=thin, alpha=0.6, zorder=1)
+        ends = [start, max(one["end"], start + 0.003 * range_s)]
+        axes.fill_between(ends, 1.0, 1.035, transform=across, color=colour, linewidth=0, clip_on=False)
+        axes.collections[-1].set_label(one["label"])
+        if numbered and stage.has_room(next_start - start, len(one["number"])):
+            place = {"xycoords": across, "textcoords": "offset points", "ha": "center"}
+            axes.annotate(one["number"], ((start + next_start) / 2, 1.035), (0, 2), fontsize=7, **place)
+            axes.texts[-1].set_color(light("ink" if one["status"] == "ok" else "bad"))
 
 
 BEHIND_TEXT = {"facecolor": light("paper"), "edgecolor": "none", "alpha": 0.75, "pad": 1.0}

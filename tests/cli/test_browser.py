@@ -103,8 +103,8 @@ def test_a_heading_sorts_and_sorts_back(browser: Any, page_file: Path) -> None:
 
 def test_a_link_to_a_launch_opens_its_fold(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file, 1280)
-    page.evaluate("location.hash = 'run-1-launch-7'")
-    eventually(page, "document.getElementById('run-1-launch-7').closest('details').open")
+    page.evaluate("location.hash = 'section-1-launch-7'")
+    eventually(page, "document.getElementById('section-1-launch-7').closest('details').open")
 
 
 def test_print_unfolds_everything(browser: Any, page_file: Path) -> None:
