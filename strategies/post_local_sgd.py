@@ -36,10 +36,10 @@ def build(parts, after=2, period=4):
 
 
 def recipe(after=2, period=4):
+    folder = "torch.distributed.algorithms.ddp_comm_hooks"
     return ddp_recipe(
         imports=(
-            "from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState",
-            "from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook",
+            f"from {folder}.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook",
             "from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager",
         ),
         wrap=f"""\

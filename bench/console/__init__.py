@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from bench.core.text import printable
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
@@ -300,58 +299,8 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-SUMMARY_COLUMNS = (
-    ("scenario", "scenario", "{}"),
-    ("{}/s", "throughput_per_s", "{:,.1f}"),
-    ("step ms", "step_median_ms", "{:,.1f}"),
-    ("p95 ms", "step_p95_ms", "{:,.1f}"),
-    ("vs {base}", "relative_to_ddp", "{:.2f}x"),
-    ("MiB/PID", "peak_pid_mib", "{:,.0f}"),
-    ("MiB all", "peak_total_mib", "{:,.0f}"),
-    ("numerics", "parity", "{}"),
-    ("status", "status", "{}"),
-    ("what ran", "what_ran", "{}"),
-)
-"""Heading ({}: the unit; {base}: what speeds are relative to), column of the overview, and format, of the table on a
-terminal."""
-
 SHORT = {"within half precision": "half", "differs by design": "by design"}
 """Of words too long for a table."""
-
-
-def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: bool = False) -> str:
-    """One row per scenario, the fastest first; below, why one failed and why figures have no interval.
-
-    After a figure, the distance to the farther end of its 95 % interval over launches: ``26.6 ±1.3%``. ``width``: see
-    :func:`align`. ``verbose``: with what ran. Without it the status is shown only where something failed.
-    """
-    import pandas as pd
-
-    from bench.analyse.bars import about_intervals, plus_minus
-    from bench.analyse.steps import BASE, about_base, short_base
-
-    records = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
-    failed = [row for row in records if row["status"] != "ok"]
-    base = records[0]["relative_to"] if records else BASE
-    hidden = {"what_ran": not verbose, "status": not (verbose or failed)}
-    columns = []
-    for heading, name, form in SUMMARY_COLUMNS:
-        if hidden.get(name):
-            continue
-        bars = [plus_minus(record, name) for record in records]
-        room = max((len(bar) + 1 for bar in bars if bar), default=0)
-        values = [SHORT.get(record[name], record[name]) for record in records]
-        texts = [form.format(value) if pd.notna(value) else "-" for value in values]
-        unit = records[0]["unit_short"] if records else ""
-        columns.append(
-            [
-                heading.format(unit, base=short_base(base)),
-                *(text + bar.rjust(room) for text, bar in zip(texts, bars, strict=True)),
-            ]
-        )
-    text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
-    reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in failed]
-    return "\n".join([text, *about_intervals(table), *about_base(base), *reasons])
 
 
 LEAST = 24

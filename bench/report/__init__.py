@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.analyse.analysed import Analysed
 from bench.core.errors import RequestError
-from bench.report import device_tables, loader, markdown, page, plots, scaling, tables, verdict_tables
+from bench.report import markdown, page, plots, tables, values
 from bench.runs.files import check_writable, replace_all, unwritable, utf8
 from bench.runs.reader import Run
 
@@ -50,18 +50,11 @@ def render(runs: Sequence[Run], out: str = ".") -> dict[str, bytes]:
     beside = {
         "summary.csv": utf8(tables.csv(summaries)),
         "summary.md": utf8(markdown.render(sections)),
-        **_more_tables(analysed),
+        **{name: utf8(text) for name, text in values.as_csv(analysed).items()},
     }
-    return {"index.html": utf8(page.render(sections, list(beside))), **beside, **files}
-
-
-def _more_tables(runs: Sequence[Analysed]) -> dict[str, bytes]:
-    """The tables behind the verdicts and those of devices as CSV, those that have a row."""
-    kinds = (verdict_tables, device_tables, loader, scaling)
-    by_run = [{name: table for kind in kinds for name, table in kind.for_csv(run).items()} for run in runs]
-    names = dict.fromkeys(name for mine in by_run for name in mine)
-    filled = {name: [mine[name] for mine in by_run if len(mine.get(name, ()))] for name in names}
-    return {f"{name}.csv": utf8(tables.csv(found)) for name, found in filled.items() if found}
+    title = f"bench report: {', '.join(run.id for run in runs)}"
+    whole = page.render(sections, title=title, heading=page.HEADING, files=list(beside))
+    return {"index.html": utf8(whole), **beside, **files}
 
 
 def put(files: dict[str, bytes], out: str) -> list[str]:

@@ -6,7 +6,7 @@ from bench.analyse.all_reduce import Sample, fitted, samples
 from bench.analyse.analysed import Analysed
 from bench.core.text import size_text
 from bench.report import drawing
-from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate
 
 LINES = 8
@@ -37,35 +37,29 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
     measured = [one for one in samples(scaling.bandwidth) if one.at_once == 1] if scaling else []
     if not scaling or not measured:
         return None
-    title, height_in = "How fast is an all-reduce?", 2.8
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
-    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 0.98, height_in)
-    link, keys = fitted(measured), []
+    figure, (axes,) = drawing.sheet(3.3)
+    link = fitted(measured)
     for number, ranks in enumerate(sorted({one.ranks for one in measured})):
-        mine, colour = [one for one in measured if one.ranks == ranks], f"line-{number % LINES}"
-        sizes = [one.bytes for one in mine]
-        axes.plot(sizes, [one.bus_gb_s for one in mine], marker="o", markersize=5, linewidth=1.8, color=light(colour))
-        axes.lines[-1].set_gid(f"ranks-{ranks}")
-        keys.append((handle("point", colour), f"{ranks} ranks"))
+        own, colour = [one for one in measured if one.ranks == ranks], light(f"line-{number % LINES}")
+        sizes = [one.bytes for one in own]
+        axes.plot(sizes, [one.bus_gb_s for one in own], marker="o", markersize=5, color=colour)
+        axes.lines[-1].set(gid=f"ranks-{ranks}", label=f"{ranks} ranks")
         if link is not None:
-            fit = [one.bus_gb_s * one.time_ms / link.all_reduce_ms(one.bytes, ranks) for one in mine]
-            axes.plot(sizes, fit, linewidth=1.0, linestyle=(0, (2, 2)), color=light(colour))
+            fit = [one.bus_gb_s * one.time_ms / link.all_reduce_ms(one.bytes, ranks) for one in own]
+            axes.plot(sizes, fit, linewidth=1.0, linestyle=(0, (2, 2)), color=colour)
     nominal = next((one.transport.nominal_mbit for one in scaling.bandwidth if one.transport), None)
     if nominal:
-        axes.axhline(nominal / 8000, color=light("ink"), linewidth=0.9)
-        keys.append((handle("line-full", "ink"), f"nominal, {nominal:,.0f} Mbit/s"))
-    legend_row(sheet, keys)
+        axes.axhline(nominal / 8000, color=light("ink"), linewidth=0.9, label=f"nominal, {nominal:,.0f} Mbit/s")
     ticks = sorted({one.bytes for one in measured})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(ticks, [size_text(size) for size in ticks])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:,.4g}")
-    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("size")
     axes.set_ylabel("bus bandwidth (GB/s)")
     caption = "Lines: median of the samples of a launch. Dashed: the fit that predictions are made with."
-    return drawing.drawn(sheet, "all-reduces", title, caption)
+    return drawing.finished(run, figure, "all-reduces", "How fast is an all-reduce?", caption)
 
 
 def _ms(value: float) -> str:

@@ -22,12 +22,12 @@ class PagePlot:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table under its name. ``fold_notes``: how to read it is shown on demand."""
+    """A table, or None and no block, under its name. ``fold_notes``: how to read it is shown on demand."""
 
     kind: ClassVar[str] = "grid"
     name: str
-    table: Table
-    fold_notes: bool = False
+    table: Table | None
+    fold_notes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class Fold:
 
 
 Block = str | PagePlot | Grid | Facts | Files | Code | Fold
+
+
+def there(*blocks: Block | None) -> tuple[Block, ...]:
+    """Those blocks that have something in them."""
+    return tuple(one for one in blocks if one is not None and not (isinstance(one, Grid) and one.table is None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

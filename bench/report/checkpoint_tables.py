@@ -2,7 +2,7 @@
 
 from bench.analyse.checkpoints import checkpoints
 from bench.core.records import MOST_CHECKPOINT_STEPS
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, number, tabulate, text
+from bench.report.tables import Table, figure, ranged, tabulate, text
 from bench.runs.reader import Run
 
 HOW = {
@@ -24,7 +24,7 @@ def checkpoint_table(run: Run) -> Table | None:
         figure("launches", "launches", "d"),
         figure("size MiB", "size_mib", ",.1f"),
         figure("training stands still (ms)", "save_ms", ",.1f"),
-        figure("ms", _cost, group="cost per step"),
+        ranged("ms", ("cost_ms", "cost_low_ms", "cost_high_ms"), ",.2f", group="cost per step"),
         figure("%", "cost_percent", "+.2f", group="cost per step"),
         figure("load (s)", "load_s", ",.2f"),
         figure("load and next step (s)", "resume_s", ",.2f"),
@@ -38,11 +38,3 @@ def checkpoint_table(run: Run) -> Table | None:
     if (table["every"] > MOST_CHECKPOINT_STEPS).any():
         notes.append(f"A cycle has at most {MOST_CHECKPOINT_STEPS} steps; the cost is that of a save over all steps.")
     return tabulate(columns, table.to_dict("records"), notes)
-
-
-def _cost(row: Record) -> Cell:
-    low = number(row["cost_low_ms"], ",.2f")
-    return Cell(
-        text=number(row["cost_ms"], ",.2f"),
-        small="" if low == UNKNOWN else f"{low} to {number(row['cost_high_ms'], ',.2f')}",
-    )

@@ -13,9 +13,8 @@ from bench.analyse.between_runs import BETTER, ENERGY, MEMORY, NOT_COMPARABLE, P
 from bench.analyse.comparable import Digest
 from bench.analyse.comparison import ALIKE, LAUNCHES_WANTED, TOO_FEW, still_wanted
 from bench.analyse.memory import LEAST_MEMORY
-from bench.console import align
 from bench.report import drawing, markdown
-from bench.report.drawing import Artist, Plot, axes_at, light, plain, short, text_width_in
+from bench.report.drawing import Artist, Plot, light, plain
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 from bench.runs.document import what_is_trained
 
@@ -26,8 +25,6 @@ TITLES = {metric.name: metric.title for metric in (*between_runs.METRICS, PARITY
 UNITS = {metric.name: metric.unit for metric in between_runs.METRICS}
 TONES = {BETTER: "good", WORSE: "bad"}
 
-FOOT_IN = 0.3
-GUTTER_IN = 1.24
 PANELS = (STEP_TIME, MEMORY, ENERGY)
 """What a plot has a panel for: throughput is the step time turned over."""
 
@@ -74,8 +71,7 @@ def _with_wanted(row: Row) -> str:
 def as_text(compared: Compared, width: int | None = None) -> str:
     """For a terminal: what is compared, the table, what was found, and what to keep in mind. ``width``: see `align`."""
     table = _table(compared)
-    aligned = align(table.texts(repeats=False), left=("scenario", "metric", "verdict"), width=width)
-    lines = [*_heading(compared), "", aligned, "", *in_words(compared)]
+    lines = [*_heading(compared), "", table.as_text(width, repeats=False), "", *in_words(compared)]
     lines += [f"warning: {plain(text)}" for text in compared.warnings]
     lines += [f"note: {text}" for text in table.notes]
     return "\n".join(lines)
@@ -87,7 +83,7 @@ def as_markdown(compared: Compared) -> str:
         "# Comparison",
         markdown.bullets(_heading(compared)),
         markdown.bullets(in_words(compared)),
-        markdown.table(_table(compared)),
+        _table(compared).as_markdown(),
         markdown.bullets(f"Warning: {text}" for text in compared.warnings),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -237,8 +233,8 @@ def _p(value: float | None) -> str:
 @drawing.styled()
 def forest(compared: Compared) -> Plot | None:
     """The ratio of each scenario with its interval, a panel for each metric; None where there is no ratio."""
-    panels = [metric for metric in PANELS if any(_drawn(row, metric.name) for row in compared.rows)]
-    if not panels:
+    metrics = [metric for metric in PANELS if any(_drawn(row, metric.name) for row in compared.rows)]
+    if not metrics:
         return None
     names = list(dict.fromkeys(row.scenario for row in compared.rows))
     by_key = {(row.scenario, row.metric): row for row in compared.rows}
@@ -246,44 +242,17 @@ def forest(compared: Compared) -> Plot | None:
     title = "Scenarios of one run, compared" if compared.within else "Two runs, compared"
     below = compared.rows[0].against if compared.within else "base"
     about = f"{new}, against {below}" if compared.within else f"{new} against {base}"
-    height_in = drawing.TITLE_IN + 0.46 + len(names) * drawing.ROW_IN + FOOT_IN + drawing.SOURCE_IN
-    sheet = drawing.titled(title, about, _source(compared), height_in=height_in)
-    labels = {name: short(by_key[name, STEP_TIME.name].what_ran or "") for name in names}
-    widths = [text_width_in(sheet, short(name), 9, bold=True) for name in names]
-    left_in = (
-        max(*widths, *(text_width_in(sheet, label, 7.2) for label in labels.values()), 0.6) + drawing.EDGE_IN + 0.14
+    figure, panels = drawing.row_sheet(
+        [(name, by_key[name, STEP_TIME.name].what_ran or "") for name in names], columns=len(metrics)
     )
-    room_in = (drawing.WIDTH_IN - left_in - drawing.EDGE_IN) / len(panels)
-    for number, metric in enumerate(panels):
-        axes = axes_at(
-            sheet,
-            left_in + number * room_in,
-            FOOT_IN + drawing.SOURCE_IN,
-            room_in - GUTTER_IN - 0.1,
-            len(names) * drawing.ROW_IN,
-        )
+    for axes, metric in zip(panels, metrics, strict=True):
         rows = [by_key[name, metric.name] for name in names]
         _scale(axes, rows)
         for position, row in enumerate(rows):
             _whisker(axes, row, position)
-            if number == 0:
-                drawing.row_label(axes, position, row.scenario, labels[row.scenario])
-        axes.set_title(
-            f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}",
-            fontsize=9,
-            color=light("ink"),
-            loc="left",
-            pad=6,
-        )
-    seen = [by_key[name, metric.name] for name in names for metric in panels]
-    keys: list[tuple[str, str, str, str | None]]
-    keys = [("point", "bad", "worse", WORSE), ("point", "good", "better", BETTER)]
-    keys += [("point", "muted", ALIKE, between_runs.NEITHER), ("hollow", "muted", TOO_FEW, None)]
-    present = {row.change for row in seen if row.ratio is not None}
-    drawing.legend_row(
-        sheet, [(drawing.handle(kind, colour), text) for kind, colour, text, change in keys if change in present]
-    )
-    return drawing.drawn(sheet, NAME, title, " ".join(_caption(compared)))
+        axes.set_title(f"{metric.title}, {'÷' if compared.within else 'new ÷'} {below}", fontweight="normal")
+    caption = " ".join(_caption(compared))
+    return drawing.drawn(figure, NAME, title, caption, about=about, source=_source(compared))
 
 
 def _drawn(row: Row, metric: str) -> bool:
@@ -308,21 +277,13 @@ def _scale(axes: Artist, rows: Sequence[Row]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low / margin <= tick <= high * margin]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
     axes.axvline(1.0, color=light("ink"), linewidth=0.9, zorder=1.5)
 
 
 def _whisker(axes: Artist, row: Row, position: int) -> None:
     """A ratio with its interval, and at the right both as text; an interval that leaves the axes ends in an arrow."""
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "left"}
     if row.ratio is None:
-        axes.annotate(
-            "not comparable" if row.figure is None else "unknown", (1, position), (8, 0), va="center", fontsize=7.5,
-            color=light("muted"), **place,
-        )  # fmt: skip
+        drawing.right_label(axes, position, "", "not comparable" if row.figure is None else "unknown")
         return
     colour = light(TONES.get(row.change or "", "muted"))
     low, high = axes.get_xlim()
@@ -334,14 +295,13 @@ def _whisker(axes: Artist, row: Row, position: int) -> None:
         for end, edge, mark in ((begin < low, low, "<"), (end_ > high, high, ">")):
             if end:
                 axes.plot([edge], [position], marker=mark, markersize=5, color=colour, clip_on=False)
-    axes.plot([row.ratio], [position], marker="o", markersize=6, color=colour, markeredgewidth=1.3, zorder=3)
-    point = axes.lines[-1]
-    if row.verdict == TOO_FEW:
-        point.set_markerfacecolor(light("paper"))
+    few = row.verdict == TOO_FEW
+    (point,) = axes.plot([row.ratio], [position], linestyle="none", marker="o", markersize=6, color=colour, zorder=3)
+    point.set(markeredgewidth=1.3, markerfacecolor=light("paper") if few else colour)
+    point.set_label(TOO_FEW if few else {WORSE: "worse", BETTER: "better"}.get(row.change or "", ALIKE))
     verdict = {ALIKE: "no difference", TOO_FEW: "too few"}.get(row.verdict, row.verdict)
-    axes.annotate(f"{_ratio(row.ratio)}  {verdict}", (1, position), (8, 1.5), va="bottom", fontsize=8, **place)
-    axes.texts[-1].set_color(colour if row.change in TONES else light("ink"))
-    axes.annotate(_span(begin, end_), (1, position), (8, -2), va="top", fontsize=7, color=light("muted"), **place)
+    tone = TONES.get(row.change or "", "ink")
+    drawing.right_label(axes, position, f"{_ratio(row.ratio)}  {verdict}", _span(begin, end_), tone)
     drawing.hover(point, f"{row.scenario}: {_metric(row)} × {_ratio(row.ratio)} ({_span(begin, end_)}), {verdict}")
 
 

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from bench.analyse import memory as held
 from bench.analyse import memory_parts
 from bench.analyse.analysed import Analysed
-from bench.analyse.checkpoints import checkpoints
 from bench.analyse.launches import ok_rows
-from bench.analyse.restarts import restarts
 from bench.analyse.steps import scenarios
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Record, Table, bounded, figure, number, tabulate, text
@@ -30,25 +28,6 @@ MEMORY_SOURCES = {
     "rss": "the resident set of the process",
     "unavailable": "nothing can be known",
 }
-
-
-def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
-    """These tables in full, by the names of their files, each with the run's id as its first column."""
-    by_name = {
-        "energy": ok_rows(run.document, run.devices),
-        "memory-beside-torch": held.beside_torch(run.document.good, ok_rows(run.document, run.memory)),
-        "memory-parts": memory_parts.parts(run.document),
-        "checkpoints": checkpoints(run.document),
-        "restarts": restarts(run.document),
-    }
-    return {name: tables.of_run(run, table) for name, table in by_name.items()}
-
-
-def memory_of(run: Analysed) -> "pd.DataFrame":
-    """The memory of each rank of every ``ok`` launch: beside torch's on GPUs, both sizes on the CPU."""
-    if run.document.workload.device == "cpu":
-        return tables.of_run(run, held.resident(run.document.launches, run.memory))
-    return tables.of_run(run, held.beside_torch(run.document.good, ok_rows(run.document, run.memory)))
 
 
 def energy_table(run: Analysed) -> Table | None:
@@ -164,12 +143,12 @@ def memory_parts_table(run: Run) -> Table | None:
     notes += [f"Activations of {row['scenario']} are unknown: {row['reason']}." for row in unknown]
     predicted = table["forecast_method"].notna().any()
     notes += _about_forecasts(table) if predicted else []
-    rows = [one for row in table.to_dict("records") for one in (_live(row), _forecast(row))[: 2 if predicted else 1]]
+    rows = [
+        one
+        for row in table.to_dict("records")
+        for one in (row | {"source": "live objects"}, _forecast(row))[: 2 if predicted else 1]
+    ]
     return tabulate(columns if predicted else (*columns[:2], *columns[3:]), rows, notes)
-
-
-def _live(row: Record) -> Record:
-    return row | {"source": "live objects"}
 
 
 def _forecast(row: Record) -> Record:

@@ -1,7 +1,8 @@
-"""What every plot is drawn with: colours, a sheet with title and source, axes, labels, legends, and the finished files.
+"""What every plot is drawn with: the style sheet, a sheet of panels, rows and keys, and the finished files.
 
-Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come from :mod:`bench.report.theme`, so that a
-page can give the inline SVG those of a dark one (:func:`inline`).
+A plot draws on the panels of a :func:`sheet` and labels what is to be in its key; matplotlib's constrained layout makes
+room for names and values beside the panels. Drawn on matplotlib's Agg and SVG canvases, without a display. Colours come
+from :mod:`bench.report.theme`, so that a page can give the inline SVG those of a dark one (:func:`inline`).
 """
 
 import html
@@ -10,7 +11,7 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from bench.analyse.caveats import failures
 from bench.analyse.labels import what_ran
 from bench.analyse.launches import how_many, shown
 from bench.core.text import printable
-from bench.report.theme import DASHES, THEME
+from bench.report.theme import DASHES, MARKERS, THEME
 from bench.runs.document import RunDocument, what_is_trained
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
@@ -32,32 +33,60 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 """It warns of a home that it cannot write, where it would keep fonts; the plots are the same."""
 
 Artist = Any
-"""A sheet, axes or text of matplotlib, which comes without types."""
+"""A figure, axes or text of matplotlib, which comes without types."""
 
-WIDTH_IN = 9.2
-EDGE_IN = 0.14
-TITLE_IN = 0.72
-SOURCE_IN = 0.34
-ROW_IN = 0.42
-KEY_ROW_IN, KEY_SAMPLE_IN, KEY_TEXT_IN, KEY_SIZE, KEY_NOTE_SIZE = 0.35, 0.26, 0.47, 8.5, 7.0
-"""Of a key beside a plot: the height of a row, how far from the axes its samples and texts stand, sizes of letters."""
-
+WIDTH_IN = 10.5
+HEAD_IN, FOOT_IN, ROW_IN, KEY_ROW_IN = 0.62, 0.3, 0.45, 0.36
+"""Heights: of the title with what it is about, of the source, of a row, of a scenario in a key beside a plot."""
 PNG_DPI = 200
-STRETCHES = 800
-"""Of a line that has more points than a sheet has pixels: each is drawn by two of its points."""
 FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "teal", "blue", "grey")
 """For scenarios with switches on: neighbours are told apart."""
 LABEL_LIMIT = 54
 """Letters of a label of a plot; a longer one is cut."""
 
-RC = {
+
+def light(name: str) -> str:
+    return THEME[name][0]
+
+
+STYLE = {
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
+    "text.color": light("ink"),
+    "text.parse_math": False,
+    "figure.facecolor": light("paper"),
+    "figure.constrained_layout.h_pad": 0.05,
+    "figure.constrained_layout.w_pad": 0.12,
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": light("muted"),
+    "axes.labelcolor": light("ink"),
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "grid.color": light("grid"),
+    "grid.linewidth": 0.7,
+    "xtick.color": light("muted"),
+    "ytick.color": light("muted"),
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "butt",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.borderaxespad": 0,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.6,
+    "path.simplify_threshold": 0.3,
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
-    "text.parse_math": False,
 }
+"""The style sheet of all plots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +102,28 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A scenario in a plot: its name, what really ran, its colour, its kind of line."""
+    """A scenario in a plot: its name, what really ran, its colour, and the look of its line (``line`` for ``plot``)."""
 
     scenario: str
     label: str
     colour: str
     dash: str
+    marker: str
+
+    @property
+    def line(self) -> dict[str, Any]:
+        return {"color": light(self.colour), "linestyle": DASHES[self.dash]}
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style of bench whatever a matplotlibrc says: equal figures give equal files."""
+    """Draw in the style of bench whatever a matplotlibrc says: equal values give equal files."""
     with chdir(os.sep):  # on its first import matplotlib reads a matplotlibrc of the working directory, be it a pipe
         import matplotlib
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(RC)
+        matplotlib.rcParams.update(STYLE)
         yield
 
 
@@ -139,13 +173,18 @@ def rows_of(run: Run, steps: "pd.DataFrame") -> list[Entry]:
 
 def rows_for(run: Run, launches: Mapping[str, LaunchRecord]) -> list[Entry]:
     """A row for each of these launches by scenario."""
-    return [entry_for(run, launch, short(what_ran(launch.effective))) for launch in launches.values()]
+    return [entry_for(run, launch, what_ran(launch.effective)) for launch in launches.values()]
 
 
 def entry_for(run: Run, launch: LaunchRecord, label: str) -> Entry:
     """The row of a launch, with this label."""
-    _, dash = look_of(run.document, launch)
-    return Entry(scenario=launch.scenario, label=label, colour=colour_of(run.document, launch), dash=dash)
+    return Entry(
+        scenario=launch.scenario,
+        label=short(label),
+        colour=colour_of(run.document, launch),
+        dash=look_of(run.document, launch)[1],
+        marker=MARKERS[(launch.precision or "O0").lower()],
+    )
 
 
 def plain(text: str) -> str:
@@ -156,34 +195,6 @@ def plain(text: str) -> str:
 def short(text: str) -> str:
     text = plain(text)
     return text if len(text) <= LABEL_LIMIT else text[: LABEL_LIMIT - 1] + "…"
-
-
-def light(name: str) -> str:
-    return THEME[name][0]
-
-
-def run_sheet(run: Run, title: str, *, height_in: float) -> Artist:
-    """A sheet with its title, on what it was measured, and its source."""
-    request = run.document.request
-    much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
-    source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"
-    return titled(title, f"{model_and_batch(run.document)} · {device(run.document)}", source, height_in=height_in)
-
-
-def titled(title: str, about: str, source: str, *, height_in: float) -> Artist:
-    """A sheet with its title, a line on what it shows below that, and its source at the foot."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    sheet = Figure(figsize=(WIDTH_IN, height_in), facecolor=light("paper"))
-    FigureCanvasAgg(sheet)
-    sheet.hovers = {}  # type: ignore[attr-defined]  # see `hover`
-    x, top = EDGE_IN / WIDTH_IN, 1 - 0.14 / height_in
-    sheet.text(x, top, title, fontsize=12.5, fontweight="bold", color=light("ink"), va="top")
-    what = textwrap.shorten(plain(about), 116, placeholder=" …")
-    sheet.text(x, top - 0.25 / height_in, what, fontsize=8.5, color=light("muted"), va="top")
-    sheet.text(x, 0.12 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
-    return sheet
 
 
 def model_and_batch(document: RunDocument) -> str:
@@ -201,12 +212,113 @@ def device(document: RunDocument) -> str:
     return " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def finished(run: Run, sheet: Artist, name: str, title: str, caption: str, scenarios: Sequence[str]) -> Plot:
-    """The files of a sheet; the caption says which scenarios it does not have. ``scenarios``: those that it has."""
-    left_out = failures(run.document, scenarios)
-    if left_out:
-        caption += f" Without figures and left out: {left_out}."
-    return drawn(sheet, name, title, caption)
+def sheet(height_in: float, rows: int = 1, columns: int = 1, **how: Any) -> tuple[Artist, list[Artist]]:
+    """A figure with panels of this height in all, and its panels, row by row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.hovers = {}  # type: ignore[attr-defined]  # see `hover`
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+
+
+def row_sheet(rows: Sequence[tuple[str, str]], columns: int = 1) -> tuple[Artist, list[Artist]]:
+    """Panels beside each other with a row for each pair from the top down: a name and, smaller, what really ran."""
+    figure, panels = sheet(ROW_IN * len(rows) + 0.5, columns=columns, sharey=True)
+    names, labels = ([short(text) for text in texts] for texts in zip(*rows, strict=True))
+    first, places = panels[0], range(len(rows))  # a name is the major label of its row, what ran the minor one
+    first.set_yticks([y - 0.04 for y in places], names, va="bottom", fontsize=9, fontweight="bold", color=light("ink"))
+    first.set_yticks([y + 0.06 for y in places], labels, minor=True, va="top", fontsize=7.2)
+    first.set_ylim(len(rows) - 0.5, -0.5)
+    for axes in panels:
+        axes.grid(False, axis="y", which="both")
+        axes.grid(True, axis="x")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", which="both", length=0)
+    return figure, panels
+
+
+def right_label(axes: Artist, y: float, first: str, second: str, colour: str = "ink", *, within: bool = False) -> None:
+    """At the right of the axes a value and, smaller, what to know about it. ``within``: ``y`` is a part of their
+    height."""
+    place = {"xycoords": "axes fraction" if within else axes.get_yaxis_transform(), "textcoords": "offset points"}
+    axes.annotate(first, (1, y), (8, 1.5), va="bottom", color=light(colour), **place)
+    axes.annotate(second, (1, y), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
+
+
+def panel_title(axes: Artist, name: str, label: str) -> None:
+    """Above a panel its name and, smaller, what really ran."""
+    axes.set_title(short(name), pad=15)
+    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(short(label), (0, 1), (0, 5), fontsize=7.2, color=light("muted"), **place)
+
+
+def key_beside(axes: Artist, rows: Sequence[tuple[Artist, Entry, str]]) -> None:
+    """At the right of the axes a key from the top down: an artist, the scenario's name and a value, its label below."""
+    from matplotlib.lines import Line2D
+
+    texts = [text for _, entry, value in rows for text in (f"{short(entry.scenario)}  {value}", entry.label)]
+    artists = [artist for one, _, _ in rows for artist in (one, Line2D([], [], linestyle="none"))]
+    legend = axes.legend(artists, texts, loc="upper left", bbox_to_anchor=(1.01, 1), labelspacing=0.35)
+    for number, text in enumerate(legend.get_texts()):
+        text.set(fontweight="normal" if number % 2 else "bold", fontsize=7 if number % 2 else 8)
+        text.set_color(light("muted" if number % 2 else "ink"))
+
+
+def stacked(
+    rows: Sequence[Entry],
+    parts: "pd.DataFrame",
+    colours: Mapping[str, str],
+    whole: "pd.Series[float]",
+    *,
+    unit: str,
+    called: str,
+    names: Mapping[str, str] | None = None,
+) -> tuple[Artist, Artist]:
+    """A bar of parts for each scenario, with a diamond where the whole was measured.
+
+    ``parts``: a row per scenario, a column per part, in their order. ``whole``: by scenario; ``called``: what the
+    diamond is. ``names``: what the key calls a part, if not as it is.
+    """
+    order = [row.scenario for row in rows]
+    parts, whole = parts.loc[order], whole[order]
+    longest = float(max(parts.sum(axis=1).max(), whole.max()))
+    figure, (axes,) = row_sheet([(row.scenario, row.label) for row in rows])
+    begins = parts.cumsum(axis=1).shift(axis=1, fill_value=0.0)
+    for part in map(str, parts):
+        bars = axes.barh(
+            range(len(rows)), parts[part], left=begins[part], height=0.56, label=(names or {}).get(part, part)
+        )
+        labels = [f"{size:,.0f}" if size >= 10 else f"{size:.1f}" for size in parts[part]]
+        labels = [text if size > 0.06 * longest else "" for text, size in zip(labels, parts[part], strict=True)]
+        axes.bar_label(bars, labels, label_type="center", fontsize=7.5, color=light("paper"))
+        for patch, size in zip(bars, parts[part], strict=True):
+            patch.set(color=light(colours[part]), linewidth=0)
+            hover(patch, f"{part} ({unit}): {size:,.1f}")
+    axes.plot(whole, range(len(rows)), linestyle="none", marker="D", markersize=4.6, label=called)
+    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgecolor=light("ink"), markeredgewidth=1.1)
+    axes.set_xlim(0, longest * 1.03)
+    return figure, axes
+
+
+def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> Artist:
+    """A scenario's line, with marks of its level."""
+    (line,) = axes.plot(x, y, **row.line, marker=row.marker, markersize=4.5, markevery=max(1, -(-len(x) // 12)))
+    hover(line, f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
+    return line
+
+
+def interval(axes: Artist, low: float, high: float, y: float, cap: str = "") -> None:
+    """A thin line from low to high, with a halo so that it shows on a bar of any colour."""
+    for colour, width in (("paper", 3.2), ("ink", 1.2)):
+        axes.plot([low, high], [y, y], color=light(colour), linewidth=width)
+    axes.lines[-1].set(marker=cap, markersize=7)
+
+
+def shade(axes: Artist, low: float, high: float, label: str, colour: str = "shade") -> None:
+    """A stretch of the x axis as a ground."""
+    axes.axvspan(low, high, facecolor=light(colour), edgecolor=light("muted"), linewidth=0.3, zorder=0, label=label)
 
 
 def hover(artist: Artist, text: str) -> None:
@@ -217,197 +329,62 @@ def hover(artist: Artist, text: str) -> None:
     hovers[artist.get_gid()] = plain(text)
 
 
-def drawn(sheet: Artist, name: str, title: str, caption: str, dpi: int = PNG_DPI) -> Plot:
-    """The files of a sheet."""
-    svg, png = io.StringIO(), io.BytesIO()
-    sheet.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    sheet.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    text = svg.getvalue()
-    for gid, said in sheet.hovers.items():
-        group = f"<g id={quoteattr(gid)}>"
-        text = text.replace(group, f"{group}<title>{escape(said)}</title>", 1)
-    return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue())
-
-
-def axes_at(sheet: Artist, left_in: float, bottom_in: float, width_in: float, height_in: float) -> Artist:
-    total = sheet.get_figheight()
-    axes = sheet.add_axes((left_in / WIDTH_IN, bottom_in / total, width_in / WIDTH_IN, height_in / total))
-    axes.set_facecolor("none")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(light("muted"))
-    axes.tick_params(colors=light("muted"), labelcolor=light("muted"), labelsize=8)
-    axes.xaxis.label.set_color(light("ink"))
-    axes.yaxis.label.set_color(light("ink"))
-    return axes
-
-
-def rows_height_in(rows: int) -> float:
-    return TITLE_IN + 0.3 + rows * ROW_IN + 0.5 + SOURCE_IN
-
-
-def row_axes(sheet: Artist, rows: Sequence[Entry], *, right_in: float) -> Artist:
-    """Axes with a row for each scenario from the top down; at the left its name and, smaller, what really ran."""
-    names = max(text_width_in(sheet, short(row.scenario), 9, bold=True) for row in rows)
-    left_in = max(names, *(text_width_in(sheet, row.label, 7.2) for row in rows)) + EDGE_IN + 0.14
-    height_in = len(rows) * ROW_IN
-    axes = axes_at(sheet, left_in, 0.5 + SOURCE_IN, WIDTH_IN - left_in - right_in, height_in)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
-    for position, row in enumerate(rows):
-        row_label(axes, position, row.scenario, row.label)
-    return axes
-
-
-def right_label(axes: Artist, position: int, first: str, second: str) -> None:
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "left"}
-    axes.annotate(first, (1, position), (8, 1.5), va="bottom", fontsize=8.5, color=light("ink"), **place)
-    axes.annotate(second, (1, position), (8, -2), va="top", fontsize=7.2, color=light("muted"), **place)
-
-
-def key_width_in(sheet: Artist, rows: Sequence[Entry], texts: Mapping[str, str]) -> float:
-    """How much room at the right of the axes :func:`key_beside` takes, in inches."""
-    names = (text_width_in(sheet, f"{short(row.scenario)}  {texts[row.scenario]}", KEY_SIZE, bold=True) for row in rows)
-    return max(*names, *(text_width_in(sheet, row.label, KEY_NOTE_SIZE) for row in rows)) + KEY_TEXT_IN + EDGE_IN
-
-
-def key_beside(
-    axes: Artist, rows: Sequence[Entry], texts: Mapping[str, str], sample: Callable[[Entry, float, float], None]
-) -> None:
-    """At the right of the axes a key from the top down: a sample, the scenario's name and text, its label below.
-
-    ``sample`` draws a row's line or point around a place in parts of the axes.
-    """
-    box = axes.get_position()
-    wide_in, high_in = box.width * WIDTH_IN, box.height * axes.figure.get_figheight()
-    place = {"xycoords": axes.transAxes, "textcoords": "offset points", "annotation_clip": False}
-    for number, row in enumerate(rows):
-        height = 1 - (0.1 + KEY_ROW_IN * number) / high_in
-        sample(row, 1 + KEY_SAMPLE_IN / wide_in, height)
-        at = (1 + KEY_TEXT_IN / wide_in, height)
-        name = axes.annotate(short(row.scenario), at, (0, 1), fontsize=KEY_SIZE, fontweight="bold", **place)
-        after = text_width_in(axes.figure, short(row.scenario), KEY_SIZE, bold=True) * 72 + 6
-        value = axes.annotate(texts[row.scenario], at, (after, 1), fontsize=KEY_SIZE, **place)
-        for text in (name, value):
-            text.set(color=light("ink"), va="bottom")
-        axes.annotate(row.label, at, (0, 0), fontsize=KEY_NOTE_SIZE, color=light("muted"), va="top", **place)
-
-
-def line_key(axes: Artist, rows: Sequence[Entry], ends: Mapping[str, float], texts: Mapping[str, str]) -> None:
-    """The key of lines, in the order of their ends (the highest first)."""
-    half = 0.14 / (axes.get_position().width * WIDTH_IN)
-
-    def sample(row: Entry, x: float, y: float) -> None:
-        axes.plot([x - half, x + half], [y, y], transform=axes.transAxes, color=light(row.colour), clip_on=False)
-        axes.lines[-1].set(linewidth=2.4, linestyle=DASHES[row.dash])
-
-    key_beside(axes, sorted(rows, key=lambda row: -ends[row.scenario]), texts, sample)
-
-
-def line_of(axes: Artist, row: Entry, x: Any, y: Any) -> None:
-    """A scenario's line; a dot if it is of a single point."""
-    axes.plot(*line_points(x, y), color=light(row.colour), linewidth=1.7, linestyle=DASHES[row.dash])
-    axes.lines[-1].set_marker("o" if len(x) == 1 else "")
-    hover(axes.lines[-1], f"{row.scenario}: {y[-1]:,.4g} at {x[-1]:,}")
-
-
-def interval(axes: Artist, low: float, high: float, y: float, cap: str = "") -> None:
-    """A thin line from low to high, with a halo so that it shows on a bar of any colour."""
-    for colour, width in (("paper", 3.2), ("ink", 1.2)):
-        axes.plot([low, high], [y, y], color=light(colour), linewidth=width, solid_capstyle="butt")
-    axes.lines[-1].set(marker=cap, markersize=7)
-
-
-def row_label(axes: Artist, position: int, name: str, label: str) -> None:
-    """At the left of a row its name and, smaller, what really ran."""
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right"}
-    axes.annotate(short(name), (0, position), (-7, 1.5), va="bottom", fontsize=9, fontweight="bold", **place)
-    axes.texts[-1].set_color(light("ink"))
-    axes.annotate(label, (0, position), (-7, -2), va="top", fontsize=7.2, color=light("muted"), **place)
-
-
-def line_points(x: Any, y: Any) -> tuple[Any, Any]:
-    """The points of a line to draw: all of them, or of each of :data:`STRETCHES` stretches the lowest and the highest.
-
-    Arrays of one length, ``y`` without NaN. Nothing is lost that could be seen.
-    """
-    import numpy as np
-
-    if len(x) <= 2 * STRETCHES:
-        return x, y
-    begins = np.linspace(0, len(x), STRETCHES, endpoint=False).astype("int64")
-    stretches = list(zip(begins, [*begins[1:], len(x)], strict=True))
-    lowest = [begin + int(np.argmin(y[begin:end])) for begin, end in stretches]
-    highest = [begin + int(np.argmax(y[begin:end])) for begin, end in stretches]
-    drawn = np.unique([0, *lowest, *highest, len(x) - 1])
-    return x[drawn], y[drawn]
-
-
-def about_lines(points: int) -> str:
-    """For a caption: what :func:`line_points` leaves out of a line of so many points. May be empty."""
-    if points <= 2 * STRETCHES:
-        return ""
-    return f" Of {points:,} points of a line the lowest and the highest of each of {STRETCHES} stretches are drawn."
-
-
-def text_width_in(sheet: Artist, text: str, size: float, *, bold: bool = False) -> float:
-    """How wide a text will be, in inches."""
-    probe = sheet.text(0, 0, text, fontsize=size, fontweight="bold" if bold else "normal")
-    width = probe.get_window_extent(sheet.canvas.get_renderer()).width / sheet.dpi
-    probe.remove()
-    return float(width)
-
-
-def handle(kind: str, colour: str) -> Artist:
-    """A handle for a legend."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    ink, own, paper = light("ink"), light(colour), light("paper")
-    if kind == "box":
-        return Patch(facecolor=own, alpha=0.35)
-    if kind == "line-full":
-        return Line2D([], [], color=own, linewidth=1.8)
-    if kind == "box-full":
-        return Patch(facecolor=own)
-    if kind == "shade":
-        return Patch(facecolor=own, edgecolor=light("muted"), linewidth=0.4)
-    marks: dict[str, dict[str, Any]] = {
-        "point": {"marker": "o", "markersize": 6, "color": own},
-        "hollow": {"marker": "o", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
-        "square": {"marker": "s", "markersize": 6, "color": own, "markerfacecolor": paper, "markeredgewidth": 1.3},
-        "ring": {"marker": "o", "markersize": 11, "color": ink, "markerfacecolor": "none", "markeredgewidth": 1.3},
-        "dot": {"marker": "o", "markersize": 4, "color": own, "alpha": 0.6},
-        "bar": {"marker": "|", "markersize": 10, "color": ink, "markeredgewidth": 2},
-        "triangle": {"marker": "^", "markersize": 4, "color": ink, "markerfacecolor": "none", "markeredgewidth": 0.8},
-        "plus": {"marker": "+", "markersize": 6, "color": own, "markeredgewidth": 0.9},
-        "diamond": {"marker": "D", "markersize": 4.6, "color": ink, "markerfacecolor": paper, "markeredgewidth": 1.1},
-    }
-    return Line2D([], [], linestyle="none", **marks[kind])
-
-
-def legend_row(
-    sheet: Artist, keys: Sequence[tuple[Artist, str]], *, below_in: float = 0.0, ncols: int | None = None
-) -> None:
-    """A row of keys under the title, or this much further below, in so many columns."""
-    height = sheet.get_figheight()
-    sheet.legend(
-        *zip(*keys, strict=True),
-        loc="upper left",
-        bbox_to_anchor=((EDGE_IN - 0.04) / WIDTH_IN, 1 - (TITLE_IN - 0.1 + below_in) / height),
-        ncols=ncols or len(keys),
-        frameon=False,
-        fontsize=8,
-        borderaxespad=0,
-        handlelength=1.4,
-        columnspacing=1.6,
-        labelcolor=light("ink"),
-    )
-
-
 def locator(most: int, *, integer: bool = False) -> Artist:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins=most, integer=integer, steps=[1, 2, 2.5, 5, 10] if not integer else [1, 2, 5, 10])
+
+
+def finished(
+    run: Run, figure: Artist, name: str, title: str, caption: str, scenarios: Sequence[str] | None = None
+) -> Plot:
+    """The files of a figure of a run. ``scenarios``: those that it has; the caption names the others."""
+    request = run.document.request
+    left_out = "" if scenarios is None else failures(run.document, scenarios)
+    if left_out:
+        caption += f" Without figures and left out: {left_out}."
+    about = f"{model_and_batch(run.document)} · {device(run.document)}"
+    much = f"{how_many(run.document)} of {request.warmup} + {request.iters} steps per scenario"
+    source = f"bench {run.document.bench} · run {plain(run.id)} · {much}"
+    return drawn(figure, name, title, caption, about=about, source=source)
+
+
+def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, source: str, dpi: int = PNG_DPI) -> Plot:
+    """The files of a figure with its head (``title``, ``about``, the key of what has a label), and ``source`` below."""
+    panels_in = figure.get_figheight()
+    key, key_in = _key(figure)
+    height_in = HEAD_IN + key_in + panels_in + FOOT_IN
+    figure.set_figheight(height_in)
+    x, top = 0.12 / WIDTH_IN, 1 - 0.12 / height_in
+    figure.text(x, top, title, fontsize=12.5, fontweight="bold", va="top")
+    what = textwrap.shorten(plain(about), 130, placeholder=" …")
+    figure.text(x, top - 0.25 / height_in, what, color=light("muted"), va="top")
+    figure.text(x, 0.1 / height_in, source, fontsize=7, color=light("muted"), va="bottom")
+    if key is not None:
+        key.set_bbox_to_anchor((x, 1 - HEAD_IN / height_in), transform=figure.transFigure)
+    figure.get_layout_engine().set(rect=(0, FOOT_IN / height_in, 1, panels_in / height_in))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is done, for both files
+    svg, png = io.StringIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
+    text = svg.getvalue()
+    for gid, words in figure.hovers.items():
+        group = f"<g id={quoteattr(gid)}>"
+        text = text.replace(group, f"{group}<title>{escape(words)}</title>", 1)
+    return Plot(name=name, title=title, caption=caption, svg=printable(text), png=png.getvalue())
+
+
+def _key(figure: Artist) -> tuple[Artist, float]:
+    """The legend of what has a label, in as few rows as fit, and its height in inches; None and 0 without any."""
+    keys: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for artist, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            keys.setdefault(label, artist)
+    for columns in range(len(keys), 0, -1):
+        legend = figure.legend(keys.values(), keys, loc="upper left", ncols=columns)
+        size = legend.get_window_extent(figure.canvas.get_renderer())
+        if size.width <= figure.bbox.width or columns == 1:
+            return legend, size.height / figure.dpi + 0.05
+        legend.remove()
+    return None, 0.0

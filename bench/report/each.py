@@ -3,9 +3,8 @@
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.each import Device, devices, scan_of, sentence
-from bench.console import align
 from bench.report import drawing
-from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 
 VERDICTS = {True: "slow", False: "like the others", None: "unknown"}
@@ -35,7 +34,7 @@ def each_table(run: Analysed) -> Table | None:
 
 def on_terminal(run: Analysed, width: int | None) -> list[str]:
     table = each_table(run)
-    return [sentence(run), "", *([align(table.texts(), left=("device", "verdict"), width=width)] if table else [])]
+    return [sentence(run), "", *([table.as_text(width)] if table else [])]
 
 
 def each_plot(run: Analysed) -> Plot | None:
@@ -43,29 +42,19 @@ def each_plot(run: Analysed) -> Plot | None:
     rows, scan = [one for one in devices(run) if one.slower is not None], scan_of(run)
     if not rows:
         return None
-    title, below_in = "How far each device is from the median", 0.52 + drawing.SOURCE_IN
-    height_in = drawing.ROW_IN * len(rows)
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + below_in)
-    widest = max(drawing.text_width_in(sheet, drawing.short(one.name), 9, bold=True) for one in rows)
-    axes = axes_at(sheet, widest + 0.4, below_in, drawing.WIDTH_IN - widest - 0.6, height_in)
+    labels = ["" if one.step.value is None else f"{one.step.value:,.1f} ms a step" for one in rows]
+    figure, (axes,) = drawing.row_sheet([(one.name, label) for one, label in zip(rows, labels, strict=True)])
     for position, one in enumerate(rows):
-        colour = "line-6" if one.is_slow else "line-0"
-        axes.plot([100 * (one.slower or 0.0)], [position], marker="o", markersize=7, color=light(colour))
-        drawing.hover(axes.lines[-1], f"{one.name}: {100 * (one.slower or 0.0):+.1f} %")
-        label = "" if one.step.value is None else f"{one.step.value:,.1f} ms a step"
-        drawing.row_label(axes, position, one.name, label)
+        percent, colour = 100 * (one.slower or 0.0), light("line-6" if one.is_slow else "line-0")
+        axes.plot([percent], [position], marker="o", markersize=7, linestyle="none", color=colour)
+        axes.lines[-1].set_label("slow" if one.is_slow else "like the others")
+        drawing.hover(axes.lines[-1], f"{one.name}: {percent:+.1f} %")
     axes.axvline(0.0, color=light("ink"), linewidth=0.9)
-    keys = [(handle("point", "line-0"), "like the others"), (handle("point", "line-6"), "slow")]
     if scan.bound is not None:
         axes.axvline(100 * scan.bound, color=light("line-6"), linewidth=1.2, linestyle=(0, (3, 2)))
-        keys.append((handle("line-full", "line-6"), f"bound, {100 * scan.bound:.1f} %"))
-    legend_row(sheet, keys)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
+        axes.lines[-1].set_label(f"bound, {100 * scan.bound:.1f} %")
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter("{x:+,.3g} %")
-    axes.grid(True, axis="x", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("slower than the median of all devices")
-    return drawing.drawn(
-        sheet, "each", title, "Each device by itself, with the same batch; right of the bound is slow."
-    )
+    caption = "Each device by itself, with the same batch; right of the bound is slow."
+    return drawing.finished(run, figure, "each", "How far each device is from the median", caption)

@@ -13,7 +13,7 @@ from bench.core.text import printable
 from bench.history import gate
 from bench.history.gate import Judged, Outcome
 from bench.report import markdown
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, inert, tabulate, text
 
 TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
 UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB", gate.PARITY: ""}
@@ -135,12 +135,12 @@ def as_markdown(outcome: Outcome) -> str:
     everything = table_of(outcome.rows, outcome)
     parts = [
         f"## Gate: {outcome.verdict}",
-        markdown.inert(sentence(outcome)),
+        inert(sentence(outcome)),
         markdown.bullets(remedies(outcome)),
-        markdown.table(table_of(wrong, outcome)).partition("\n\n")[0] if wrong else "",
+        table_of(wrong, outcome).as_markdown().partition("\n\n")[0] if wrong else "",
         markdown.bullets(_reasons(outcome)),
         markdown.bullets(f"Warning: {text}" for text in outcome.warnings),
-        f"<details><summary>All {len(outcome.rows)} figures</summary>\n\n{markdown.table(everything)}\n\n</details>",
+        f"<details><summary>All {len(outcome.rows)} figures</summary>\n\n{everything.as_markdown()}\n\n</details>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

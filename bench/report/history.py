@@ -6,25 +6,24 @@
 Each workload and each hardware has its own section, and from the second on a number in the names of its plots.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from bench.console import align, few
+from bench.console import few
 from bench.history.shifts import AT_LEAST, MIN_NIGHTS
 from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
-from bench.report.blocks import PagePlot
+from bench.report.blocks import Block, Chapter, Grid, PagePlot, there
 from bench.report.drawing import plain
 from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
 PAGE = "history.html"
-TEMPLATE = "history.html.j2"
 
 NAMES = {"step_ms": "step time", "peak_total_mib": "peak memory", "energy_per_1000_j": "energy"}
-HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB all", "energy_per_1000_j": "J/1,000"}
+HEADINGS = {"step_ms": "step ms", "peak_total_mib": "MiB total", "energy_per_1000_j": "J/1,000"}
 
 LISTED = 10
 """Events that a terminal shows; the page has all."""
@@ -50,21 +49,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """What the page says about one track. Text is as it is in the runs; the template escapes it."""
-
-    title: str
-    place: str
-    answer: str
-    summary: Table
-    still: tuple[str, ...]
-    events: Table | None
-    shifts: Table | None
-    plots: tuple[PagePlot, ...]
-    without: Table | None
-
-
 def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str) -> list[str]:
     """Write the page and its plots into the folder ``out``; returns the paths, the page first.
 
@@ -78,9 +62,16 @@ def write(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]], out: str
         prefix = "history" if number == 1 else f"history-{number}"
         drawn, own = page.placed(of_track(track, prefix))
         files |= own
-        sections.append(_section(track, tuple(drawn.values())))
-    others = _single(single) if single else None
-    text = page.render_page(TEMPLATE, sections=sections, notes=NOTES, single=others, left_out=left_out)
+        sections.append(_section(track, drawn.values()))
+    why = [why for _, why in left_out]
+    others = [
+        *_chapter("single", "Runs with nothing to compare to", Grid("Runs", _single(single)) if single else None),
+        *_chapter("left-out", "Runs that are left out", *why),
+    ]
+    if others:
+        answer = "Runs of the folder that are no nights of a track above."
+        sections.append(page.Section(name="other runs", answer=answer, chapters=others))
+    text = page.render(sections, title="bench history", heading="Nightly history")
     return put({PAGE: utf8(text), **files}, out)
 
 
@@ -90,18 +81,23 @@ def worth_showing(tracks: Sequence[Track]) -> tuple[list[Track], list[Track]]:
     return shown, [track for track in tracks if track not in shown]
 
 
-def _section(track: Track, plots: tuple[PagePlot, ...]) -> Section:
-    return Section(
-        title=track.work,
-        place=track.place,
-        answer=" ".join(filter(None, (answer(track), last_night(track)))),
-        summary=summary_table(track),
-        still=tuple(still(track)),
-        events=events_table(track) if track.events else None,
-        shifts=shifts_table(track) if track.events else None,
-        plots=plots,
-        without=_without(track) if track.unusable else None,
+def _section(track: Track, plots: Iterable[PagePlot]) -> page.Section:
+    events = track.events
+    shifted = "Nights on which figures shifted, the latest first"
+    chapters = (
+        *_chapter("scenarios", "Scenarios", Grid("Scenarios", summary_table(track))),
+        *_chapter("shifted", shifted, Grid(shifted, events_table(track)) if events else None),
+        *_chapter("trends", "Trends", *plots, *still(track)),
+        *_chapter("shifts", "Every shift with its interval", Grid("Shifts", shifts_table(track)) if events else None),
+        *_chapter("without", "Nights without a figure", Grid("Nights", _without(track)) if track.unusable else None),
     )
+    said = " ".join(filter(None, (answer(track), last_night(track))))
+    return page.Section(name=f"on {track.place}", label=track.work, answer=said, chapters=chapters)
+
+
+def _chapter(slug: str, title: str, *blocks: Block | None) -> list[Chapter]:
+    """A chapter of the blocks that are there; nothing without any."""
+    return [Chapter(slug=slug, title=title, blocks=there(*blocks))] if there(*blocks) else []
 
 
 def still(track: Track) -> list[str]:
@@ -257,7 +253,7 @@ def as_text(tracks: Sequence[Track], width: int | None = None) -> str:
     shown, single = worth_showing(tracks)
     lines = []
     for track in shown:
-        table = align(summary_table(track, brief=True).texts(), left=("scenario", "first", "last"), width=width)
+        table = summary_table(track, brief=True).as_text(width)
         about = [f"{track.work} · {track.place}", span(track), *filter(None, [last_night(track)])]
         lines += [*map(plain, about), "", table, ""]
         for event in track.events[:LISTED]:
@@ -286,59 +282,48 @@ def for_programs(tracks: Sequence[Track], left_out: Sequence[tuple[str, str]]) -
 
 def _track(track: Track) -> dict[str, Any]:
     runs = [night.run for night in track.nights]
+    why = [{"scenario": name, "why": why, "nights": nights} for (name, why), nights in track.unusable.items()]
     return {
         "work": track.work,
         "place": track.place,
         "nights": [asdict(night) | {"utc": night.utc or None} for night in track.nights],
         "trends": [_trend(runs, trend) for trend in track.trends if trend.known],
         "shifts": [_event(event) for event in track.events],
-        "without_figure": [
-            {"scenario": scenario, "why": why, "nights": nights} for (scenario, why), nights in track.unusable.items()
-        ],
+        "without_figure": why,
     }
 
 
 def _trend(runs: Sequence[str], trend: Trend) -> dict[str, Any]:
     levels = trend.levels
+    names = ("scenario", "what_ran", "metric", "latest", "over_all", "over_recent", "values")
     return {
-        "scenario": trend.scenario,
-        "what_ran": trend.what_ran,
-        "metric": trend.metric,
+        **{name: getattr(trend, name) for name in names},
         "unit": WORDS[trend.metric].unit,
         "nights": len(trend.known),
         "first": runs[trend.known[0]],
         "last": runs[trend.known[-1]],
-        "latest": trend.latest,
-        "over_all": trend.over_all,
-        "over_recent": trend.over_recent,
         "noise": levels.noise,
         "correlation": levels.correlation,
-        "values": trend.values,
-        "levels": [
-            {"first": runs[level.first], "last": runs[level.last], "value": level.value} for level in levels.levels
-        ],
+        "levels": [{"first": runs[one.first], "last": runs[one.last], "value": one.value} for one in levels.levels],
         "outliers": [runs[night] for night in levels.outliers],
         "stopped_by_the_gate": [runs[night] for night in trend.regressed],
     }
 
 
 def _event(event: Event) -> dict[str, Any]:
-    before, after = event.before, event.after
+    sides = {"before": event.before, "after": event.after}
     return {
-        "before": before.run,
-        "after": after.run,
+        **{side: night.run for side, night in sides.items()},
+        **{f"commit_{side}": night.commit for side, night in sides.items()},
+        **{f"dirty_{side}": night.dirty for side, night in sides.items()},
         "commits": event.commits,
-        "commit_before": before.commit,
-        "commit_after": after.commit,
-        "dirty_before": before.dirty,
-        "dirty_after": after.dirty,
         "differs": event.differs,
         "changes": [_change(change) for change in event.changes],
     }
 
 
 def _change(change: Change) -> dict[str, Any]:
-    about = asdict(change)
-    shift = about.pop("shift")
+    options = asdict(change)
+    shift = options.pop("shift")
     known = {name: shift[name] for name in ("ratio", "low", "high", "p")}
-    return {**about, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}
+    return {**options, **known, "nights_before": shift["n_before"], "nights_after": shift["n_after"]}

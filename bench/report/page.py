@@ -30,27 +30,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TEMPLATE = "page.html.j2"
+HEADING = "Data-parallel and mixed-precision benchmark"
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the page says about one run. ``folder``: the run's, from the page, with ``/`` between its parts."""
+    """A run or a track of nights on a page. ``folder``: the run's, from the page, with ``/`` between its parts."""
 
-    run: Analysed
-    folder: str
+    name: str
+    label: str | None = None
+    folder: str = ""
     answer: str
-    clear: bool
-    advice: list[Advice]
-    caveats: list[str]
-    chart: PagePlot | None
-    chapters: list[Chapter]
+    clear: bool = False
+    advice: Sequence[Advice] = ()
+    caveats: Sequence[str] = ()
+    chart: PagePlot | None = None
+    chapters: Sequence[Chapter]
 
 
 def section(run: Analysed, table: "pd.DataFrame", plots: dict[str, PagePlot], out: str) -> Section:
     """The section of a run, whose summary is ``table``, for a page in the folder ``out``."""
     return Section(
-        run=run,
+        name=f"run {run.id}",
+        label=run.document.request.label,
         folder=os.path.relpath(run.path, out).replace(os.sep, "/"),
         answer=" ".join((*loader_words(run)[:1], *(line.rstrip(".") + "." for line in tuned.answer(run, table)))),
         clear=is_clear(run.document, table),
@@ -73,13 +76,8 @@ def placed(plots: Iterable[Plot], *, files: str = "", ids: str = "") -> tuple[di
     return in_page, contents
 
 
-def render(sections: Sequence[Section], files: Sequence[str]) -> str:
-    """The page of these sections as HTML. ``files``: names of the tables beside it."""
-    return render_page(TEMPLATE, sections=sections, files=files)
-
-
-def render_page(template: str, **values: Any) -> str:
-    """A page of this folder's templates as HTML; every value is escaped."""
+def render(sections: Sequence[Section], *, title: str, heading: str, files: Sequence[str] = ()) -> str:
+    """The page of these sections as HTML; every value is escaped. ``files``: names of the tables beside it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -92,8 +90,9 @@ def render_page(template: str, **values: Any) -> str:
     )
     script = _script()
     sha256 = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values: dict[str, Any] = {"sections": sections, "title": title, "heading": heading, "files": files}
     values |= {"theme": THEME, "script": script, "script_sha256": sha256}
-    return printable(environment.get_template(template).render(values))
+    return printable(environment.get_template(TEMPLATE).render(values))
 
 
 @cache

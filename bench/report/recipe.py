@@ -53,7 +53,8 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
     recipe, parts = _recipe(run.document, name, launch)
     measured = _measured(run, launch)
     command = f"{_launcher(launch)} {_plain(os.path.basename(file))} --checkpoint checkpoint.pt"
-    return _rendered({**_values(run.document, launch, recipe, parts), "measured": measured, "command": command})
+    values = _values(run.document, launch, recipe, parts)
+    return _template().render(**values, measured=measured, command=command)
 
 
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
@@ -151,6 +152,8 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     half_weights = level in ("O2", "O3")
     scaled = ran.scaler is not None and ran.scaler["dynamic"]
     momentum = ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum"))
+    from_data = ["DataLoader", "DistributedSampler", "default_collate"]
+    from_data = from_data[1 if in_memory else 0 : 2 if collates else 3]
     lines = [
         "import argparse",
         "import os",
@@ -159,10 +162,8 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "import torch",
         "from torch.utils._pytree import tree_map_only",
         f"from itertools import {'count' if real and not in_memory else 'cycle, islice'}",
-        "from torch.utils.data import DistributedSampler",
+        f"from torch.utils.data import {', '.join(from_data)}",
         *(["import torch.distributed as dist"] if group else []),
-        *([] if in_memory else ["from torch.utils.data import DataLoader"]),
-        *([] if collates else ["from torch.utils.data import default_collate"]),
         *(["from contextlib import nullcontext"] if recipe.quiet else []),
         *(own.imports if own else OF_A_FILE),
         *recipe.imports,
@@ -278,15 +279,11 @@ def _work(document: RunDocument) -> SimpleNamespace:
 
 
 def _own_file(document: RunDocument) -> list[str]:
-    """The settings as assignments, each as long as a line may be, and the workload from its file."""
-    lines = ["WORK = SimpleNamespace("]
-    for name, value in vars(_work(document)).items():
-        one = f"{name}={value!r}"
-        if len(lines[-1]) + len(one) > LINE - 3 and lines[-1][-1] != "(":
-            lines.append("vars(WORK).update(")
-        lines[-1] += one if lines[-1][-1] == "(" else f", {one}"
+    """The settings, and the workload from its file."""
+    settings = (f"{name}={value!r}" for name, value in vars(_work(document)).items())
     path = f"**runpy.run_path({_Text(_file(document))!r})"
-    return [*(f"{line})" for line in lines), _called("workload: Any =", "SimpleNamespace", path, indent=0)]
+    workload = _called("workload: Any =", "SimpleNamespace", path, indent=0)
+    return [_called("WORK =", "SimpleNamespace", *settings, indent=0), workload]
 
 
 class _Text(str):
@@ -338,10 +335,6 @@ def _parsed(file: str) -> ast.Module:
             raise RequestError("RUN", f"{file} is not Python ({error})", "fix the file") from error
 
 
-def _rendered(values: Mapping[str, Any]) -> str:
-    return _template().render(**values)
-
-
 @cache
 def _template() -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -381,16 +374,7 @@ def _called(target: str, function: str, *arguments: str, then: str = "", indent:
 
 
 def _sorted(lines: Sequence[str]) -> list[str]:
-    """Imports as isort has them: those of Python, a blank line, the others; what comes from one module in one line."""
-    whole = {line for line in lines if line.startswith("import ")}
-    parts: dict[str, set[str]] = {}
-    for line in set(lines) - whole:
-        module, _, names = line.removeprefix("from ").partition(" import ")
-        parts.setdefault(module, set()).update(names.split(", "))
-    for module, of_it in parts.items():
-        ordered = sorted(of_it, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-        whole.add(f"from {module} import {', '.join(ordered)}")
-    found: tuple[list[str], list[str]] = ([], [])
-    for line in sorted(whole, key=lambda line: (line[0] != "i", line.split()[1])):
-        found[line.split()[1].partition(".")[0] not in sys.stdlib_module_names].append(line)
-    return [*found[0], "", *found[1]]
+    """Imports in the order of isort: those of Python, a blank line, the others; each line is of another module."""
+    ordered = sorted(set(lines), key=lambda line: (line[0] != "i", line.split()[1]))
+    own = [line for line in ordered if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
+    return [*own, "", *(line for line in ordered if line not in own)]

@@ -1,7 +1,7 @@
 """The table of what the loss of a rank costs."""
 
 from bench.analyse.restarts import restarts
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, number, tabulate, text
+from bench.report.tables import Table, figure, ranged, tabulate, text
 from bench.runs.reader import Run
 
 
@@ -15,7 +15,7 @@ def restart_table(run: Run) -> Table | None:
         text("scenario", "scenario"),
         figure("launches", "launches", "d"),
         figure("checkpoint every steps", "every", ",d"),
-        figure("next step is over (s)", _until),
+        ranged("next step is over (s)", ("next_step_s", "next_step_low_s", "next_step_high_s"), ",.2f"),
         *(figure(heading, name, ",.2f", group="of that, seconds until") for heading, name in parts),
         figure("step is over", "step_s", ",.2f", group="of that, seconds until"),
         figure("caught up (s)", "caught_up_s", ",.2f"),
@@ -30,9 +30,3 @@ def restart_table(run: Run) -> Table | None:
         "relative; 0 if training went on as if nothing had happened.",
     ]
     return tabulate(columns, table.to_dict("records"), notes)
-
-
-def _until(row: Record) -> Cell:
-    low = number(row["next_step_low_s"], ",.2f")
-    small = "" if low == UNKNOWN else f"{low} to {number(row['next_step_high_s'], ',.2f')}"
-    return Cell(text=number(row["next_step_s"], ",.2f"), small=small)

@@ -11,15 +11,13 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import bar
 from bench.analyse.predicted import Prediction
 from bench.analyse.scaling import PARTS, Scaled, foreseen, scaled
-from bench.console import align
-from bench.core.codec import encode
 from bench.report import all_reduce, drawing
-from bench.report.drawing import Plot, axes_at, handle, legend_row, light
+from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
-from bench.report.tables import UNKNOWN, Cell, Table, figure, number, of_run, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 COLOURS = {"weak": "line-0", "strong": "line-1"}
 MOST_DRAWN = 64
@@ -106,39 +104,9 @@ def on_terminal(
     lines = scaling_words.answer(run)
     for title, table, words in parts:
         lines += ["", *([title, ""] if title and table else [])]
-        left = ("scaling", "beyond what was measured")
-        lines += [align(table.texts(), left=left, width=width), ""] if table else []
+        lines += [table.as_text(width), ""] if table else []
         lines += words
     return lines
-
-
-def for_csv(run: Analysed) -> "dict[str, pd.DataFrame]":
-    """Both tables with all their values, by the names of their files."""
-    import pandas as pd
-
-    points = scaled(run)
-    if not points:
-        return {}
-    checks, asked = foreseen(run)
-    found = {"scaling": pd.json_normalize([flat(one) for one in points])}
-    if checks or asked:
-        found["predictions"] = pd.DataFrame([encode(one) for one in (*checks, *asked)])
-    return {name: of_run(run, table) for name, table in found.items()}
-
-
-def flat(one: Scaled) -> dict[str, Any]:
-    """A point of a curve as a row."""
-    return {
-        **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
-        "step_ms": one.step.value,
-        "step_low_ms": one.step.low,
-        "step_high_ms": one.step.high,
-        "launches": one.step.n,
-        "efficiency": one.efficiency.value,
-        "efficiency_low": one.efficiency.low,
-        "efficiency_high": one.efficiency.high,
-        "loss": encode(one.loss),
-    }
 
 
 def scaling_plot(run: Analysed) -> Plot | None:
@@ -148,44 +116,35 @@ def scaling_plot(run: Analysed) -> Plot | None:
         return None
     checks, asked = foreseen(run)
     most = max(one.count for one in points)
-    drawn = [one for one in (*checks, *asked) if one.count <= MOST_DRAWN * most]
-    title, height_in = "What is left of the speed of each device", 3.0
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
-    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 0.98, height_in)
+    predicted = [one for one in (*checks, *asked) if one.count <= MOST_DRAWN * most]
+    figure, (axes,) = drawing.sheet(3.5)
     axes.axhline(100, color=light("muted"), linewidth=0.9)
-    keys = []
     for mode, colour in COLOURS.items():
-        mine = [one for one in points if one.mode == mode]
-        if mine:
-            _curve(axes, mine, mode, light(colour))
-            keys.append(
-                (handle("point", colour), f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}")
-            )
-    for mode, colour in COLOURS.items():
-        ahead = sorted((one.count, 100 * one.efficiency) for one in drawn if one.mode == mode)
+        _curve(axes, [one for one in points if one.mode == mode], mode, light(colour))
+        ahead = sorted((one.count, 100 * one.efficiency) for one in predicted if one.mode == mode)
         if ahead:
-            axes.plot(*zip(*ahead, strict=True), linestyle=(0, (2, 2)), linewidth=1.2, color=light(colour))
-            axes.lines[-1].set(marker="s", markersize=5, markerfacecolor=light("paper"), gid=f"predicted-{mode}")
-            keys.append((handle("square", colour), f"{mode}, predicted"))
-    legend_row(sheet, keys)
-    counts = sorted({one.count for one in points} | {one.count for one in drawn})
+            axes.plot(*zip(*ahead, strict=True), linestyle=(0, (2, 2)), linewidth=1.2, marker="s", markersize=5)
+            axes.lines[-1].set(color=light(colour), markerfacecolor=light("paper"))
+            axes.lines[-1].set(gid=f"predicted-{mode}", label=f"{mode}, predicted")
+    counts = sorted({one.count for one in points} | {one.count for one in predicted})
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.minorticks_off()
     axes.set_ylim(0, max(110.0, 1.08 * max(100 * (one.efficiency.value or 0.0) for one in points)))
     axes.yaxis.set_major_formatter("{x:,.0f} %")
-    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.set_xlabel("devices")
     axes.set_ylabel("efficiency")
     caption = "At 100 % every device is as fast as one by itself. Bars: 95 % intervals over launches."
-    return drawing.drawn(sheet, "scaling", title, caption)
+    return drawing.finished(run, figure, "scaling", "What is left of the speed of each device", caption)
 
 
-def _curve(axes: Any, mine: Sequence[Scaled], mode: str, colour: str) -> None:
-    values = [100 * (one.efficiency.value or 0.0) for one in mine]
-    axes.plot([one.count for one in mine], values, marker="o", markersize=6, linewidth=1.8, color=colour)
-    axes.lines[-1].set_gid(mode)
-    for one, value in zip(mine, values, strict=True):
+def _curve(axes: Any, points: Sequence[Scaled], mode: str, colour: str) -> None:
+    if not points:
+        return
+    values = [100 * (one.efficiency.value or 0.0) for one in points]
+    axes.plot([one.count for one in points], values, marker="o", markersize=6, color=colour)
+    axes.lines[-1].set(gid=mode, label=f"{mode}: the same batch {'on each' if mode == 'weak' else 'in all'}")
+    for one, value in zip(points, values, strict=True):
         low, high = one.efficiency.low, one.efficiency.high
         if low is not None and high is not None:
             ends = [max(0.0, 100 * low), min(100 * high, 2 * value)]

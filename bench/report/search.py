@@ -2,7 +2,7 @@
 
 from bench.analyse.analysed import Analysed
 from bench.report import drawing
-from bench.report.drawing import Plot, axes_at, legend_row, light
+from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, tabulate, text
 from bench.runs.experiments import Candidate, Tuning
 
@@ -65,37 +65,24 @@ def search_plot(run: Analysed) -> Plot | None:
     known = _known(tuning) if tuning is not None else {}
     if tuning is None or not known:
         return None
-    title, height_in = "Speed against memory of all candidates in the race", 3.6
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
-    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, drawing.WIDTH_IN - 1.2, height_in)
-    fates = {name: fate(tuning, name) for name in known}
+    figure, (axes,) = drawing.sheet(4.1)
     for kind, (marker, colour) in MARKS.items():
-        points = [known[name] for name, of in fates.items() if of == kind]
+        points = [known[name] for name in known if fate(tuning, name) == kind]
         if points:
-            axes.plot(
-                *zip(*points, strict=True),
-                linestyle="none",
-                marker=marker,
-                markersize=7,
-                color=light(colour),
-                label=kind,
-            )
-            axes.lines[-1].set_gid(f"search-{kind.split()[0]}")
+            axes.plot(*zip(*points, strict=True), linestyle="none", marker=marker, markersize=7, color=light(colour))
+            axes.lines[-1].set(label=kind, gid=f"search-{kind.split()[0]}")
     for name in tuning.finalists:
         if name in known:
-            axes.annotate(
-                drawing.plain(name), known[name], (7, 5), textcoords="offset points", fontsize=8, color=light("ink")
-            )
+            axes.annotate(drawing.plain(name), known[name], (7, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.12, y=0.12)
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(True, color=light("grid"), linewidth=0.7)
+    axes.grid(True)
     axes.set_xlabel("peak MiB of a device")
     axes.set_ylabel(f"{run.document.workload.unit} a second")
-    legend_row(sheet, [(key, key.get_label()) for key in axes.lines])
     caption = "The best is at the top left. A mark for each candidate with a launch that ended well; finalists by name."
-    return drawing.drawn(sheet, "search", title, caption)
+    return drawing.finished(run, figure, "search", "Speed against memory of all candidates in the race", caption)
 
 
 def _known(tuning: Tuning) -> dict[str, tuple[float, float]]:

@@ -1,13 +1,13 @@
-"""The tables of a report as values, and as CSV.
+"""The tables of a report: made once of values with units, and shown on a page, on a terminal and in Markdown.
 
-A table is made once, of cells that are text already, and rendered by the page's template and by
-``bench.report.markdown``. What is unknown is a dash, and a note below the table says why.
+The page's template renders a :class:`Table` as HTML; :meth:`Table.as_text` and :meth:`Table.as_markdown` are its other
+forms, and :func:`records` are JSON values. What is unknown is a dash, and a note below the table says why.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
@@ -16,6 +16,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
+from bench.console import SHORT, align
 from bench.core.text import printable
 from bench.report.drawing import plain
 from bench.runs.reader import Run
@@ -64,6 +65,12 @@ class Cell:
     files: tuple[tuple[str, str], ...] = ()
 
     @property
+    def interval(self) -> str:
+        """What is beside or below the text, for one line: ``±1.3%``, ``(0.95 to 1.01)``."""
+        more = plain(self.small or self.beside)
+        return more if not more or more.startswith("±") else f"({more})"
+
+    @property
     def sort(self) -> str:
         """What a column is sorted by: a number as a number, empty for what is unknown."""
         return "" if self.text == UNKNOWN else self.text.replace(",", "").removesuffix(" %").lstrip("<")
@@ -95,6 +102,16 @@ def bounded(heading: str, name: str, form: str, *, group: str = "") -> Column:
     return figure(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
 
 
+def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str = "") -> Column:
+    """A column of numbers with the 95 % interval below each. ``names``: keys of the value and of both ends."""
+
+    def cell(row: Record) -> Cell:
+        value, low, high = (number(row[name], form) for name in names)
+        return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
+
+    return figure(heading, cell, group=group)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table of cells. ``notes``: sentences for below it. ``marked``: the number of the row to stand out, or None."""
@@ -116,12 +133,38 @@ class Table:
         return spans if any(name for name, _ in spans) else []
 
     def texts(self, *, repeats: bool = True) -> list[list[str]]:
-        """The headings and the cells. Without ``repeats`` a first cell is empty if it is that of the row before."""
-        lines = [[plain(cell.text) for cell in row] for row in self.rows]
+        """The headings and the cells, numbers with their intervals in line. Without ``repeats`` a first cell is empty
+        if it is that of the row before."""
+        columns = []
+        for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=bool(self.rows)):
+            room = max(len(cell.interval) for cell in cells) if column.number and not cells[0].wrap else 0
+            columns.append(
+                [plain(cell.text) + f" {cell.interval:>{room}}" * bool(room and cell.interval) for cell in cells]
+            )
+        lines = [list(row) for row in zip(*columns, strict=True)]
         before = ""
         for line in () if repeats else lines:
             line[0], before = ("" if line[0] == before else line[0]), line[0]
         return [[column.heading for column in self.columns], *lines]
+
+    def as_text(self, width: int | None = None, *, repeats: bool = True) -> str:
+        """For a terminal of this width, if any; without the notes."""
+        words = [column.heading for column in self.columns if not column.number]
+        return align(self.texts(repeats=repeats), left=words, width=width)
+
+    def as_markdown(self) -> str:
+        """With the notes below it."""
+        headings = (inert(f"{column.group} {column.heading}".strip()) for column in self.columns)
+        rule = ("---:" if column.number else "---" for column in self.columns)
+        rows = ((inert(f"{cell.text} {cell.interval}".rstrip()) for cell in row) for row in self.rows)
+        lines = [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
+        return "\n".join([*lines, "", *(f"- {inert(note)}" for note in self.notes)]).rstrip()
+
+
+def inert(text: str) -> str:
+    """Text on one line that Markdown shows as it is: no table border, tag, entity, link, emphasis or code."""
+    flat = re.sub(r"([\\`*\[\]<>|&~])", r"\\\1", plain(text))
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)  # within a word it is no emphasis
 
 
 def tabulate(
@@ -162,38 +205,66 @@ def _no_formula(cell: Any) -> Any:
 
 
 def summary_table(run: Run, table: "pd.DataFrame") -> Table:
-    """The summary for people: speed, memory, energy where it is known, what ran, how it went."""
-    work = run.document.workload
-    highest = table["throughput_per_s"].max()
+    """The summary: speed, memory, energy where it is known, what ran, how it went."""
+    notes = (*(f"{line}." for line in _about(table)), *_sources(table), *_why_unknown(run, table))
+    records = _by_speed(table)
+    believed = [place for place, row in enumerate(records) if is_unknown(row["why_not"])]
+    marked = believed[0] if is_clear(run.document, table) else None
+    return tabulate(_summary_columns(records), records, notes, marked)
+
+
+def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
+    """The same columns as far as a terminal has room. ``verbose``: with what ran, and each status."""
+    records = _by_speed(table)
+    hidden = {"validity", "launches ok", *(() if verbose else ("what ran",))}
+    columns = [column for column in _summary_columns(records, brief=True) if column.heading not in hidden]
+    return tabulate(columns, records, (*_about(table), *_failed(table)))
+
+
+def _by_speed(table: "pd.DataFrame") -> list[Record]:
+    return table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
+
+
+def _summary_columns(rows: Sequence[Record], *, brief: bool = False) -> list[Column]:
+    first = rows[0] if rows else {"unit": "examples", "unit_short": "ex", "relative_to": BASE}
+    highest = max((row["throughput_per_s"] for row in rows if not is_unknown(row["throughput_per_s"])), default=1.0)
 
     def speed(row: Record) -> Cell:
         known = row["throughput_per_s"]
         length = 0.0 if is_unknown(known) else float(known / highest)
         return Cell(text=number(known, ",.1f"), small=plus_minus(row, "throughput_per_s"), bar=length)
 
-    base = base_of(scenarios(run.document))
-    with_energy = table["energy_per_1000_j"].notna().any()
-    columns = (
+    def numerics(row: Record) -> Cell:
+        verdict = _verdict(row["parity"], "")
+        return replace(verdict, text=SHORT.get(verdict.text, verdict.text)) if brief else verdict
+
+    energy = f"J per 1,000 {first['unit']}"
+    with_energy = not brief and any(not is_unknown(row["energy_per_1000_j"]) for row in rows)
+    return [
         text("scenario", "scenario"),
-        figure(f"{work.unit_short}/s", speed),
-        bounded("step median ms", "step_median_ms", ",.1f"),
-        bounded("step p95 ms", "step_p95_ms", ",.1f"),
-        bounded(f"speed ÷ {short_base(base)}", "relative_to_ddp", ".2f"),
-        bounded("peak MiB per process", "peak_pid_mib", ",.0f"),
-        bounded("peak MiB total", "peak_total_mib", ",.0f"),
-        *((bounded(f"J per 1,000 {work.unit}", "energy_per_1000_j", ",.0f"),) if with_energy else ()),
+        figure(f"{first['unit_short']}/s", speed),
+        bounded("step ms", "step_median_ms", ",.1f"),
+        bounded("p95 ms", "step_p95_ms", ",.1f"),
+        bounded(f"speed ÷ {short_base(first['relative_to'])}", "relative_to_ddp", ".2f"),
+        bounded("MiB/process", "peak_pid_mib", ",.0f"),
+        bounded("MiB total", "peak_total_mib", ",.0f"),
+        *([bounded(energy, "energy_per_1000_j", ",.0f")] if with_energy else []),
         text("validity", lambda row: _verdict(row["validity"], row["findings"])),
-        text("numerics", lambda row: _verdict(row["parity"], "")),
-        text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
+        text("numerics", numerics),
+        *([text("status", "status")] if any(row["status"] != "ok" for row in rows) else []),
         figure("launches ok", lambda row: f"{row['launches_ok']}/{row['launches']}"),
-        *((text("status", "status"),) if (table["status"] != "ok").any() else ()),
-    )
-    sorted_ = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
-    believed = [place for place, row in enumerate(sorted_) if is_unknown(row["why_not"])]
-    marked = believed[0] if is_clear(run.document, table) else None
-    said = (*about_intervals(table), *about_base(base))
-    notes = (*(f"{line}." for line in said), *_sources(table), *_why_unknown(run, table))
-    return tabulate(columns, sorted_, notes, marked)
+        text("what ran", lambda row: Cell(text=row["what_ran"] or UNKNOWN, wrap=True)),
+    ]
+
+
+def _about(table: "pd.DataFrame") -> list[str]:
+    """What ± and speeds are relative to."""
+    return [*about_intervals(table), *about_base(table["relative_to"].iloc[0] if len(table) else BASE)]
+
+
+def _failed(table: "pd.DataFrame") -> list[str]:
+    wrong = table[(table["status"] != "ok") & table["reason"].notna()].to_dict("records")
+    return [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
 
 
 def _sources(table: "pd.DataFrame") -> list[str]:
@@ -214,8 +285,7 @@ def _verdict(verdict: Any, why: Any) -> Cell:
 
 def _why_unknown(run: Run, table: "pd.DataFrame") -> list[str]:
     """What went wrong with a scenario, and a sentence for each figure that one with steps lacks."""
-    wrong = table[table["reason"].notna()].to_dict("records")
-    notes = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in wrong]
+    notes = _failed(table)
     good = table[table["throughput_per_s"].notna()]
     if len(good) and good["relative_to_ddp"].isna().all():
         base = base_of(scenarios(run.document))

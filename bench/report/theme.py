@@ -1,7 +1,7 @@
 """The colours of pages and plots, by name: one on a light page and one on a dark page.
 
-What is drawn or written has a contrast of 4.5 or more with the page (``grid`` and ``shade`` are grounds). A strategy
-has a hue, and the precision level its shade of it.
+What is written has a contrast of 4.5 or more with the page, what is only drawn 3 (``grid`` and ``shade`` are grounds).
+A strategy has a hue, and the precision level its lightness and a mark.
 """
 
 from colorsys import hls_to_rgb
@@ -47,18 +47,16 @@ DASHES = {
 }
 """A strategy's kind of line, so that its hue is not the only sign of it."""
 
-HUES = {"grey": (210, 0.08), "red": (2, 0.68), "orange": (25, 0.85), "olive": (58, 0.7), "green": (130, 0.5)} | {
-    "teal": (168, 0.7),
-    "cyan": (192, 0.8),
-    "blue": (217, 0.72),
-    "violet": (262, 0.55),
-    "magenta": (316, 0.5),
-}
+HUES = {"grey": (210, 0.08), "red": (2, 0.68), "orange": (25, 0.85), "olive": (58, 0.7), "green": (130, 0.5)}
+HUES |= {"teal": (168, 0.7), "cyan": (192, 0.8), "blue": (217, 0.72), "violet": (262, 0.55), "magenta": (316, 0.5)}
 """Of a strategy: degrees on the colour wheel, and saturation."""
 
-LEVELS = {"o0": (0, 11.5, 4.6), "o1": (-14, 8.2, 6.8), "o2": (10, 6.2, 9.5), "o3": (-2, 4.6, 13.0)}
-"""Of a precision level: how far its hue is turned, so that neighbours are told apart, and its contrast with the page,
-the light one and the dark one."""
+LEVELS = {"o0": (9.5, 3.3), "o1": (6.2, 5.2), "o2": (4.2, 8.2), "o3": (3.0, 13.0)}
+"""Of a precision level: the contrast of its colour with the page, the light one and the dark one. Marks need 3 (WCAG
+2.2, 1.4.11); no text has these colours."""
+
+MARKERS = {"o0": "o", "o1": "s", "o2": "^", "o3": "D"}
+"""A level's mark, so that its lightness is not the only sign of it."""
 
 
 def contrast(one: str, other: str) -> float:
@@ -73,21 +71,17 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _shade(hue: str, turn: float, wanted: float, paper: str) -> str:
+def _shade(hue: str, wanted: float, paper: str) -> str:
     """The colour of this hue with the wanted contrast to the page."""
     degrees, saturation = HUES[hue]
-    on_light = _luminance(paper) > 0.5
-    steps = range(256) if on_light else range(255, -1, -1)
-    colours = (_hex(degrees + turn, lightness / 255, saturation) for lightness in steps)
+    steps = range(256) if _luminance(paper) > 0.5 else range(255, -1, -1)
+    parts = (hls_to_rgb(degrees / 360, lightness / 255, saturation) for lightness in steps)
+    colours = ("#" + "".join(f"{round(255 * part):02x}" for part in rgb) for rgb in parts)
     return list(takewhile(lambda colour: contrast(colour, paper) >= wanted, colours))[-1]
 
 
-def _hex(degrees: float, lightness: float, saturation: float) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(degrees % 360 / 360, lightness, saturation))
-
-
 THEME |= {
-    f"{hue}-{level}": (_shade(hue, turn, on_light, THEME["paper"][0]), _shade(hue, turn, on_dark, THEME["paper"][1]))
+    f"{hue}-{level}": (_shade(hue, wanted[0], THEME["paper"][0]), _shade(hue, wanted[1], THEME["paper"][1]))
     for hue in HUES
-    for level, (turn, on_light, on_dark) in LEVELS.items()
+    for level, wanted in LEVELS.items()
 }

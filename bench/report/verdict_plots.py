@@ -9,8 +9,7 @@ from bench.analyse.communication import spent
 from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
-from bench.report.drawing import Artist, Entry, Plot, axes_at, handle, legend_row, light, locator, short
-from bench.report.stacks import stacked
+from bench.report.drawing import Artist, Plot, light, locator, short
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -43,21 +42,22 @@ def speeds(run: Analysed) -> Plot | None:
         return None
     records = known.to_dict("records")
     launches = {launch.scenario: launch for launch in run.document.launches}
-    rows = [drawing.entry_for(run, launches[row["scenario"]], short(row["what_ran"])) for row in records]
-    title, unit = "Speed by scenario", run.document.workload.unit
-    sheet = drawing.run_sheet(run, title, height_in=drawing.rows_height_in(len(rows)) - 0.3)  # without a legend
-    axes = drawing.row_axes(sheet, rows, right_in=1.7)
-    widest = float(known["throughput_per_s"].max())
-    for position, (row, entry) in enumerate(zip(records, rows, strict=True)):
+    unit, widest = run.document.workload.unit, float(known["throughput_per_s"].max())
+    figure, (axes,) = drawing.row_sheet([(row["scenario"], row["what_ran"]) for row in records])
+    for position, row in enumerate(records):
+        colour = light(drawing.colour_of(run.document, launches[row["scenario"]]))
         believed = pd.isna(row["why_not"])
-        (patch,) = axes.barh(position, row["throughput_per_s"], height=0.5, color=light(entry.colour))
+        (patch,) = axes.barh(position, row["throughput_per_s"], height=0.5, color=colour)
         if not believed:
-            patch.set(facecolor=light("paper"), edgecolor=light(entry.colour), hatch="////", linewidth=1.0)
-        ends = (row["throughput_low_per_s"], row["throughput_high_per_s"])
-        if pd.notna(ends[0]):
-            drawing.interval(axes, ends[0], min(ends[1], 2 * widest), position, cap="|")
-        base = short_base(row["relative_to"])
-        ratio = "" if pd.isna(row["relative_to_ddp"]) else f"{row['relative_to_ddp']:.2f} × {base}"
+            patch.set(facecolor=light("paper"), edgecolor=colour, hatch="////", linewidth=1.0)
+        low, high = row["throughput_low_per_s"], row["throughput_high_per_s"]
+        if pd.notna(low):
+            drawing.interval(axes, low, min(high, 2 * widest), position, cap="|")
+        ratio = (
+            ""
+            if pd.isna(row["relative_to_ddp"])
+            else f"{row['relative_to_ddp']:.2f} × {short_base(row['relative_to'])}"
+        )
         speed = " ".join(filter(None, (f"{row['throughput_per_s']:,.1f}", plus_minus(row, "throughput_per_s"))))
         drawing.right_label(axes, position, speed, ratio if believed else short(row["why_not"]))
         drawing.hover(patch, f"{row['scenario']}: {speed} {unit} a second {ratio}")
@@ -72,61 +72,49 @@ def speeds(run: Analysed) -> Plot | None:
     caption += "".join(f" {note}." for note in about_base(records[0]["relative_to"]))
     if known["why_not"].notna().any():
         caption += " Hatched bars are left out of the recommendation, for the reason at the right."
-    return drawing.finished(run, sheet, "speed", title, caption, [row.scenario for row in rows])
+    return drawing.finished(run, figure, "speed", "Speed by scenario", caption, list(known["scenario"]))
 
 
 def trade_off(run: Analysed) -> Plot | None:
-    """Throughput against peak memory: a numbered point for each scenario, the recommended ones marked."""
+    """Throughput against peak memory: a point for each scenario, the recommended ones marked."""
     import pandas as pd
 
     table = run.overview
     known = table[table["throughput_per_s"].notna() & table["peak_total_mib"].notna()]
     if known.empty:
         return None
-    title = "Speed against memory"
     rows = known.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
     marks = recommended(run.document, table)
     launches = {launch.scenario: launch for launch in run.document.launches}
-    entries = [drawing.entry_for(run, launches[row["scenario"]], _note(row, marks)) for row in rows]
-    unit = run.document.workload.unit_short
-    texts = {
-        row["scenario"]: f"{row['throughput_per_s']:,.1f} {unit}/s · {row['peak_total_mib']:,.0f} MiB" for row in rows
-    }
-    height_in = max(4.2, drawing.KEY_ROW_IN * len(rows) + 0.2)
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + height_in + 0.52 + drawing.SOURCE_IN)
-    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, entries, texts)
-    axes = axes_at(sheet, 0.78, 0.52 + drawing.SOURCE_IN, width_in, height_in)
+    unit, keys = run.document.workload.unit_short, []
+    figure, (axes,) = drawing.sheet(max(4.4, drawing.KEY_ROW_IN * len(rows) + 0.8))
+    for row in rows:
+        name, x, y, left_out = row["scenario"], row["peak_total_mib"], row["throughput_per_s"], pd.notna(row["why_not"])
+        note = str(row["why_not"]) if left_out else marks.get(name, row["what_ran"])
+        entry = drawing.entry_for(run, launches[name], note)
+        text = f"{y:,.1f} {unit}/s · {x:,.0f} MiB"
+        _bars(axes, row, light(entry.colour))
+        (point,) = axes.plot([x], [y], linestyle="none", marker=entry.marker, markersize=8, color=light(entry.colour))
+        point.set(markeredgewidth=1.6, zorder=3, gid=f"point-{name}")
+        drawing.hover(point, f"{name}: {text}")
+        keys.append((point, entry, text))
+        if left_out:
+            point.set(markerfacecolor=light("paper"), label="left out of the recommendation")
+        if name in marks:
+            (ring,) = axes.plot([x], [y], linestyle="none", marker="o", markersize=15.5, color=light("ink"))
+            ring.set(markerfacecolor="none", markeredgewidth=1.3, zorder=4, label="recommended")
+    drawing.key_beside(axes, keys)
     axes.set_xlim(*_around(known[["peak_total_mib", "peak_total_low_mib", "peak_total_high_mib"]], 0.16))
     axes.set_ylim(*_around(known[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
-    axes.grid(True, color=light("grid"), linewidth=0.7)
-    axes.xaxis.set_major_locator(locator(8))
+    axes.grid(True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
-    for row, entry in zip(rows, entries, strict=True):
-        _bars(axes, row, light(entry.colour))
-    in_order = {row["scenario"]: (number, row) for number, row in enumerate(rows, start=1)}
-
-    def mark(entry: Entry, x: float, y: float, place: Artist = axes.transAxes) -> None:
-        number, row = in_order[entry.scenario]
-        _mark(axes, x, y, number, light(entry.colour), left_out=pd.notna(row["why_not"]), transform=place)
-
-    for row, entry in zip(rows[::-1], entries[::-1], strict=True):  # the fastest on top
-        mark(entry, row["peak_total_mib"], row["throughput_per_s"], axes.transData)
-        axes.lines[-1].set_gid(f"point-{entry.scenario}")
-        drawing.hover(axes.lines[-1], f"{entry.scenario}: {texts[entry.scenario]}")
-    for row in rows:
-        if row["scenario"] in marks:
-            axes.plot([row["peak_total_mib"]], [row["throughput_per_s"]], marker="o", markersize=15.5, zorder=4)
-            axes.lines[-1].set(color=light("ink"), linestyle="none", markerfacecolor="none", markeredgewidth=1.3)
-    drawing.key_beside(axes, entries, texts, mark)
-    keys = [(handle("hollow", "blue-o1"), "scenario, numbered by speed"), (handle("ring", "ink"), "recommended")]
-    if known["why_not"].notna().any():
-        keys.append((handle("square", "blue-o1"), "left out of the recommendation"))
-    legend_row(sheet, keys)
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)
-    return drawing.finished(run, sheet, "trade-off", title, caption, [entry.scenario for entry in entries])
+    return drawing.finished(
+        run, figure, "trade-off", "Speed against memory", caption, [row["scenario"] for row in rows]
+    )
 
 
 def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str]) -> str:
@@ -138,7 +126,7 @@ def _about_trade_off(known: "pd.DataFrame", table: "pd.DataFrame", cut: list[str
         )
     else:
         caption = "One launch of each scenario, so there are no error bars: points this near may change places."
-    caption += " The key has the figures of points that cover each other."
+    caption += " The key, fastest first, has the figures of points that cover each other."
     if cut:
         caption += " Neither axis begins at 0." if len(cut) == 2 else f" The axis of {cut[0]} does not begin at 0."
     without = table.loc[table["throughput_per_s"].notna() & table["peak_total_mib"].isna(), "scenario"]
@@ -173,62 +161,35 @@ def _bars(axes: Artist, row: dict[Any, Any], colour: str) -> None:
             axes.lines[-1].set_gid(f"{name}-bar-{row['scenario']}")
 
 
-def _mark(axes: Artist, x: float, y: float, number: int, colour: str, *, left_out: bool, transform: Artist) -> None:
-    """A numbered point; a square where the scenario is left out of the recommendation."""
-    axes.plot([x], [y], marker="s" if left_out else "o", markersize=10, transform=transform, color=colour)
-    axes.lines[-1].set(markerfacecolor=light("paper"), markeredgewidth=1.8, clip_on=False, zorder=3)
-    text = axes.text(x, y, str(number), transform=transform, fontsize=6.5, color=light("ink"), clip_on=False, zorder=3)
-    text.set(ha="center", va="center_baseline")
-
-
-def _note(row: dict[Any, Any], marks: dict[str, str]) -> str:
-    """What stands below a scenario's name in the key."""
-    import pandas as pd
-
-    return short(str(row["why_not"]) if pd.notna(row["why_not"]) else marks.get(row["scenario"], row["what_ran"]))
-
-
 def losses(run: Analysed) -> Plot | None:
-    """The losses of every scenario, and by how much of its bound each is off the reference."""
+    """The losses of every scenario, and the first ones of the reference."""
     import numpy as np
 
     curves = loss_curves(run.document, run.iterations, run.numerics)
     curves = curves[np.isfinite(curves["loss"].astype(float))]
     if curves.empty:
         return None
-    drawn = set(curves["scenario"].unique())
-    rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in drawn]
-    known = curves[curves["reference"].notna()].drop_duplicates("step")
-    title = "Losses against the reference" if len(known) else "Losses"
-    upper_in, bottom_in = max(2.4, drawing.KEY_ROW_IN * len(rows) + 0.2), 0.52 + drawing.SOURCE_IN
-    sheet = drawing.run_sheet(run, title, height_in=drawing.TITLE_IN + 0.3 + upper_in + bottom_in)
-    width_in = drawing.WIDTH_IN - 0.78 - drawing.key_width_in(sheet, rows, {row.scenario: "" for row in rows})
-    axes = axes_at(sheet, 0.78, bottom_in, width_in, upper_in)
-    _loss_lines(axes, rows, curves, run.document.workload.warmup or 0)
-    ends = {row.scenario: float(curves[curves["scenario"] == row.scenario]["loss"].iloc[-1]) for row in rows}
-    drawing.line_key(axes, rows, ends, dict.fromkeys(ends, ""))
-    keys = [(handle("shade", "shade"), "warm-up steps")]
-    if len(known):
-        axes.plot(known["step"], known["reference"], color=light("ink"), linestyle="none", marker="+", markersize=5)
-        axes.lines[-1].set(markeredgewidth=0.9, zorder=4)
-        keys.append((handle("plus", "ink"), "reference, in fp32"))
-    caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
-    caption += drawing.about_lines(int(curves.groupby("scenario").size().max()))
-    legend_row(sheet, keys)
-    return drawing.finished(run, sheet, "losses", title, caption, [row.scenario for row in rows])
-
-
-def _loss_lines(axes: Artist, rows: list[Entry], curves: "pd.DataFrame", warmup: int) -> None:
-    for row in rows:
-        mine = curves[curves["scenario"] == row.scenario]
-        drawing.line_of(axes, row, mine["step"].to_numpy(), mine["loss"].to_numpy())
-    axes.axvspan(-0.5, warmup - 0.5, color=light("shade"), linewidth=0, zorder=0)
+    by_scenario = dict(list(curves.groupby("scenario")))
+    rows = [row for row in drawing.rows_of(run, run.figures.frame) if row.scenario in by_scenario]
+    exact = curves[curves["reference"].notna()].drop_duplicates("step")
+    figure, (axes,) = drawing.sheet(2.6 + 0.02 * len(rows) ** 2)
+    lines = {row.scenario: drawing.line_of(axes, row, *_xy(by_scenario[row.scenario], "loss")) for row in rows}
+    drawing.shade(axes, -0.5, (run.document.workload.warmup or 0) - 0.5, "warm-up steps")
     axes.set_xlim(-0.5, max(int(curves["step"].max()), 1))
-    axes.grid(True, axis="y", color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(9, integer=True))
-    axes.yaxis.set_major_locator(locator(5))
     axes.set_xlabel("step (counted from 0)")
     axes.set_ylabel("loss")
+    if len(exact):
+        axes.plot(*_xy(exact, "reference"), linestyle="none", marker="+", markersize=5, label="reference, in fp32")
+        axes.lines[-1].set(color=light("ink"), zorder=4)
+    drawing.key_beside(axes, [(lines[row.scenario], row, "") for row in rows])
+    title = "Losses against the reference" if len(exact) else "Losses"
+    caption = "First launch of each scenario that ended well; the loss of the global batch, the mean over ranks."
+    return drawing.finished(run, figure, "losses", title, caption, list(lines))
+
+
+def _xy(table: "pd.DataFrame", name: str) -> tuple[Any, Any]:
+    return table["step"].to_numpy(), table[name].to_numpy()
 
 
 def time_spent(run: Run) -> Plot | None:
@@ -237,14 +198,15 @@ def time_spent(run: Run) -> Plot | None:
     if table.empty:
         return None
     table = table.set_index("scenario")
-    launches = {launch.scenario: launch for launch in run.document.diagnostics if launch.looks}
-    rows = drawing.rows_for(run, launches)
+    rows = drawing.rows_for(run, {launch.scenario: launch for launch in run.document.diagnostics if launch.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
-    title, step = "What the time of a step is spent on", table["step_ms"]
-    sheet, axes = stacked(run, title, rows, table[categories], SPENT, step, unit="ms", called="the profiled step")
+    figure, axes = drawing.stacked(
+        rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step"
+    )
     axes.set_xlabel("self time of operators on rank 0 (ms a step, under the profiler)")
     caption = (
         "From diagnostic launches. The profiler makes every operator longer, so this is for shares and not for speeds. "
         "Between the end of a bar and the step, rank 0 runs no operator: it waits, or its Python does the work."
     )
-    return drawing.finished(run, sheet, "time-spent", title, caption, [row.scenario for row in rows])
+    title = "What the time of a step is spent on"
+    return drawing.finished(run, figure, "time-spent", title, caption, [row.scenario for row in rows])

@@ -14,24 +14,13 @@ from bench.analyse.validity import grouped
 from bench.core.records import PARITIES
 from bench.core.text import percent
 from bench.report import tables
-from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, ranged, tabulate, text
 from bench.runs.document import RunDocument
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def for_csv(run: Analysed) -> dict[str, "pd.DataFrame"]:
-    """The tables in full, by the names of their files, each with the run's id as its first column."""
-    by_name = {
-        "findings": run.findings,
-        "parity": run.parity,
-        "communication": diagnosed.communication(run.document, run.diagnostics),
-        "time-spent": diagnosed.spent(run.document),
-    }
-    return {name: tables.of_run(run, table) for name, table in by_name.items()}
 
 
 def findings_table(run: Analysed) -> Table | None:
@@ -182,12 +171,7 @@ def _method(row: Record) -> Cell:
 
 
 def _with_interval(heading: str, name: str) -> Column:
-    def cell(row: Record) -> Cell:
-        low, high = (number(row[f"{name}_{end}_ms"], ",.1f") for end in ("low", "high"))
-        small = "" if UNKNOWN in (low, high) else f"{low} to {high}"
-        return Cell(text=number(row[f"{name}_ms"], ",.1f"), small=small)
-
-    return figure(heading, cell)
+    return ranged(heading, (f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), ",.1f")
 
 
 def communication_words(run: Run) -> list[str]:

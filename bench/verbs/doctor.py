@@ -70,9 +70,9 @@ def _all_reduces(options: argparse.Namespace) -> "BandwidthRecord":
 
 def _page(record: "BandwidthRecord") -> list[str]:
     from bench.analyse.all_reduce import samples, sentences
-    from bench.console import align, columns
+    from bench.console import columns
     from bench.report.all_reduce import bandwidth_table
 
     table = bandwidth_table(samples([record]))
-    shown = [align(table.texts(), left=(), width=columns(sys.stdout))] if table else []
+    shown = [table.as_text(columns(sys.stdout))] if table else []
     return [f"All-reduces over {record.processes} ranks", "", *shown, "", *sentences([record])]

@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from bench.console import count, passing, tell
@@ -83,28 +82,9 @@ def _what_to_look_at(runs: "list[Analysed]", files: list[str]) -> str:
 def _for_programs(runs: "list[Analysed]") -> dict[str, list[dict[str, Any]]]:
     """What the page says, as JSON values, each with the id of its run: what is unknown is null."""
     from bench.analyse.advice import recommendations
-    from bench.analyse.checkpoints import checkpoints
-    from bench.analyse.memory_parts import parts
     from bench.analyse.questions import questions
-    from bench.analyse.restarts import restarts
-    from bench.analyse.verdicts import records
-    from bench.report import device_tables, loader
-    from bench.report.tables import of_run, summary_of
-    from bench.report.verdict_tables import for_csv
+    from bench.report.values import as_json
 
-    said: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        table, more = summary_of(run), for_csv(run)
-        said["summary"] += records(table)
-        said["recommendation"].append({"run": run.id, **encode(recommendations(run.document, table))})
-        said["validity"] += records(more["findings"])
-        said["parity"] += records(more["parity"])
-        said["communication"] += records(more["communication"])
-        said["energy"] += records(of_run(run, run.energy))
-        said["input"] += [row for rates in loader.for_csv(run).values() for row in records(rates)]
-        said["memory"] += records(device_tables.memory_of(run))
-        said["memory_parts"] += records(of_run(run, parts(run.document)))
-        said["checkpoints"] += records(of_run(run, checkpoints(run.document)))
-        said["restarts"] += records(of_run(run, restarts(run.document)))
-        said["questions"] += [{"run": run.id, "question": asked, "answer": text} for asked, text in questions(run)]
-    return said
+    advised = [{"run": run.id, **encode(recommendations(run.document, run.overview))} for run in runs]
+    answers = [{"run": run.id, "question": asked, "answer": text} for run in runs for asked, text in questions(run)]
+    return {**as_json(runs), "recommendation": advised, "questions": answers}

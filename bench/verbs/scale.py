@@ -210,7 +210,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
     from bench.analyse.each import devices, scan_of
     from bench.analyse.predicted import largest_error
     from bench.analyse.scaling import foreseen, scaled
-    from bench.report.scaling import flat
+    from bench.report.values import point
 
     scaling = run.document.scaling
     assert scaling is not None
@@ -218,7 +218,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
         return {"devices": encode(devices(run)), "scan": encode(scan_of(run))}
     checks, asked = foreseen(run, options.predict or (), options.what_if)
     return {
-        "points": [flat(one) for one in scaled(run)],
+        "points": [point(one) for one in scaled(run)],
         "all_reduces": all_reduce.for_programs(scaling.bandwidth),
         "checks": encode(checks),
         "largest_error": largest_error(checks),

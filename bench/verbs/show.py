@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bench.console import align, columns, summary_table, tell
+from bench.console import columns, tell
 from bench.core.codec import encode
 from bench.core.errors import OK
 from bench.verbs.looked_at import latest_or
@@ -73,17 +73,20 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     from bench.analyse import checkpoints, restarts, tuned
     from bench.analyse.advice import advice, findings, main_finding
     from bench.analyse.caveats import about_implementations
+    from bench.report.tables import brief_summary
 
     said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
     if run.document.scaling is not None:
         from bench.report.scaling import on_terminal
 
         return on_terminal(run, width)
+    summary = brief_summary(table, verbose=verbose)
     return [
         *_loader(run, width),
         *tuned.answer(run, table),
         "",
-        summary_table(table, width, verbose=verbose),
+        summary.as_text(width),
+        *summary.notes,
         *([] if verbose else about_implementations(run.document)),
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
@@ -101,8 +104,7 @@ def _ladder(run: "Analysed", width: int | None) -> list[str]:
     table = ladder_table(run)
     if table is None:
         return []
-    left = ("step", "over the rung before", "numerics")
-    return ["", align(table.texts(), left=left, width=width), *table.notes[:1], *ladder_words(run)]
+    return ["", table.as_text(width), *table.notes[:1], *ladder_words(run)]
 
 
 def _loader(run: "Analysed", width: int | None) -> list[str]:
@@ -110,5 +112,5 @@ def _loader(run: "Analysed", width: int | None) -> list[str]:
     from bench.report.loader import loader_table, loader_words
 
     table, words = loader_table(run), loader_words(run)
-    rates = [] if table is None else ["", align(table.texts(), left=("",), width=width), *table.notes]
+    rates = [] if table is None else ["", table.as_text(width), *table.notes]
     return [*words[:1], *rates, *words[1:], *([""] if words else [])]

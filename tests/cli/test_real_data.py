@@ -16,7 +16,7 @@ from bench.analyse.parity import SAME
 from bench.analyse.questions import questions
 from bench.core.errors import RequestError
 from bench.experiments import resume
-from bench.report.facts import facts
+from bench.report.launch_tables import facts
 from bench.runs.document import RunDocument
 from bench.runs.reader import read
 from bench.seams import discover

@@ -76,6 +76,26 @@ def test_a_table_with_room_is_the_same_with_and_without_a_terminal() -> None:
     assert align(ROWS, ("scenario", "what ran"), 60) == align(ROWS, ("scenario", "what ran"))
 
 
+def test_a_table_says_the_same_in_each_form() -> None:
+    rows = [
+        {"name": "ddp_*", "ms": 79.21, "low": 78.0, "high": 81.0},
+        {"name": "dp", "ms": None, "low": None, "high": 1.0},
+    ]
+    speed = tables.figure("img/s", lambda row: tables.Cell(text="9.5", small="±1.3%" if row["ms"] else ""))
+    columns = (tables.text("scenario", "name"), speed, tables.ranged("step ms", ("ms", "low", "high"), ".1f"))
+    table = tables.tabulate(columns, rows, ("a note",))
+    assert table.as_text().splitlines()[2:] == [
+        "ddp_*     9.5 ±1.3%  79.2 (78.0 to 81.0)",
+        "dp              9.5                    –",
+    ]
+    assert table.as_markdown().splitlines()[2:] == [
+        "| ddp\\_\\* | 9.5 ±1.3% | 79.2 (78.0 to 81.0) |",
+        "| dp | 9.5 | – |",
+        "",
+        "- a note",
+    ]
+
+
 def test_the_last_column_is_folded() -> None:
     rows = [["scenario", "what ran"], ["ddp", "torch DDP · gloo ×2 · native O2 bf16"], ["dp", ""]]
     assert align(rows, ("scenario", "what ran"), 36).splitlines() == [

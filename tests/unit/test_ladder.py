@@ -11,7 +11,6 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.ladder import Step, ladder, sentences, steps
 from bench.analyse.questions import questions
 from bench.analyse.steps import base_of
-from bench.console import summary_table
 from bench.plan.ladder import ALONE, RUNGS
 from bench.report import drawing, tables
 from bench.report.ladder import ladder_table
@@ -119,8 +118,8 @@ def test_with_a_switch_on_in_all_scenarios_the_base_is_named(tmp_path: Path) -> 
     table = Analysed.of(run).overview
     assert table["relative_to"].tolist() == ["ddp+fused"] * 2
     assert table["relative_to_ddp"].tolist() == pytest.approx([0.5, 1.0], rel=0.02)
-    text = summary_table(table, 200)
-    assert "vs base" in text and "base: ddp+fused" in text
+    brief = tables.brief_summary(table)
+    assert "speed ÷ base" in brief.as_text(200) and "base: ddp+fused" in brief.notes
     shown = tables.summary_table(run, table)
     assert "speed ÷ base" in [column.heading for column in shown.columns] and "base: ddp+fused." in shown.notes
 

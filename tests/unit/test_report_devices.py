@@ -124,7 +124,7 @@ def test_many_samples_are_drawn_in_part_with_their_highest_and_what_is_unknown()
     index = pd.Index([tick * SECOND_NS for tick in range(ticks)], name="t_ns")
     values = [9.0 if tick == 1003 else None if tick == 2001 else 1.0 for tick in range(ticks)]
     stack = pd.DataFrame({(0, 7): values}, index=index, dtype="float64")
-    stage = device_plots.Stage(sheet=None, panels={}, launches=[], origin_ns=0, width_in=8.0, range_s=float(ticks))
+    stage = device_plots.Stage(figure=None, panels={}, launches=[], origin_ns=0, range_s=float(ticks))
     thin = device_plots._thinned(stage, stack)
     assert len(thin) <= device_plots.MOST_SAMPLES + 1
     assert thin[(0, 7)].max() == 9.0 and thin[(0, 7)].isna().sum() == 1

@@ -29,8 +29,8 @@ from bench.analyse.multiplicity import against_one, among_all, level
 from bench.analyse.rounds import Rounds
 from bench.analyse.scatter import moderated
 from bench.analyse.steps import headline, outliers, phase_intervals, summary
-from bench.console import summary_table
 from bench.core.records import MEMORY_COLUMNS
+from bench.report.tables import brief_summary
 from bench.seams.discover import DEFAULT
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
@@ -534,11 +534,12 @@ def test_the_terminal_shows_the_bar_behind_each_figure() -> None:
     peaks_mib = {"ddp": [1000.0, 1000.0, 1000.0], "o2": [900.0, 900.0, 900.0]}
     table = summarised({"ddp": [100.0, 101.0, 102.0], "o2": [51.0, 50.0, 50.5]}, peaks_mib)
     half = 100 * math.expm1(T_975[2] * estimate_deviation([100.0, 101.0, 102.0]) / math.sqrt(3))
-    second, first = summary_table(table).splitlines()[2:4]
+    shown = brief_summary(table)
+    second, first = shown.as_text().splitlines()[2:4]
     assert f"ddp        79.2 ±{half:.1f}%" in first
     assert "101.0 ±2.5%" in first and "1,000 ±0.0%" in first
-    assert re.search(r"2\.00x ±\s?\d+(\.\d)?%", second) and "1.00x ±" not in first
-    assert "over launches" in summary_table(table) and "no interval" not in summary_table(table)
+    assert re.search(r"2\.00 ±\d\.\d%", second) and "1.00 ±" not in first
+    assert "over launches" in " ".join(shown.notes) and "no interval" not in " ".join(shown.notes)
 
 
 def estimate_deviation(values: list[float]) -> float:
@@ -546,9 +547,9 @@ def estimate_deviation(values: list[float]) -> float:
 
 
 def test_the_terminal_invents_no_bar_for_one_launch() -> None:
-    text = summary_table(summarised({"ddp": [100.0], "o2": [50.0]}))
-    assert "±" not in text
-    assert text.splitlines()[-1] == "no interval: one launch; with --launches 5 or --profile standard there is one"
+    table = brief_summary(summarised({"ddp": [100.0], "o2": [50.0]}))
+    assert "±" not in table.as_text()
+    assert table.notes[-1] == "no interval: one launch; with --launches 5 or --profile standard there is one"
     mixed = about_intervals(summarised({"ddp": [100.0], "o2": [50.0, 51.0, 52.0]}))
     assert mixed[0].startswith("±:") and mixed[1].startswith("no interval for ddp: one launch;")
 
@@ -568,8 +569,9 @@ def test_the_table_of_ten_scenarios_fits_120_columns() -> None:
     )
     table["what_ran"] = "native flat-bucket · gloo ×2 · native O3 bf16"
     table["parity"] = "not finite"
-    assert max(map(len, summary_table(table).splitlines())) <= 120
-    assert "native O3 bf16" in summary_table(table, verbose=True) and "native O3" not in summary_table(table)
+    text = brief_summary(table).as_text()
+    assert max(map(len, text.splitlines())) <= 120
+    assert "native O3 bf16" in brief_summary(table, verbose=True).as_text() and "native O3" not in text
 
 
 # Runs whose truth is known

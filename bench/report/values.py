@@ -1,0 +1,96 @@
+"""The tables of a run with all their values, in one place: as CSV beside a page, and as JSON of ``bench report``."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.analyse import memory, memory_parts
+from bench.analyse import scaling as scalings
+from bench.analyse.analysed import Analysed
+from bench.analyse.checkpoints import checkpoints
+from bench.analyse.communication import communication, spent
+from bench.analyse.launches import ok_rows
+from bench.analyse.loader import found_by, rates, together
+from bench.analyse.restarts import restarts
+from bench.analyse.verdicts import records
+from bench.core.codec import encode
+from bench.report import tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IN_JSON = {"findings": "validity", "energy": "energy_by_device", "energy-by-scenario": "energy"}
+"""Names in JSON, if they are not those of the files."""
+
+ONLY_JSON = ("summary", "energy-by-scenario", "memory")
+
+
+def values(run: Analysed) -> dict[str, "pd.DataFrame"]:
+    """The tables by name, each with the run's id as its first column; some may be empty."""
+    document = run.document
+    on_gpus = memory.beside_torch(document.good, ok_rows(document, run.memory))
+    on_cpu = memory.resident(document.launches, run.memory) if document.workload.device == "cpu" else None
+    by_name = {
+        "summary": run.overview,
+        "findings": run.findings,
+        "parity": run.parity,
+        "communication": communication(document, run.diagnostics),
+        "time-spent": spent(document),
+        "energy": ok_rows(document, run.devices),
+        "energy-by-scenario": run.energy,
+        "memory-beside-torch": on_gpus,
+        "memory": on_gpus if on_cpu is None else on_cpu,
+        "memory-parts": memory_parts.parts(document),
+        "checkpoints": checkpoints(document),
+        "restarts": restarts(document),
+        **_input(run),
+        **_scaling(run),
+    }
+    return {name: tables.of_run(run, table) for name, table in by_name.items()}
+
+
+def _input(run: Analysed) -> dict[str, "pd.DataFrame"]:
+    swept = found_by(run.document)
+    return {} if swept is None else {"input": rates(swept, together(run.document, run.good_figures))}
+
+
+def _scaling(run: Analysed) -> dict[str, "pd.DataFrame"]:
+    import pandas as pd
+
+    points = scalings.scaled(run)
+    if not points:
+        return {}
+    predictions = [encode(one) for group in scalings.foreseen(run) for one in group]
+    known = {"scaling": pd.json_normalize([point(one) for one in points])}
+    return known | ({"predictions": pd.DataFrame(predictions)} if predictions else {})
+
+
+def point(one: scalings.Scaled) -> dict[str, Any]:
+    """A point of a curve of scaling as a row."""
+    return {
+        **{name: getattr(one, name) for name in ("mode", "count", "global_batch", "per_s", "failed")},
+        "step_ms": one.step.value,
+        "step_low_ms": one.step.low,
+        "step_high_ms": one.step.high,
+        "launches": one.step.n,
+        "efficiency": one.efficiency.value,
+        "efficiency_low": one.efficiency.low,
+        "efficiency_high": one.efficiency.high,
+        "loss": encode(one.loss),
+    }
+
+
+def as_csv(runs: Sequence[Analysed]) -> dict[str, str]:
+    """The tables of all runs below each other by the names of their files, those that have a row."""
+    by_run = [values(run) for run in runs]
+    names = [name for name in dict.fromkeys(name for own in by_run for name in own) if name not in ONLY_JSON]
+    filled = {name: [own[name] for own in by_run if len(own.get(name, ()))] for name in names}
+    return {f"{name}.csv": tables.csv(parts) for name, parts in filled.items() if parts}
+
+
+def as_json(runs: Sequence[Analysed]) -> dict[str, list[dict[str, Any]]]:
+    """The same as JSON values: what is unknown is null."""
+    rows: dict[str, list[dict[str, Any]]] = {"input": []}
+    for run in runs:
+        for name, table in values(run).items():
+            rows.setdefault(IN_JSON.get(name, name.replace("-", "_")), []).extend(records(table))
+    return rows
