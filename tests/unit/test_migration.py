@@ -27,6 +27,8 @@ RENAMED = {
     **{f"energy_per_1000_images{end}_j": f"energy_per_1000{end}_j" for end in ("", "_low", "_high")},
 }
 """Columns of tables that have another name today."""
+REJUDGED = ["relative_low", "relative_high"]
+"""Intervals of two launches a side, for which drift is allowed since."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_its_tables_have_the_values_of_then(run: Analysed, name: str) -> None:
     then = pd.read_csv(DATA / "report" / f"{name}.csv").rename(columns=RENAMED)
     now = summary_of(run) if name == "summary" else for_csv(run)[name]
     assert len(now) == len(then)
-    for column in then.columns.difference(["run", "text", "remedy"]):
+    for column in then.columns.difference(["run", "text", "remedy", *REJUDGED]):
         ours = now[column].reset_index(drop=True)
         if pd.api.types.is_float_dtype(then[column]):
             assert ours.astype("float64").to_numpy() == pytest.approx(then[column].to_numpy(), nan_ok=True), column
