@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from standin import gated
 from standin.runs import DDP, write_run
@@ -121,9 +122,9 @@ def test_a_verdict_goes_by_the_adjusted_p() -> None:
     """A p-value of about 0.03 is none among ten."""
     step = [102.0, 100.0, 104.0, 101.0, 103.0]
     apart = [value * 1.022 for value in step]
-    many = [scenario(f"s{number}", step) for number in range(9)]
+    many = [scenario(f"s{number}", np.random.default_rng(number).permutation(step).tolist()) for number in range(9)]
     among = between_runs.runs(
-        digest("a", scenario("ddp", step), *many), digest("b", scenario("ddp", apart), *copy.deepcopy(many))
+        digest("a", scenario("ddp", step), *many), digest("b", scenario("ddp", apart[::-1]), *copy.deepcopy(many[::-1]))
     )
     row = rows(among)["ddp", "step_time"]
     assert row.p is not None and 0.01 < row.p < 0.05 < (row.p_adjusted or 0.0)
@@ -291,7 +292,7 @@ def test_how_many_more_launches_are_wanted_is_said() -> None:
     compared = between_runs.runs(*sides)
     row = rows(compared)["ddp", "step_time"]
     assert row.verdict == "no difference found" and row.more is not None and row.more > 0
-    wanted = f"about {row.more} more launches of each would show a difference of 2%"
+    wanted = f"about {row.more} more launches of each would show a difference of 2 %"
     assert f"step time of ddp ({wanted})" in as_text(compared)
 
 
