@@ -34,7 +34,6 @@ from bench.analyse.parity import (
 from bench.core.codec import encode
 from bench.core.records import NUMERICS_COLUMNS, Task
 from bench.plan import reference
-from bench.runs.tables import to_table, untrue
 from bench.seams import discover
 from bench.worker import data, fingerprint, probe
 from bench.worker import reference as worker_reference
@@ -555,11 +554,3 @@ def test_the_twin_is_moved_by_at_most_half_a_unit_in_the_last_place() -> None:
     assert abs(float(moved.mean())) < 0.05 * U_BF16
     for dtype, unit in ((torch.bfloat16, U_BF16), (torch.float16, U_FP16), (torch.float32, U_FP32)):
         assert worker_reference.unit_roundoff(dtype) == unit
-
-
-@pytest.mark.parametrize("column", ["step", "tensor"])
-def test_a_tensor_or_step_that_is_missing_is_no_table_of_numerics(column: str) -> None:
-    rows = [{**dict.fromkeys(NUMERICS_COLUMNS), **row} for row in numerics.of_launch(0, "ddp")]
-    assert untrue(to_table(rows, NUMERICS_COLUMNS), "numerics") is None
-    gap = [{**row, column: row[column] and 7} for row in rows]
-    assert f"{column} does not count from 0" in str(untrue(to_table(gap, NUMERICS_COLUMNS), "numerics"))
