@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def verdicts(options: argparse.Namespace, names: Sequence[str], case: Case, seed: int, folder: Path) -> list[Verdict]:
     """Those of one run."""
     size, batch = map(str, case)
-    what = ["--scenario", ",".join(names), "--device", "cpu", "--nproc", "2"]
+    what = ["--scenario", ",".join(names), "--device", "cpu", "--ranks", "2"]
     how = ["--model", options.model, "--image-size", size, "--global-batch", batch]
     counts = ["--warmup", "2", "--iters", str(options.iters)]
     steps = ["--seed", str(seed), *counts, "--out", str(folder / "results"), "--wait", "--json"]
