@@ -12,6 +12,7 @@ SWITCH = Switch(
     wrapper=DDP,
     device="cuda",
     searched_on=(),
+    joins_norms=True,
 )  # torch has none on the CPU
 
 

@@ -7,7 +7,7 @@ from bench import machine
 from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.plan import Request, host_of_each
-from bench.seams import discover
+from bench.seams import discover, switching
 from bench.seams.discover import Found
 
 
@@ -48,6 +48,10 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     reason = reason or found.strategy.obstacle(request.device, request.replicas)
     if reason is not None or host is None:
         return reason
+    parts = found.strategy.replicas(request.replicas)
+    if request.global_batch == parts and host["needs_two"] and _as_shipped(found):
+        enough = "--batch-per-rank 2" if request.per_rank else f"--global-batch {2 * parts}"
+        return f"its batch norm would have one example at a time, and needs two; use {enough} or more"
     if found.strategy.rpc and not host["rpc"]:
         return "this torch was built without torch.distributed.rpc; use another build"
     if request.device == "cuda" and host["cuda_built"] is None:
@@ -61,6 +65,14 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     if request.impl == "apex":
         wanted |= found.apex_modules
     return next((host["apex"]["problems"][need] for need in sorted(wanted) if host["apex"]["problems"][need]), None)
+
+
+def _as_shipped(found: Found) -> bool:
+    """Whether the batch norm of a model stays what it is: code that bench does not ship may replace it."""
+    names = discover.names(discover.STRATEGY).values()
+    switches = [switching.load_switch(one.name, one.file) for one in found.switches]
+    own = {one.file for one in found.switches} - {*discover.names(discover.SWITCH).values()}
+    return found.strategy_file in names and not own and not any(one.joins_norms for one in switches)
 
 
 def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:

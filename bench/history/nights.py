@@ -9,7 +9,6 @@ Of a run that has a sealed digest nothing else is read (:mod:`bench.runs.digests
 
 import hashlib
 import os
-import re
 from dataclasses import dataclass
 from glob import escape, glob
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
 from bench.runs.digests import stored
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
+from bench.runs.names import RUN_ID
 from bench.runs.reader import read as read_run
 from bench.runs.reader import verified
 from bench.runs.writer import as_text
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
 
 ACCEPTED = "accepted"  # the folder in a history with a file per accepted run
-RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ PROFILES: dict[tuple[str, str], Profile] = {
     ("nightly", "cuda"): Profile(launches=7, warmup=50, iters=200),
 }
 
+RANKS = "--ranks/--nproc"
+"""The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
+
 HALF = {"cpu": "bf16", "cuda": "fp16"}
 
 REFERENCE = RESERVED
@@ -162,7 +165,7 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
     steps = request.warmup + request.iters
     most_ranks = max(1, available_bytes // BYTES_PER_RANK)
     if max(ranks, default=1) > most_ranks:
-        option = "--nproc" if request.device == "cpu" else "--gpus"
+        option = RANKS if request.device == "cpu" else "--gpus"
         take = f"{max(ranks)} ranks take {max(ranks) * BYTES_PER_RANK >> 30} GiB of memory at the least"
         raise RequestError(option, f"{take} and {available_bytes >> 30} GiB are free", f"use at most {most_ranks}")
     needed = request.launches * steps * sum(ranks) * BYTES_PER_STEP
@@ -173,7 +176,7 @@ def check_memory(request: Request, scenarios: Sequence[Found], available_bytes: 
             "--launches": (request.launches, budget // (steps * sum(ranks) * BYTES_PER_STEP)),
             "--iters": (request.iters, most_steps - request.warmup),
             "--warmup": (request.warmup, most_steps - request.iters),
-            "--nproc": (max(ranks), budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP)),
+            RANKS: (max(ranks), budget // (request.launches * steps * len(ranks) * BYTES_PER_STEP)),
         }
         option, (_, most) = max(asked_and_most.items(), key=lambda item: item[1][0])
         raise RequestError(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from bench.core.errors import RequestError
-from bench.core.files import JSON_BYTES, open_regular
+from bench.core.files import open_regular, read_json
 from bench.core.records import canonical_json
 from bench.runs.document import Sealed
 
@@ -239,17 +239,18 @@ def _refuse_in_run(option: str, path: str) -> None:
     """Refuse a place in a run folder: a sealed run with another file in it is no longer what was sealed."""
     folder = os.path.realpath(path)
     while folder != os.path.dirname(folder):
-        if _is_run(folder):
+        if is_run(folder):
             raise RequestError(option, f"{path} lies in the run {folder}", "give a place outside of it")
         folder = os.path.dirname(folder)
 
 
-def _is_run(folder: str) -> bool:
+def is_run(folder: str) -> bool:
+    """Whether a folder holds a run. What ``--json`` prints is no run.json: it has the path of the run besides."""
     try:
-        with open_regular(os.path.join(folder, "run.json"), limit=JSON_BYTES) as file:
-            return b'"schema_version"' in file.read()
-    except OSError:
+        document = read_json(os.path.join(folder, "run.json"))
+    except (OSError, ValueError):
         return False
+    return isinstance(document, dict) and "schema_version" in document and "path" not in document
 
 
 def unwritable(option: str, path: str, error: OSError, otherwise: str) -> RequestError:

@@ -1,10 +1,13 @@
 """What a run may be called: its folder, its id, some letters of one, or ``latest``."""
 
 import os
+import re
 
 from bench.core.errors import RequestError
 from bench.core.files import read_json
-from bench.runs.files import unreadable
+from bench.runs.files import is_run, unreadable
+
+RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 LETTERS = 4
 """Of a run's name that are enough to name it: fewer are a slip."""
@@ -49,7 +52,13 @@ def run_ids(out: str, option: str) -> list[str]:
         entries = list(os.scandir(out)) if os.path.isdir(out) else []
     except OSError as error:
         raise unreadable(option, out, error) from error
-    return sorted(entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "run.json")))
+    return sorted(entry.name for entry in entries if _holds_run(entry))
+
+
+def _holds_run(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder holds a run; one that is named like a run does, even if its run.json is damaged."""
+    named_so = RUN_ID.fullmatch(entry.name) and os.path.isfile(os.path.join(entry.path, "run.json"))
+    return bool(named_so) or is_run(entry.path)
 
 
 def _says(path: str, name: str) -> bool:

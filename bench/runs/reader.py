@@ -144,8 +144,9 @@ def _read_document(path: str) -> RunDocument:
     except ValueError as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", RESTORE) from error
     version = stored.get("schema_version") if isinstance(stored, dict) else None
-    if type(version) is not int:
-        raise RequestError("RUN", f"{file} has no schema version", "give a folder made by 'bench run'")
+    if type(version) is not int or "path" in stored:
+        what = "is no run.json of bench" if type(version) is not int else "is what --json printed, not a run"
+        raise RequestError("RUN", f"{file} {what}", "give a folder made by 'bench run'")
     if version != SCHEMA_VERSION:
         problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"
         raise RequestError("RUN", problem, "use the bench that wrote it, or measure again")

@@ -104,7 +104,7 @@ class Strategy:
     dash: str = "short"
 
     def processes(self, devices: int) -> int:
-        """How many ranks there are on ``devices`` chosen devices (CPU: on ``--nproc`` ranks)."""
+        """How many ranks there are on ``devices`` chosen devices (CPU: on ``--ranks`` ranks)."""
         return len(self.ranks(devices))
 
     def replicas(self, devices: int) -> int:

@@ -46,8 +46,8 @@ class Switch:
     goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
     it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
     ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed. ``slow_start``: how many
-    times as long as without it a launch may take until its first step is over. ``double``: whether it is on
-    where numerics are judged in double precision.
+    times as long as without it a launch may take until its first step is over. ``double``: whether it is on where
+    numerics are judged in double precision. ``joins_norms``: whether batch norm sees the batches of all ranks.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -65,6 +65,7 @@ class Switch:
     searched_on: tuple[str, ...] = DEVICES
     slow_start: float = 1.0
     double: bool = True
+    joins_norms: bool = False
 
     def __post_init__(self) -> None:
         for name in ("summary", "label"):

@@ -10,7 +10,7 @@ from bench.core.records import Setting, Task
 from bench.hosts.party import Party
 from bench.machine import nvml
 from bench.machine.redact import HIDDEN, without_secrets
-from bench.plan import PROFILES, Request, global_batch
+from bench.plan import PROFILES, RANKS, Request, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
@@ -87,7 +87,8 @@ def add_work(parser: Parser, *, usual_set: str | None = None, usual: str | None 
     devices = ("auto", "cpu", "cuda")
     where.add_argument("--device", choices=devices, default="auto", help="default: GPUs if there are any")
     where.add_argument("--gpus", metavar="0,1,3", help="GPUs by index in PCI order or by UUID (default: all)")
-    where.add_argument("--nproc", type=device_count, metavar="N", help=f"ranks on the CPU (default: {DEFAULT_RANKS})")
+    ranks = f"ranks on the CPU (default: {DEFAULT_RANKS})"
+    where.add_argument("--ranks", "--nproc", type=device_count, metavar="N", help=ranks)
     where.add_argument("--python", metavar="PATH", help="the interpreter whose torch is measured (default: this one)")
     where.add_argument("--site", metavar="NAME|FILE", default="local", help="what starts the ranks (default: local)")
     where.add_argument("--force", action="store_true", help="also on GPUs that others are using")
@@ -132,13 +133,13 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
     if device == "cpu" and options.gpus is not None:
         why = "--device cpu was asked for" if options.device == "cpu" else "there is no GPU here"
         raise RequestError("--gpus", why, "leave it out")
-    if device == "cuda" and options.nproc is not None:
-        raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
+    if device == "cuda" and options.ranks is not None:
+        raise RequestError(RANKS, "on GPUs the number of processes follows from --gpus", "leave it out")
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
     devices = tuple(uuid for host in hosts for uuid in host.devices)
-    replicas = len(devices) if device == "cuda" else options.nproc or max(DEFAULT_RANKS, len(hosts))
+    replicas = len(devices) if device == "cuda" else options.ranks or max(DEFAULT_RANKS, len(hosts))
     if replicas < len(hosts):
-        raise RequestError("--nproc", f"{len(hosts)} hosts have a rank each at least", f"use {len(hosts)} or more")
+        raise RequestError(RANKS, f"{len(hosts)} hosts have a rank each at least", f"use {len(hosts)} or more")
     if options.budget is not None and options.until_precision is None and not options.find_batch:
         what = "it has no effect without --until-precision or --find-batch"
         raise RequestError("--budget", what, "add one of them, such as --until-precision 1%")
@@ -281,7 +282,7 @@ def same_work(request: Request, scenarios: tuple[Found, ...]) -> list[str]:
         "--seed": (request.seed, 0),
         "--device": (request.device, "cuda" if nvml.driver_present() else "cpu"),
         "--gpus": (",".join(request.devices) if of_gpus else None, None),
-        "--nproc": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
+        "--ranks": (request.replicas if request.device == "cpu" else DEFAULT_RANKS, DEFAULT_RANKS),
         "--python": (request.python, None),
     }
     for option, (value, default) in said.items():

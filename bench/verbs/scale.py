@@ -13,7 +13,7 @@ from bench.core.codec import encode
 from bench.core.errors import FAILED, OK, RequestError
 from bench.experiments import resume
 from bench.hosts.party import Party
-from bench.plan import PROFILES, Request, check_memory
+from bench.plan import PROFILES, RANKS, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.plan.scaling import EACH, MODES, default_counts, points
 from bench.runs.names import find
@@ -88,12 +88,12 @@ def _each(found: Found, options: argparse.Namespace, party: Party | None) -> int
     hosts = machine.here(machine.choose_gpus(options.gpus, gpus)) if party is None else party.hosts
     cores = min(host.cores for host in hosts) * len(hosts)
     if device == "cpu":
-        options.nproc = options.nproc or cores
-        if options.nproc > cores:
-            what = f"{options.nproc} parts of {cores} cores are less than a core each"
-            raise RequestError("--nproc", what, f"use at most {cores}")
-    if (options.nproc if device == "cpu" else sum(len(host.devices) for host in hosts)) < 2:
-        option = "--nproc" if device == "cpu" else "--gpus"
+        options.ranks = options.ranks or cores
+        if options.ranks > cores:
+            what = f"{options.ranks} parts of {cores} cores are less than a core each"
+            raise RequestError(RANKS, what, f"use at most {cores}")
+    if (options.ranks if device == "cpu" else sum(len(host.devices) for host in hosts)) < 2:
+        option = RANKS if device == "cpu" else "--gpus"
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
     if options.launches == 1:
         raise RequestError("--launches", "one launch of each shows no scatter to judge by", "give at least 2")
@@ -117,18 +117,18 @@ def _counts(options: argparse.Namespace, party: Party | None) -> tuple[int, ...]
     if chosen:
         most, where = len(chosen), "chosen GPUs"
     else:
-        most, where = options.nproc or max(options.counts or (DEFAULT_RANKS, len(hosts))), "ranks of --nproc"
+        most, where = options.ranks or max(options.counts or (DEFAULT_RANKS, len(hosts))), "ranks of --ranks"
     counts: tuple[int, ...] = options.counts or default_counts(most)
     if max(counts) > most:
         what = f"{max(counts)} is more than the {most} {where}"
-        raise RequestError("--counts", what, f"use at most {most}" if chosen else "leave --nproc out")
+        raise RequestError("--counts", what, f"use at most {most}" if chosen else "leave --ranks out")
     if max(counts) == 1:
-        option = "--counts" if options.counts else "--gpus" if chosen else "--nproc"
+        option = "--counts" if options.counts else "--gpus" if chosen else RANKS
         raise RequestError(option, "there is one device, and nothing to compare it with", "give at least 2")
     if chosen and party is None:
         options.gpus = ",".join(chosen[: max(counts)])
     elif not chosen:
-        options.nproc = max(counts)
+        options.ranks = max(counts)
     return counts
 
 
@@ -238,7 +238,7 @@ def _parser() -> Parser:
     what.add_argument("--predict", type=whole_numbers, metavar="16,64,1024", help=default)
     faster = "predict for a link of this bandwidth; its latency stays as measured"
     what.add_argument("--what-if", type=what_if, metavar="bandwidth=100Gbit", help=faster)
-    alone = "instead: every GPU by itself (on the CPU: every core, or part of --nproc parts), and which one is slow"
+    alone = "instead: every GPU by itself (on the CPU: every core, or part of --ranks parts), and which one is slow"
     what.add_argument("--each", action="store_true", help=alone)
     default = f"see 'bench run --help' (default: quick, with {FEWEST_LAUNCHES} launches)"
     much = add_steps(parser, "how much", default)

@@ -13,6 +13,7 @@ from types import ModuleType
 from bench.console import tell
 from bench.core.errors import OK, BenchError, RequestError
 from bench.machine.redact import command_line
+from bench.plan import RANKS
 from bench.seams import discover
 from bench.seams.discover import ENGINE, WORKLOAD
 from bench.seams.engine import FILE, Asked, Engine
@@ -136,8 +137,8 @@ def _run_options(words: list[str], gpus: int, engine: Engine) -> tuple[list[str]
     if gpus:
         if asked.device == "cpu":
             raise RequestError("--gpus-per-node", "--device cpu measures on the CPU", "leave one of them out")
-        if asked.nproc is not None:
-            raise RequestError("--nproc", "on GPUs the number of processes follows from --gpus", "leave it out")
+        if asked.ranks is not None:
+            raise RequestError(RANKS, "on GPUs the number of processes follows from --gpus", "leave it out")
         more += ["--device", "cuda"] if asked.device == "auto" and asked.resume is None else []
     if engine.results is not None:
         if asked.out == DEFAULT_OUT:

@@ -228,21 +228,22 @@ def _prepare(workload: Training) -> dict[str, Any]:
         return {"refused": [error.option, error.problem, error.remedy]}
     try:
         examined = ask(lambda: examine(workload), ANSWER_LIMIT_S)
-        refused = examined["refused"] or _refused_by_trial(workload)
-        return {**examined, "refused": refused, "imports": versions()}
+        tried = {} if examined["refused"] else _tried(workload)
+        return {"needs_two": False, **examined, **tried, "imports": versions()}
     except Unanswered as error:
         what = f"{workload.file}: the process that made its first example {error}"
         return {"refused": ["--workload", what, "fix the file"]}
 
 
-def _refused_by_trial(workload: Training) -> Any:
-    """Why its model and its loss do not fit together. A trial without an end says nothing: a launch will tell."""
-    from bench.worker.trial import refusal
+def _tried(workload: Training) -> dict[str, Any]:
+    """Why its model and its loss do not fit together, and whether it needs two examples at once. A trial without an end
+    says nothing: a launch will tell."""
+    from bench.worker.trial import needs_two, refusal
 
     try:
-        return ask(lambda: refusal(workload), TRIAL_LIMIT_S)
+        return ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
     except Unanswered:
-        return None
+        return {}
 
 
 def _describe(apex_path: str | None) -> dict[str, Any]:

@@ -20,6 +20,20 @@ def refusal(workload: Training) -> Refused | None:
     return None if found is None else _tried(workload, torch.device("cpu"), _share(workload))
 
 
+def needs_two(workload: Training) -> bool:
+    """Whether one example is too few for the model: its batch norm would have a single value of each channel."""
+    data = Examples(workload)
+    one = data[0]
+    try:
+        batch = data.collate([one])
+        with torch.device("meta"):
+            model = build_model(workload)
+        loss_of(workload)(model, map_tensors(lambda tensor: tensor.to("meta"), batch))
+    except Exception as error:  # noqa: BLE001  # what else the user's functions raise is shown by a launch
+        return "Expected more than 1 value per channel" in str(error)
+    return False
+
+
 def _share(workload: Training) -> int:
     """How many examples one replica trains at once, but two at the least: batch norm over a single value fails, and a
     scenario may leave it out."""

@@ -24,7 +24,12 @@ CPU = ("run", "--device", "cpu", "--out", "{here}/out")
 """So that these requests mean the same where there are GPUs. ``{here}`` is the folder of a test."""
 
 INTERVALS = ("0", "-1", "nan", "soon")
-COUNTS = ("--image-size", "--global-batch", "--batch-per-rank", "--nproc", "--warmup", "--iters", "--launches")
+RANKS = dict.fromkeys(("--ranks", "--nproc"), "--ranks/--nproc")
+COUNTS = {
+    name: name for name in ("--image-size", "--global-batch", "--batch-per-rank", "--warmup", "--iters", "--launches")
+}
+COUNTS |= RANKS
+"""Options that take a count, and what a refusal calls them."""
 
 Case = tuple[tuple[str, ...], tuple[str, ...]]
 """The arguments, and what the one line must have in it."""
@@ -57,19 +62,22 @@ CASES: dict[str, Case] = {
         ("--scenario: {here}/taken/reference.py takes the name 'reference'", "rename the file"),
     ),
     # the batch
-    "uneven batch": ((*CPU, "--nproc", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
+    "uneven batch": ((*CPU, "--ranks", "2", "--global-batch", "7"), ("--global-batch", "7", "use 6 or 8")),
     "batch smaller than the ranks": ((*CPU, "--nproc", "4", "--global-batch", "3"), ("--global-batch", "use 4")),
     "two batches": ((*CPU, "--global-batch", "8", "--batch-per-rank", "4"), ("--global-batch", "--batch-per-rank")),
     # numbers
     **{
-        f"{option} {value}": ((*CPU, option, value), (f"{option}: '{value}'", "at least 1"))
-        for option in COUNTS
+        f"{option} {value}": ((*CPU, option, value), (f"error: {named}: '{value}'", "at least 1"))
+        for option, named in COUNTS.items()
         for value in ("0", "many")
     },
-    **{f"{option} beyond all counting": ((*CPU, option, "9" * 5000), (f"error: {option}: '999",)) for option in COUNTS},
     **{
-        f"{option} of 17 digits": ((*CPU, option, "1" + "0" * 16), (f"error: {option}: '1000", "at most 1,000,000,000"))
-        for option in COUNTS
+        f"{option} beyond all counting": ((*CPU, option, "9" * 5000), (f"error: {named}: '999",))
+        for option, named in COUNTS.items()
+    },
+    **{
+        f"{option} of 17 digits": ((*CPU, option, "1" + "0" * 16), (f"error: {named}: '1000", "at most 1,000,000,000"))
+        for option, named in COUNTS.items()
     },
     "negative steps": ((*CPU, "--iters", "-3"), ("--iters: '-3'", "at least 1")),
     "negative batch": ((*CPU, "--global-batch=-8"), ("--global-batch: '-8'", "at least 1")),
@@ -329,7 +337,7 @@ def test_a_gpu_that_is_missing(assert_refused: Refused, arguments: tuple[str, ..
         (("--gpus", ""), ("--gpus", "''")),
         (("--gpus", "0,1,0"), ("--gpus", "0", "twice")),
         (("--gpus", "1,GPU-aaaa"), ("--gpus", "GPU-aaaa", "twice")),
-        (("--nproc", "2"), ("--nproc", "--gpus")),
+        (("--nproc", "2"), ("--ranks/--nproc", "--gpus")),
         (("--global-batch", "127"), ("--global-batch", "127", "use 126 or 128")),
         (("--device", "cpu", "--gpus", "0"), ("--gpus", "--device cpu")),
     ],

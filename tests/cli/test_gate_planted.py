@@ -12,7 +12,7 @@ SLOWER = 1.10
 NAMES = ("first", "second")
 
 MEASURED = (
-    *("--device", "cpu", "--nproc", "1", "--model", "resnet18", "--image-size", "32", "--global-batch", "2"),
+    *("--device", "cpu", "--ranks", "1", "--model", "resnet18", "--image-size", "32", "--global-batch", "2"),
     *("--warmup", "1", "--iters", "7", "--launches", "4", "--no-parity", "--no-diagnose", "--wait"),
 )
 

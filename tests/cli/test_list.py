@@ -19,7 +19,17 @@ HEAVY = {"torch", "torchvision", "apex", "numpy", "pandas", "scipy", "pyarrow", 
 CONTRACT = {
     "list": ["--json"],
     "run": [
-        *("--scenario", "--device", "--gpus", "--nproc", "--workload", "--model", "--image-size", "--global-batch"),
+        *(
+            "--scenario",
+            "--device",
+            "--gpus",
+            "--ranks",
+            "--nproc",
+            "--workload",
+            "--model",
+            "--image-size",
+            "--global-batch",
+        ),
         *("--batch-per-rank", "--warmup", "--iters", "--launches", "--profile", "--impl", "--apex", "--python"),
         *("--out", "--label", "--json"),
     ],
@@ -127,6 +137,23 @@ def test_bench_tells_its_verbs(arguments: tuple[str, ...]) -> None:
     done = bench(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert [verb for verb in VERBS if not re.search(rf"^  {verb} +\S", done.stdout, re.MULTILINE)] == []
+
+
+@needs_torch
+@pytest.mark.parametrize("verb", VERBS)
+def test_torchrun_takes_no_option_of_bench(verb: str) -> None:
+    """Each option has a name that torchrun leaves to bench: no beginning of one of its own, which may be ambiguous."""
+    from torch.distributed.run import get_args_parser
+
+    launcher = get_args_parser()
+    theirs = [name for action in launcher._actions for name in action.option_strings]
+    rows = re.findall(r"^  (-.+?)(?:  |$)", bench(verb, "--help").stdout, re.MULTILINE)
+    options = [re.findall(r"(?<![\w-])--?[a-z][\w-]*", row) for row in rows]
+    assert ["-h", "--help"] in options
+    for names in options:
+        left = [name for name in names if name in theirs or not any(other.startswith(name) for other in theirs)]
+        assert left, f"torchrun takes {names} for options of its own"
+        assert launcher.parse_args(["-m", "bench", verb, left[-1]]).training_script_args == [verb, left[-1]]
 
 
 # What is imported for it

@@ -215,7 +215,7 @@ def test_a_slow_loader_binds_without_processes_and_not_with_four(run_here: Comma
 def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here: CommandLine, tmp_path: Path) -> None:
     """A step of 60 ms and a batch of 80 ms: two workers make one in 40 ms."""
     (tmp_path / "slow.py").write_text(SLOW.replace("0.02)", "0.08)"))
-    asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--nproc", "1", *FEW)
+    asked = ("run", "--workload", str(tmp_path / "slow.py"), "--scenario", "single", "--ranks", "1", *FEW)
     done = run_here(*asked, "--input-sweep", "--json", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["input"]

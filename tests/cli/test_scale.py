@@ -136,8 +136,8 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
         (("--counts", "0"), "--counts: '0' is not a whole number of at least 1"),
         (("--counts", "1,two"), "--counts: 'two' is not a whole number"),
         (("--counts", "1"), "--counts: there is one device"),
-        (("--counts", "1,8", "--nproc", "4"), "--counts: 8 is more than the 4 ranks of --nproc; leave --nproc out"),
-        (("--nproc", "1"), "--nproc: there is one device"),
+        (("--counts", "1,8", "--ranks", "4"), "--counts: 8 is more than the 4 ranks of --ranks; leave --ranks out"),
+        (("--ranks", "1"), "--ranks/--nproc: there is one device"),
         (("--counts", "2,3", "--batch-per-rank", "1"), "--counts: 3 examples are not divisible by 2 devices"),
         (("--counts", "2", "--global-batch", "3"), "--global-batch: 3 images are not divisible by 2 ranks; use"),
         (("--scenario", "single"), "--scenario: single trains 1 replica on 2 devices"),
@@ -148,8 +148,8 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
         (("--predict", "-4"), "--predict: "),
         (("--each", "--counts", "1,2"), "--counts: --each measures every device by itself; leave one of them out"),
         (("--each", "--launches", "1"), "--launches: one launch of each shows no scatter to judge by"),
-        (("--each", "--nproc", "1"), "--nproc: there is one device, and nothing to compare it with"),
-        (("--each", "--nproc", "9999"), "--nproc: 9999 parts of"),
+        (("--each", "--ranks", "1"), "--ranks/--nproc: there is one device, and nothing to compare it with"),
+        (("--each", "--nproc", "9999"), "--ranks/--nproc: 9999 parts of"),
     ],
 )
 def test_what_is_refused(bench: Bench, arguments: tuple[str, ...], said: str) -> None:

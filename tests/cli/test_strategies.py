@@ -179,6 +179,25 @@ def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path, monkey
     assert [row["verdict"] for row in document["parity"]] == [SAME]
 
 
+def test_too_few_images_for_batch_norm(run_here: CommandLine, tmp_path: Path) -> None:
+    """Two ranks with two micro-batches each: at 32 pixels, the last batch norms of a ResNet have one value an image."""
+    own = tmp_path / "own.py"
+    own.write_text(VIEW)
+    small = ("--device", "cpu", "--model", "resnet18", "--image-size", "32", "--warmup", "1", "--iters", "1")
+    small += ("--no-parity", "--out", str(tmp_path / "out"), "--json")
+    said = run_here("run", "--scenario", "ddp_accumulate+channels_last", "--global-batch", "4", *small)
+    assert said.returncode == 2 and "needs two; use --global-batch 8 or more" in said.stderr, said.stderr
+    said = run_here("run", "--scenario", "ddp_accumulate", "--batch-per-rank", "1", *small)
+    assert said.returncode == 2 and "needs two; use --batch-per-rank 2 or more" in said.stderr, said.stderr
+    assert not (tmp_path / "out").exists()
+    tried = run_here("run", "--scenario", f"ddp,{own}", "--global-batch", "2", *small)
+    assert tried.returncode == 1, "code that is not bench's may leave batch norm out, and is tried"
+    launches = json.loads(tried.stdout)["launches"]
+    assert [one["status"] for one in launches] == ["unsupported", "error"]
+    enough = run_here("run", "--scenario", "ddp_accumulate", "--global-batch", "8", *small)
+    assert enough.returncode == 0, enough.stderr
+
+
 def test_an_unknown_option(run_here: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EACH_STEP.replace("period", "periods"))
     said = run_here("run", "--scenario", str(tmp_path / "mine.py"), "--device", "cpu", "--out", str(tmp_path / "out"))

@@ -145,7 +145,7 @@ def test_the_batch_grows_while_an_example_takes_less_time(
     assert MLP.count(given) == 1
     (tmp_path / "mlp.py").write_text(MLP.replace(given, sleeping))
     small = ("--warmup", "1", "--iters", "3", "--setting", "width=32", "--allow", "none", "--global-batch", "8")
-    where = ("--device", "cpu", "--nproc", "1", "--out", str(tmp_path / "out"), "--json")
+    where = ("--device", "cpu", "--ranks", "1", "--out", str(tmp_path / "out"), "--json")
     work = ("--workload", str(tmp_path / "mlp.py"), "--scenario", "ddp")
     done = run_here("tune", *work, *small, *where, "--tune-batch")
     assert done.returncode == 0, done.stderr

@@ -348,7 +348,7 @@ def test_what_a_scenario_harms_is_its_own_launch(run_here: CommandLine, tmp_path
     out = tmp_path / "out"
     (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
     small = ["--device", "cpu", "--workload", str(tmp_path / "mlp.py"), "--warmup", "1", "--iters", "2"]
-    more = ["--nproc", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
+    more = ["--ranks", "1", "--global-batch", "4", "--no-parity", "--out", str(out)]
     done = run_here("run", *small, "--scenario", names, *more)
     assert done.returncode == 1, done.stderr
     launches = document_of(out)["launches"]

@@ -317,7 +317,7 @@ def greedy(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_largest_batch_is_found(repository: Path, tmp_path: Path, greedy: Path) -> None:
     out = tmp_path / "out"
-    running = start(repository, out, "--scenario", str(greedy), "--nproc", "1", "--find-batch", "--json")
+    running = start(repository, out, "--scenario", str(greedy), "--ranks", "1", "--find-batch", "--json")
     said, shown = running.communicate(timeout=250)
     assert running.returncode == 0, shown
     search = json.loads(said)["batch_search"]

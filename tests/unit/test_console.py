@@ -270,7 +270,7 @@ def test_a_length_of_time_may_have_several_units(text: str, seconds: float) -> N
     [
         "",
         "--scenario single,ddp --model resnet18 --image-size 32",
-        "--scenario ddp_o2 --nproc 4 --batch-per-rank 3 --seed 5 --impl native --fresh",
+        "--scenario ddp_o2 --ranks 4 --batch-per-rank 3 --seed 5 --impl native --fresh",
         "--global-batch 16 --label 'not to be kept' --iters 3",
         "--setting momentum=0.5 --setting classes=10",
         "--set all",

@@ -213,7 +213,7 @@ def test_ranks_are_refused_where_the_processes_alone_do_not_fit(replicas: int) -
     check_memory(request(replicas=184, global_batch=184), ALL, 23 * GIB)
     with pytest.raises(RequestError) as caught:
         check_memory(request(replicas=replicas, global_batch=replicas), ALL, 23 * GIB)
-    assert (caught.value.option, caught.value.remedy) == ("--nproc", "use at most 184")
+    assert (caught.value.option, caught.value.remedy) == ("--ranks/--nproc", "use at most 184")
     check_memory(request(), named("single"), BYTES_PER_RANK - 1)
 
 

@@ -24,7 +24,7 @@ from bench.runs.document import State
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import journal_path
 from bench.runs.launches import LaunchRecord
-from bench.runs.names import find
+from bench.runs.names import find, run_ids
 from bench.runs.reader import Run, read
 from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
@@ -429,6 +429,23 @@ def test_nothing_is_written_into_a_run(run: Path, tmp_path: Path, place: str) ->
         assert "lies in the run" in refusal(lambda: check_file("--markdown", f"{inside}/summary.md")).problem
     (run / "run.json").write_text('{"of": "another program"}')
     check_writable(inside)
+
+
+def test_printed_json_makes_no_run(run: Path) -> None:
+    """``bench run --json > run.json`` writes what bench's own run.json has, and the path of the run."""
+    own = json.loads((run / "run.json").read_text())
+    folder = run.parent / "z"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"path": str(run), **own, "summary": []}))
+    check_writable(str(folder / "reports"))
+    check_file("--markdown", str(folder / "summary.md"))
+    assert run_ids(str(run.parent), "RUN") == [run.name]
+    assert "is what --json printed, not a run" in refusal(lambda: read(str(folder))).problem
+    own["complete"] = False
+    (folder / "run.json").write_text(json.dumps(own))
+    assert run_ids(str(run.parent), "RUN") == [run.name, "z"], "a run may have another name"
+    (run / "run.json").write_text("{")
+    assert run_ids(str(run.parent), "RUN") == [run.name, "z"], "and a damaged one is still one"
 
 
 def test_a_link_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
