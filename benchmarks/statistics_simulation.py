@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import paired
@@ -52,7 +53,7 @@ FALSE_AT_MOST = 0.07
 FOUND_AT_LEAST = 0.95
 COVERED = (0.93, 0.97)
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 RUNS = ((2, 3), (2, 5), (2, 10), (3, 5), (10, 3), (10, 5), (10, 10))
 """Scenarios and rounds."""

@@ -81,7 +81,6 @@ KILLED = """
     def build(parts):
         import os, signal, time
         import torch
-        from bench.worker import parallel
 
         session, calls = parts.build("ddp"), []
         forward = session.forward

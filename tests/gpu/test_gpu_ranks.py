@@ -152,9 +152,9 @@ def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple
                 backward(loss)
                 if len(compared) == 1:
                     images, labels = compared[0]
-                    parts = parts.job.replicas
-                    for x, y in zip(images.chunk(parts), labels.chunk(parts)):
-                        (torch.nn.functional.cross_entropy(alone(x), y) / parts).backward()
+                    pieces = parts.job.replicas
+                    for x, y in zip(images.chunk(pieces), labels.chunk(pieces)):
+                        (torch.nn.functional.cross_entropy(alone(x), y) / pieces).backward()
                     mine = torch.cat([p.grad.flatten() for p in session.model.parameters()]).double()
                     other = torch.cat([p.grad.flatten() for p in alone.parameters()]).double()
                     error = float((mine - other).norm() / other.norm())
@@ -177,9 +177,10 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
                             strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))
 
         def build(parts):
+            from dataclasses import replace
             import torch
             session = parts.session()
-            plain = parts.session()
+            plain = replace(parts, job=replace(parts.job, precision="O0")).session()
             session.scaler._init_scale = 1024.0
             forward, optimize, compared = session.forward, session.optimize, []
             def both(batch):

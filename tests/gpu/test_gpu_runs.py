@@ -39,12 +39,12 @@ def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario
     scale, may be found to diverge, but not to be unknown. Where the first loss scale was too high, the run says that it
     cannot tell.
     """
-    (found,) = [row for row in all_ten.document.parity if row["scenario"] == scenario]
-    too_high = found["verdict"] is None and "the loss scaler skipped" in found["reason"]
+    (row,) = [row for row in all_ten.document.parity if row.scenario == scenario]
+    too_high = row.verdict is None and "the loss scaler skipped" in (row.reason or "")
     if scenario.endswith("_o3"):
-        assert found["verdict"] not in (None, NOT_FINITE), found
+        assert row.verdict not in (None, NOT_FINITE), row
     else:
-        assert found["verdict"] in (SAME, WITHIN_HALF) or too_high, found
+        assert row.verdict in (SAME, WITHIN_HALF) or too_high, row
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,8 @@ def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
     for launch in one_gpu.document.diagnostics:
         profile = launch.looks[0].profile
         assert launch.status == "ok"
-        assert profile["categories"]["convolutions"] > 0
-        assert Path(profile["trace"]).is_file()
+        assert profile.categories["convolutions"] > 0
+        assert profile.trace is not None and Path(profile.trace).is_file()
     costs = {launch.scenario: launch.looks[0].profile.categories for launch in one_gpu.document.diagnostics}
     assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
 

@@ -33,7 +33,7 @@ STRICT = """
 
         def strict(*arguments):
             windows.append(1)
-            if len(windows) < 3:  # the first step, and the rest of the warm-up
+            if len(windows) == 1:  # the warm-up
                 return chain(*arguments)
             waited = []
             torch._C._activate_gpu_trace()  # set_sync_debug_mode sees streams and copies: no events, no whole devices
@@ -50,7 +50,7 @@ STRICT = """
 
         def look(batch):
             loss = forward(batch)
-            if len(windows) == 3:
+            if len(windows) == 2:
                 {looks}
             return loss
 

@@ -25,12 +25,12 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         assert spec is not None and spec.loader is not None
         execute = spec.loader.exec_module
 
         def and_pretend(module: ModuleType) -> None:
+            sys.meta_path.remove(self)  # only now: others look whether torch is there before they import it
             execute(module)
             pretend()
 
