@@ -60,6 +60,8 @@ NO_ENGINE, FULL = "unable to find an engine", 0.05
 """What cuDNN says where no algorithm got its workspace, or none exists: the free share of the device tells which."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
+BINDS_BY_ITSELF = "2.15"
+"""Torch from which on ``nccl`` is ``ProcessGroupNCCL2``, which has one device (pytorch/pytorch#192281)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,13 +392,23 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
 
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend, options = "gloo", {}
+    if device.type == "cuda":
+        backend, options = backend_of(len(job.ranks[me.rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
-    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     if store is None:
         dist.init_process_group(backend, timeout=timeout, **options)
         return
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
+
+
+def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, Any]]:
+    """The backend of a rank with so many GPUs, and whether the group is bound to the first: one that is refuses to
+    communicate on a second, and ``nccl`` binds by itself from torch 2.15 on (``_nccl2_device``).
+    """
+    if devices < 2:
+        return "nccl", {"device_id": device}
+    return "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl", {}
 
 
 def _leave() -> None:

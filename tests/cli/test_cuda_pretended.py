@@ -49,7 +49,7 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--workload", str(here / "mlp.py")]
+    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices", "--workload", str(here / "mlp.py")]
     command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
@@ -71,11 +71,12 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
     ran: dict[str, dict[str, Any]] = {launch["scenario"]: launch["effective"] for launch in said["launches"]}
     for name, effective in ran.items():
         assert effective["device"]["type"] == "cuda" and effective["device"]["uuid"] == A, "rank 0 has the first"
-        distributed = name not in ("single", "dp")
-        assert (effective["backend"], effective["world_size"]) == (("nccl", 2) if distributed else (None, 1))
+        distributed, spans = name not in ("single", "dp"), name == "ddp_two_devices"
+        backend = ("nccl-legacy", 1) if spans else ("nccl", 2) if distributed else (None, 1)
+        assert (effective["backend"], effective["world_size"]) == backend
         assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None), "whatever it is called"
-        assert effective["replicas"] == (1 if name == "single" else 2)
-        assert effective["cudnn_benchmark"] == (name != "dp"), "DataParallel would search in every step"
+        assert effective["replicas"] == (1 if spans or name == "single" else 2)
+        assert effective["cudnn_benchmark"] == (name != "dp" and not spans), "DataParallel would search in every step"
         half = name.partition("_o")[2][-1:]
         assert effective["compute_dtypes"] == (["float16"] if half.isdigit() else ["float32"])
         assert (effective["scaler"] is not None) == (half in ("1", "2"))
@@ -101,6 +102,45 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+LOGGED = """from bench.seams import Scenario
+
+SCENARIO = Scenario(summary="looks at the logger of DDP", strategy="{strategy}")
+
+
+def build(parts):
+    session = parts.build("{strategy}")
+    optimize, steps = session.optimize, []
+
+    def look():
+        optimize()
+        steps.append(1)
+        if len(steps) == 105:
+            from torch.distributed._composable.replicate import replicate
+
+            ddp = {ddp}
+            assert ddp._get_ddp_logging_data()["iteration"] < 100, ddp._get_ddp_logging_data()
+
+    session.optimize = look
+    return session
+"""
+
+
+@pytest.mark.slow
+def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], repository: Path, tmp_path: Path) -> None:
+    """At step 100 it would wait for the GPU."""
+    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
+    files = []
+    for strategy, ddp in (("ddp_two_devices", "session.module"), ("replicate", "replicate.state(session.module)._ddp")):
+        files.append(tmp_path / f"logged_{strategy}.py")
+        files[-1].write_text(LOGGED.format(strategy=strategy, ddp=ddp))
+    command = [sys.executable, "-m", "bench", "run", "--json", "--device", "cuda", "--gpus", "0,2", "--no-parity"]
+    command += ["--scenario", ",".join(map(str, files)), "--workload", str(tmp_path / "mlp.py"), "--global-batch", "8"]
+    command += ["--warmup", "1", "--iters", "108", "--launches", "1", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
 
 
 @pytest.mark.slow
