@@ -104,9 +104,14 @@ def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> No
     assert " passed" in done.stdout
 
 
-LOGGED = """from bench.seams import Scenario
+LOGGED = """from bench.seams import Rank, Scenario, Strategy, rank_per_device
 
-SCENARIO = Scenario(summary="looks at the logger of DDP", strategy="{strategy}")
+
+def both(devices):
+    return (Rank(devices=(0, 1)),)
+
+
+SCENARIO = Scenario(summary="looks at the logger of DDP", strategy=Strategy(label="looking", ranks={ranks}))
 
 
 def build(parts):
@@ -132,9 +137,12 @@ def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], rep
     """At step 100 it would wait for the GPU."""
     (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
     files = []
-    for strategy, ddp in (("ddp_two_devices", "session.module"), ("replicate", "replicate.state(session.module)._ddp")):
+    for strategy, ranks, ddp in (
+        ("ddp_two_devices", "both", "session.module"),
+        ("replicate", "rank_per_device", "replicate.state(session.module)._ddp"),
+    ):
         files.append(tmp_path / f"logged_{strategy}.py")
-        files[-1].write_text(LOGGED.format(strategy=strategy, ddp=ddp))
+        files[-1].write_text(LOGGED.format(strategy=strategy, ranks=ranks, ddp=ddp))
     command = [sys.executable, "-m", "bench", "run", "--json", "--device", "cuda", "--gpus", "0,2", "--no-parity"]
     command += ["--scenario", ",".join(map(str, files)), "--workload", str(tmp_path / "mlp.py"), "--global-batch", "8"]
     command += ["--warmup", "1", "--iters", "108", "--launches", "1", "--out", str(tmp_path / "out")]
