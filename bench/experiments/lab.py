@@ -139,6 +139,9 @@ def opened(
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
+        if request.device == "cuda" and site.description["cuda_built"]:
+            chosen = [gpu for gpu in here["gpus"] if gpu["uuid"] in request.devices]
+            machine.refuse_unfit_torch(site.description, chosen)
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"

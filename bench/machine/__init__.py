@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -91,6 +92,15 @@ def refuse_blocking_launches(device: str) -> None:
     if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
         problem = "it makes every kernel wait for the one before, for debugging"
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
+
+
+def refuse_unfit_torch(description: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> None:
+    """Raises :class:`RequestError` where no launch could compute on these GPUs. ``description``: of the worker host."""
+    from bench.machine import wheel
+
+    cuda, newest = description["cuda_built"], nvml.newest_cuda()
+    for about, problem, remedy in wheel.problems(cuda, description["architectures"], newest, gpus):
+        raise RequestError("--device", f"{about}: {problem}", remedy)
 
 
 def refuse_missing_directory() -> None:

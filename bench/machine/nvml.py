@@ -100,6 +100,16 @@ def list_gpus() -> tuple[list[Gpu], str | None]:
         return nvml.gpus()
 
 
+def newest_cuda() -> str | None:
+    """The newest CUDA that the driver supports, such as ``13.2``; None: unknown."""
+    try:
+        nvml = Nvml()
+    except NvmlUnavailable:
+        return None
+    with closing(nvml):
+        return nvml.versions()["cuda"]
+
+
 def link_between(uuids: Sequence[str]) -> tuple[str | None, float | None]:
     """:meth:`Nvml.link` of GPUs of this host; None where NVML cannot be used."""
     try:

@@ -258,6 +258,7 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
         "executable": sys.executable,
         "torch": torch.__version__,
         "cuda_built": torch.version.cuda,
+        "architectures": torch._C._cuda_getArchFlags().split() if torch.version.cuda else [],
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),

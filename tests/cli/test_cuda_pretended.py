@@ -93,6 +93,34 @@ def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waite
     assert f"waiting until GPU {C} is free of PID {os.getpid()} (" in waited[1]
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("value * cuda 12040", "CUDA: torch needs CUDA 13"),
+        ("value * capability 70", "GPU 0: torch has no code for its sm_70"),
+    ],
+)
+def test_a_torch_that_does_not_fit_is_refused(
+    environment: dict[str, str], repository: Path, tmp_path: Path, line: str, problem: str
+) -> None:
+    """Once, in one line, before the first launch."""
+    script = tmp_path / "driver.txt"
+    script.write_text(line + "\n" + Path(environment["BENCH_STANDIN_NVML"]).read_text())
+    command = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--scenario", "single,ddp", "--iters", "2"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        cwd=repository,
+        env={**environment, "BENCH_STANDIN_NVML": str(script)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr[-2000:]
+    last = done.stderr.splitlines()[-1]
+    assert f"--device: {problem}" in last and "cu126" in last
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
 def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:

@@ -63,7 +63,8 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
     import socket
 
     found = discover.load(*discover.resolve(scenario))
-    options = ON_GPU | {"device": device, "devices": devices, "replicas": 2, "impl": "native", "iters": 3}
+    both = devices * (2 // len(devices)) if devices else ()
+    options = ON_GPU | {"device": device, "devices": both, "replicas": 2, "impl": "native", "iters": 3}
     (planned,) = launches(request_for((found,), **options), (found,), one_host(2, *devices))
     job = json.dumps(job_to_json(replace(planned.job, logs=str(folder))))
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import measured
+from conftest import ON_GPU, measured
 
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def whole_run(
     host: WorkerHost, folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any
 ) -> Run:
-    small = {"image_size": 64, "global_batch": 16, "warmup": 3, "iters": 12, "impl": "native"}
+    small = {**ON_GPU, "iters": 12, "impl": "native"}
     small["force"] = True  # other tests may be on the GPU: nothing here is a figure
     of_gpus = {"device": "cuda", "devices": devices, "replicas": len(devices)}
     return measured(host, folder, scenarios, **(small | of_gpus | changes))

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from conftest import measures_a_gpu
 from standin.frames import iterations
 
 from bench import machine
@@ -23,7 +24,11 @@ from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 from bench.sample.attribution import match_probe
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    measures_a_gpu,
+]
 
 SECONDS = 10.0
 """How long energy and power are compared: for ten of the seconds that a driver averages power over."""
