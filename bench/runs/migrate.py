@@ -121,7 +121,7 @@ def _launch_from_7(record: Json) -> Json:
     ran = record["effective"]
     if ran is not None:
         ran = {"norm_parts": ran["replicas"], "switches": {}, "compiled": None} | ran
-    return {**record, "effective": ran, "ranks": [_empty("memory") | rank for rank in record["ranks"]]}
+    return {**record, "effective": ran, "ranks": [_empty("memory host_lead_ms") | rank for rank in record["ranks"]]}
 
 
 def _from_8(document: Json) -> Json:
@@ -169,7 +169,7 @@ _LAUNCH = """strategy precision replicas reason first_failed_rank effective star
 _EFFECTIVE = "model weights optimizer_settings cudnn_benchmark bf16_instructions apex_kernels"
 _CHECKS = """conservation_error conservation_ok ranks_differ skipped_steps skipped_warmup_steps finite_loss
     initial_weights_alike final_weights_alike foreign_cores sampling scrambled_lists probes cpu_energy throttle"""
-_RANK = "pid host threads ran_threads cores phase step log device allocator initial_sha256 final_sha256"
+_RANK = "pid host threads ran_threads cores phase step log device allocator host_lead_ms initial_sha256 final_sha256"
 _FAILURE = "rank phase step where memory steps_kept"
 _SETTINGS = ("model", "image_size", "classes", "learning_rate", "momentum", "weight_decay")
 _RESIDUAL = ("resnet", "resnext", "wide_resnet")

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import resource
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -242,9 +243,10 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     del load  # and the processes that load
     report("record")
     skipped = session.skipped_steps()
-    result = {
+    result: dict[str, Any] = {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
+        "host_lead_ms": statistics.median(measured.lead_ms) if measured.lead_ms else None,
         "cpu_s": cpu_s,
         "effective": plan.what_ran(session, watch),
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
@@ -392,7 +394,8 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
 
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
-    backend, options = "gloo", {}
+    backend: str = "gloo"
+    options: dict[str, Any] = {}
     if device.type == "cuda":
         backend, options = backend_of(len(job.ranks[me.rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
