@@ -18,7 +18,7 @@ STRATEGY = Strategy(
 )
 
 UNFUSED = ("SGD",)
-"""Optimizers whose fused step torch has no rule for with shards (``torch/distributed/tensor/_ops``); Adam's have one."""
+"""Optimizers whose fused step has no rule for shards in ``torch/distributed/tensor/_ops``; Adam's have one."""
 
 
 def build(parts, reshard=True):

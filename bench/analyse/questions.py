@@ -92,7 +92,9 @@ def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if not waits:
         text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
     else:
-        text = f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+        text = (
+            f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+        )
         text += "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
     return "Is the GPU waiting for Python?", text
 

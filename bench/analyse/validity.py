@@ -254,7 +254,7 @@ def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
     if leads and min(leads) < HOST_BOUND * step_ms:
         yield warning(
             code="host-bound",
-            text=f"its host was {max(0.0, min(leads)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended, so "
+            text=f"the host was {max(0.0, min(leads)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended: "
             "the GPU waited for Python, or each step waited for the GPU",
             remedy="give the GPU more: --batch-per-rank 64, +compile, or +compile+cuda_graphs",
             size=1.0 - min(leads) / step_ms,

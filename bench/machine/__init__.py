@@ -12,6 +12,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.machine import nvml
 from bench.seams.discover import Found
+from bench.seams.strategy import amp_obstacle
 from bench.seams.switching import switch_obstacle
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
@@ -156,6 +157,10 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
     if impl == "apex":
         if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
             return f"apex.amp does not go with strategy {found.strategy_name!r}; use --impl auto or native"
+        if "apex.amp" in found.apex_modules:
+            lacking = amp_obstacle(found.half or "fp16", [one.name for one in found.switches])
+            if lacking:
+                return lacking
         needs |= found.apex_modules
     if device == "cpu" and "cuda" in needs:
         return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"

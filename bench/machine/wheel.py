@@ -14,7 +14,11 @@ def problems(
     ``index`` and ``compute_capability``."""
     if newest is not None and int(cuda.split(".")[0]) > int(newest.split(".")[0]):
         older = f"a torch built for CUDA {newest.split('.')[0]} ({_wheel(newest)})"
-        yield "CUDA", f"torch needs CUDA {cuda}, and the driver supports up to {newest}", f"update it, or install {older}"
+        yield (
+            "CUDA",
+            f"torch needs CUDA {cuda}, and the driver supports up to {newest}",
+            f"update it, or install {older}",
+        )
     for gpu in gpus:
         capability = gpu["compute_capability"]
         if capability and architectures and not _runs(capability, architectures):

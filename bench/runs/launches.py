@@ -178,7 +178,8 @@ class RankRecord:
     """A rank of a launch. ``phase`` and ``step``: where it was last. ``allocator``: its peaks (MiB) by name.
 
     ``host_lead_ms``: how far its host was ahead of the GPU at the end of a step (median); null on the CPU, where the
-    host is the device. ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to run them on.
+    host is the device. ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to
+    run them on.
     """
 
     rank: Count

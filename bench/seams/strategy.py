@@ -17,7 +17,7 @@ tick)``: one row a step with the times of its own parts, for the diagnostic laun
 ``recipe()``, with the options of ``build``, says what a training script without bench does (:mod:`bench.seams.recipe`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
@@ -30,6 +30,8 @@ HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "viol
 DASHES = ("solid", "dotted", "dashed", "dash-dot", "short")
 AMP = ("native", "apex")
 APEX_MODULES = ("apex.amp", "apex.parallel")
+NOT_WITH_APEX_AMP = ("bf16", "compile", "checkpointing")
+"""Switches that apex.amp cannot serve: its half is fp16, and it patches torch's functions and caches their casts."""
 DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 """The wrapper of every strategy that is torch DDP with something besides."""
 
@@ -70,6 +72,12 @@ class Implementation:
     label: str
     wrapper: str | None
     needs: str | None = None
+
+
+def amp_obstacle(half: str, switches: Iterable[str]) -> str | None:
+    """Why apex.amp does not do a precision level of a scenario with these switches; None where it does."""
+    lacking = next((one for one in switches if one in NOT_WITH_APEX_AMP), "bf16" if half == "bf16" else None)
+    return lacking and f"apex.amp does not go with {lacking}; use --impl auto or native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,8 @@ class Plan:
             impl=job.impl,
             cuda=device.type == "cuda",
             problems=_apex_problems(job, device),
+            half=job.half,
+            switches=[one.name for one in job.switches],
         )
         if problem is not None:
             raise BenchError(problem)

@@ -49,7 +49,12 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices", "--workload", str(here / "mlp.py")]
+    command += [
+        "--scenario",
+        "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices",
+        "--workload",
+        str(here / "mlp.py"),
+    ]
     command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
