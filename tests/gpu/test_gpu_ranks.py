@@ -71,13 +71,14 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(devices), "GLOO_SOCKET_IFNAME": "lo"}
+    path = os.pathsep.join(filter(None, (str(repository), os.environ.get("PYTHONPATH"))))
     pairs = [socket.socketpair() for _ in range(2)]
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", GLOO, job, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             cwd=repository,
-            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": str(repository)},
+            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

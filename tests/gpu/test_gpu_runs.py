@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ON_GPU, measured
+from conftest import ON_GPU, PRETENDED, measured, measures_a_gpu
 
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def whole_run(
     host: WorkerHost, folder: Path, scenarios: tuple[str, ...], devices: tuple[str, ...], **changes: Any
 ) -> Run:
-    small = {**ON_GPU, "iters": 12, "impl": "native"}
+    small = {**ON_GPU, "iters": 12, "impl": "native"} | ({"global_batch": 24, "iters": 3} if PRETENDED else {})
     small["force"] = True  # other tests may be on the GPU: nothing here is a figure
     of_gpus = {"device": "cuda", "devices": devices, "replicas": len(devices)}
     return measured(host, folder, scenarios, **(small | of_gpus | changes))
@@ -53,6 +53,7 @@ def one_gpu(cuda_host: WorkerHost, tmp_path_factory: pytest.TempPathFactory, gpu
     return whole_run(cuda_host, folder, ("single", "ddp", "ddp_o1"), gpus[:1], diagnose=True, trace=True, parity=False)
 
 
+@measures_a_gpu
 def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
     rows = one_gpu.diagnostics
     for scenario in ("ddp", "ddp_o1"):
@@ -73,6 +74,7 @@ def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
     assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
 
 
+@measures_a_gpu
 def test_the_parts_of_dataparallel_on_two_gpus(cuda_host: WorkerHost, tmp_path: Path, gpus: tuple[str, ...]) -> None:
     if len(gpus) < 2:
         pytest.skip("needs two GPUs: on one, DataParallel makes no replicas")

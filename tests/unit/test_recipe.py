@@ -269,7 +269,6 @@ def test_fsdp2_leaves_the_step_of_sgd_to_torch(tmp_path: Path) -> None:
         ({"compile": None}, "module.compile()"),
         ({"compile=no_optimization": None}, 'torch._dynamo.config.optimize_ddp = "no_optimization"'),
         ({"compile": None, "cuda_graphs": None}, 'module.compile(mode="reduce-overhead")'),
-        ({"cuda_graphs": None}, 'module.compile(backend="cudagraphs")'),
         ({"tf32=off": None}, "torch.backends.cuda.matmul.allow_tf32 = False"),
         ({"sync_bn": None}, "convert_sync_batchnorm(net)"),
         ({"foreach": None}, "weight_decay=0.0001, fused=False, foreach=True"),

@@ -70,6 +70,7 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
         ("fsdp2+o2", "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
         ("ddp_o1+o2", "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
         ("ddp+o1+o1", "--scenario: ddp+o1 is at O1 already; "),
+        ("ddp+cuda_graphs", "--scenario: cuda_graphs needs compile; add it: ddp+compile+cuda_graphs"),
         ("ddp+o4", "--scenario: there is no switch 'o4'"),
     ],
 )
@@ -233,7 +234,7 @@ SLOW = {"compile"}
 EACH = [
     pytest.param(spec, marks=[pytest.mark.slow] if name in SLOW else [])
     for spec in switched(every_word=True)
-    for name in [spec.partition("+")[2].partition("=")[0]]
+    for name in [spec.rpartition("+")[2].partition("=")[0]]
     if runs_here(name)
 ]
 
@@ -257,6 +258,14 @@ def test_each_switch_takes_effect_or_says_why_not(request_: str) -> None:
     shown = declared.label.format(value=session.parts.switches[name])
     assert (instead is None) == ran["label"].endswith(f" + {shown}")
     assert instead is None or instead in IDLE_HERE[name]
+
+
+@pytest.mark.usefixtures("group", "left")
+def test_a_loss_in_the_memory_of_a_graph_is_copied() -> None:
+    """The next replay writes to where it lies; without graphs nothing does, and nothing is copied."""
+    loss = torch.ones((), requires_grad=True)
+    assert session_for("ddp+compile+cuda_graphs")[0].kept(loss).data_ptr() != loss.data_ptr()
+    assert session_for("ddp")[0].kept(loss).data_ptr() == loss.data_ptr()
 
 
 IDLE_HERE = {
