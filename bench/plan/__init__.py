@@ -135,8 +135,8 @@ def global_batch(
     """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
 
     On :data:`MANY_GPUS` and more the workload's own is what each replica gets, not what they share. It is halved until
-    what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of the smallest GPU (None: unknown), in the scenario with the fewest replicas. Raises :class:`RequestError` when the
-    parts would not be equal.
+    what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of the smallest GPU (None: unknown), in
+    the scenario with the fewest replicas. Raises :class:`RequestError` when the parts would not be equal.
     """
     counts = [found.strategy.replicas(replicas) for found in scenarios] or [1]
     parts = max(counts)

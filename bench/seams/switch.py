@@ -43,11 +43,11 @@ class Switch:
     ``summary``: one line for ``bench list``. ``label``: what tables and plots show, with ``{value}`` where it has one.
     ``value``: the default of ``NAME=VALUE``, a whole number or a word; None if it takes none. ``choices``: the words.
     ``excludes``: switches that it cannot be combined with; ``needs``: those that must be on with it. ``overwrites``:
-    what a step returns lies where the next step's will, so the loss is copied. ``wrapper``: the class that it gives keywords to, so that it
-    goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
-    it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
-    ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed. ``slow_start``: how many
-    times as long as without it a launch may take until its first step is over.
+    what a step returns lies where the next step's will, so the loss is copied. ``wrapper``: the class that it gives
+    keywords to, so that it goes with strategies that declare it. ``precisions``: the levels that it goes with.
+    ``device``: the only kind that it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that
+    ``--set all`` turns it on in. ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain
+    speed. ``slow_start``: how many times as long as without it a launch may take until its first step is over.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """

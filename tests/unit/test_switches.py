@@ -15,7 +15,7 @@ from standin import documented
 from torch import nn
 
 from bench import machine
-from bench.core.errors import RequestError
+from bench.core.errors import BenchError, RequestError
 from bench.core.records import SwitchOn, job_from_json, job_to_json
 from bench.experiments import resume
 from bench.plan import launches
@@ -49,6 +49,20 @@ def effect(session, ran):
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return str(tmp_path / "mine.py")
+
+
+def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says EINVAL of an empty set."""
+    numa = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
+    monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
+    with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
+        numa.begin(None)
+
+
+def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiling = switching.switch_module("compile", discover.names(discover.SWITCH)["compile"])
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "compile needs Python.h" in compiling.obstacle("cpu")
 
 
 # How they are asked for
