@@ -159,6 +159,14 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     )
     text = f"Its step takes {more:,.1f} ms longer. {chance(pair)} "
     text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
+    if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
+        text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
+        untuned = step_ms.get("ddp_untuned")
+        if untuned is None:
+            text += ": run ddp_untuned beside it to see that part."
+        else:
+            search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned
+            text += f". Without it ddp takes {search:+,.1f} ms (ddp_untuned): {own:+,.1f} ms are DataParallel's own."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
         return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."

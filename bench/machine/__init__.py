@@ -22,6 +22,8 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 _OR_CPU = ", or use --device cpu"
+NAMED = "it names "
+"""Begins the reason why none of the GPUs that the environment names can be had: the CPU is not what was meant."""
 
 
 def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
@@ -44,7 +46,7 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
     """``cpu`` or ``cuda``, the GPUs in PCI order, and in one line which of them is left out.
 
     ``auto`` takes the CPU if there is no driver or the environment hides the GPUs. Raises :class:`RequestError` for
-    ``cuda`` without a GPU, and for ``auto`` with a broken driver.
+    ``cuda`` without a GPU, and for ``auto`` with a broken driver or an environment that names a GPU that is not here.
     """
     if asked == "cpu":
         return "cpu", [], None
@@ -55,6 +57,8 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
     problem, remedy = why.split("; ", 1)
     if asked == "cuda":
         raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
+    if problem.startswith(NAMED):
+        raise RequestError(VISIBLE, problem, remedy)
     if nvml.driver_present() and not problem.startswith(VISIBLE):
         told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
         raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
@@ -85,7 +89,18 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
         problem = f"'{named}' counts GPUs of several kinds, the fastest first, and which CUDA takes for that is unknown"
         raise RequestError(VISIBLE, problem, f"name them by UUID (nvidia-smi -L), or set {ORDER}=PCI_BUS_ID")
     hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
+    if named.strip().startswith("MIG-"):
+        hidden = f"{NAMED}a MIG slice ({named}), and bench measures whole GPUs; ask for a whole GPU{_OR_CPU}"
+    elif named.strip().startswith("GPU-") or named.strip()[:1].isdigit():
+        hidden = f"{NAMED}'{named}', which the driver does not list; correct it{_OR_CPU}"
     return [gpu for gpu in here if gpu in left], why_none if left else hidden
+
+
+def refuse_slices(devices: tuple[str, ...]) -> None:
+    """Raises :class:`RequestError` for a GPU that is cut into MIG slices: a rank would see one of them."""
+    for uuid in nvml.cut_up(devices):
+        what = f"GPU {uuid} is cut into MIG slices, and bench measures whole GPUs"
+        raise RequestError("--gpus", what, f"choose another{_OR_CPU}; where it is yours, 'nvidia-smi -mig 0' ends MIG")
 
 
 def refuse_blocking_launches(device: str) -> None:

@@ -87,10 +87,11 @@ class Strategy:
     ``ranks``: the processes for a number of devices. ``group``: whether they form a process group. ``implementations``:
     in order of preference; without any, whatever ``build`` gives is taken. ``alone_label``: what it is called with one
     replica. ``weights``: whether each rank holds all of them. ``not_comparable``: why its gradients and losses cannot
-    be those of the reference. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()`` times.
-    ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which a rank
-    is killed and all are started again (:mod:`bench.worker.restart`). ``obstacle``: from ``cpu`` or ``cuda`` and the
-    number of chosen devices to why it cannot run on them, or None.
+    be those of the reference. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()`` times. ``rpc``:
+    whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which a rank is killed
+    and all are started again (:mod:`bench.worker.restart`). ``threads``: whether a rank with several GPUs has a thread
+    for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``obstacle``: from ``cpu`` or
+    ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -107,6 +108,7 @@ class Strategy:
     probe: str | None = None
     rpc: bool = False
     restarts: bool = False
+    threads: bool = False
     obstacle: Callable[[str, int], str | None] = lambda device, devices: None
     hue: str = "magenta"
     dash: str = "short"

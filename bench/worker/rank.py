@@ -370,8 +370,7 @@ def device_of(job: Job, me: Identity) -> torch.device:
     torch.cuda.set_device(device)
     actual = live.device_uuid(device)
     if actual != expected:
-        why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
-        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")
+        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
     return device
 
 

@@ -11,7 +11,7 @@ import torch
 from conftest import ON_GPU, PRETENDED, measured, measures_a_gpu
 
 from bench.analyse.communication import communication, data_parallel
-from bench.analyse.parity import NOT_FINITE, SAME, WITHIN_HALF
+from bench.analyse.parity import CANNOT_TELL, NOT_FINITE, SAME, WITHIN_HALF
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
@@ -44,7 +44,8 @@ def test_every_scenario_trains_the_model_of_the_reference(all_ten: Run, scenario
     if scenario.endswith("_o3"):
         assert row.verdict not in (None, NOT_FINITE), row
     else:
-        assert row.verdict in (SAME, WITHIN_HALF) or too_high, row
+        too_few = PRETENDED and row.verdict == CANNOT_TELL  # images, so that it takes minutes and not hours
+        assert row.verdict in (SAME, WITHIN_HALF) or too_high or too_few, row
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from torch import nn
 from bench import machine
 from bench.core.errors import BenchError, RequestError
 from bench.core.records import SwitchOn, job_from_json, job_to_json
-from bench.experiments import resume
+from bench.experiments import obstacles, resume
 from bench.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
@@ -57,6 +57,15 @@ def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
     with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
         numa.begin(None)
+
+
+@pytest.mark.parametrize(("name", "gpus", "there"), [("dp", 2, True), ("dp", 1, False), ("ddp", 2, False)])
+def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> None:
+    found = scenario(f"{name}+o1+bf16")
+    devices = tuple("AB"[:gpus])
+    asked = replace(request_for((found,)), device="cuda", devices=devices, replicas=gpus)
+    why = obstacles.obstacle(found, asked)
+    assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
 
 
 def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ def _host(host: dict[str, Any]) -> Iterator[Concern]:
 def _gpu(gpu: dict[str, Any]) -> Iterator[Concern]:
     about, smi = f"GPU {gpu['index']}", f"sudo nvidia-smi -i {gpu['index']}"
     if gpu["mig"]:
-        unknown = "a rank sees one instance of it; its energy and its processes' memory stay unknown"
-        yield Concern("problem", about, "MIG is on", unknown, f"{smi} -mig 0")
+        whole = "bench measures whole GPUs, and 'bench run' refuses this one"
+        yield Concern("problem", about, "MIG is on", whole, f"use another GPU, or where it is yours {smi} -mig 0")
     if gpu["persistence"] is False:
         cold = "the driver unloads between launches: start-up takes seconds longer and clocks begin cold"
         yield Concern("warning", about, "persistence mode is off", cold, "sudo nvidia-smi -pm 1")
