@@ -377,8 +377,9 @@ class Evidence:
     @property
     def speeds(self) -> "Sequence[Speed]":
         """Of the ten scenarios, where the device's rates are known; without meaning on a CPU."""
-        known = self.run is not None and self.probe is not None and not self.rehearsal
-        return speeds(self.run, self.probe, replicas=self.replicas) if known else ()
+        if self.run is None or self.probe is None or self.rehearsal:
+            return ()
+        return speeds(self.run, self.probe, replicas=self.replicas)
 
     @property
     def exit_code(self) -> int:

@@ -40,13 +40,13 @@ def main() -> int:
             json.dump(train(options.rounds, options.steps), file)
         return 0
     with tempfile.TemporaryDirectory(prefix="attach-overhead-") as folder:
-        file = os.path.join(folder, "measured.json")
+        answer = os.path.join(folder, "measured.json")
         sizes = ["--rounds", str(options.rounds), "--steps", str(options.steps)]
         attach = [sys.executable, "-m", "bench", "attach", "--wait", "--out", folder, "--"]
         subprocess.run(
-            [*attach, sys.executable, os.path.abspath(__file__), *sizes, SCRIPT, file], cwd=paired.ROOT, check=True
+            [*attach, sys.executable, os.path.abspath(__file__), *sizes, SCRIPT, answer], cwd=paired.ROOT, check=True
         )
-        with open(file, encoding="utf-8") as measured:
+        with open(answer, encoding="utf-8") as measured:
             found: dict[str, Any] = json.load(measured)
     comparisons = [
         paired.Comparison.of_rounds(

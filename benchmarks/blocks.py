@@ -155,7 +155,7 @@ class Block:
     def _instrumented(self, on_step: Callable[[int], None]) -> None:
         losses: list[Tensor] = []
         mark = loop._noted(self.clock.mark, self.note)
-        loop._chain(self.session, self._load_after_empty, self.steps, mark, losses, on_step)
+        loop._chain(self.session, self._load_after_empty, self.steps, mark, losses, [], on_step)
 
     def _load_after_empty(self) -> Batch:
         if self.empty:

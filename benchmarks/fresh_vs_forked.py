@@ -46,7 +46,8 @@ def main() -> int:
         warmup=20,
         iters=1,
     )
-    job = replace(job, threads=options.threads)
+    ranks = tuple(replace(rank, threads=options.threads) for rank in job.ranks)
+    job = replace(job, ranks=ranks)
     rounds: list[paired.Round] = []
     log_ratios: list[float] = []
     with launching.folder() as where, launching.host(where, fresh=True) as starting:

@@ -24,6 +24,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def a_launch(options: argparse.Namespace) -> dict[str, Any]:
         problem = problem_of_torch() if options.device == "cuda" else None
         return {**about, "problem": problem or outcome.reason}
     result = outcome.results[0]
-    first_ms, *others_ms = [*result["warmup"]["step_ms"], *result["measured"]["step_ms"]]
+    all_ms: list[float] = [*result["warmup"]["step_ms"], *result["measured"]["step_ms"]]
     reserved = {
         name: [mib for key, mib in result["allocator"].items() if key.startswith(f"{kind}_reserved_mib.")]
         for name, kind in (("peak_mib", "max"), ("steady_mib", "steady"))
@@ -94,8 +95,8 @@ def a_launch(options: argparse.Namespace) -> dict[str, Any]:
     return {
         **about,
         "host_s": host_s,
-        "launch_s": took_s - sum(others_ms) / 1e3,
-        "first_s": first_ms / 1e3,
+        "launch_s": took_s - sum(all_ms[1:]) / 1e3,
+        "first_s": all_ms[0] / 1e3,
         "step_s": statistics.median(result["measured"]["step_ms"]) / 1e3,
         **{name: max(found, default=None) for name, found in reserved.items()},
     }
@@ -130,7 +131,7 @@ def measured_rates(device: torch.device) -> dict[str, Any]:
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        rates[name] = 2 * size**3 / seconds_each(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device) / 1e12
+        rates[name] = 2 * size**3 / seconds_each(partial(torch.mm, a, b, out=out), device) / 1e12
         del a, b, out
     torch.backends.cuda.matmul.allow_tf32 = before
     amount = COPIED_BYTES[device.type]

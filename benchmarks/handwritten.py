@@ -58,7 +58,8 @@ def training(options: argparse.Namespace) -> Callable[[int], float]:
         for unit in units(model):
             fully_shard(unit, reshard_after_forward=True)
         fully_shard(model, reshard_after_forward=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=not sharded)
+    fused = None if sharded else True  # torch has no fused step of SGD for shards, and False would rule out foreach too
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=fused)
     for parameter in model.parameters():  # torch leaves them uninitialised where the scaler skips the first step
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     if options.strategy in ("ddp", "accumulate"):

@@ -21,7 +21,8 @@ from bench.core.channel import Channel
 from bench.core.records import Job
 from bench.plan import Request, launches
 from bench.seams import discover
-from bench.sites.local import Outcome, WorkerHost
+from bench.seams.site import Outcome
+from bench.sites.local import WorkerHost
 from bench.verbs.sets import scenarios_of
 
 QUIET = 0.05

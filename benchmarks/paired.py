@@ -246,7 +246,7 @@ class Answer:
     @property
     def passed(self) -> bool:
         """Whether everything did."""
-        return all(one.passed for one in (*self.comparisons, *self.checks))
+        return all(one.passed for one in self.comparisons) and all(one.passed for one in self.checks)
 
     def document(self) -> dict[str, Any]:
         """For machines, with the raw values."""

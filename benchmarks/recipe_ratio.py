@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2, metavar="N", help="of a block (default: 2)")
     launching.size_options(parser)
     options = parser.parse_args()
-    size = {"model": options.model or "resnet18", "image_size": options.image_size or 64}
+    size: dict[str, Any] = {"model": options.model or "resnet18", "image_size": options.image_size or 64}
     batch = options.global_batch or 16
     names = options.scenario.split(",")
     os.environ.update(launching.KEEP_FREED)
@@ -99,7 +99,8 @@ def compared(host: Any, job: Job, file: str, where: str, seconds: float, steps: 
         other.stay_on_cores()
         for _ in range(launching.WARMUP // steps):
             other.step()
-        orders, scripted = [], []
+        orders: list[str] = []
+        scripted: list[float] = []
         end = time.monotonic() + seconds
         while time.monotonic() < end or len(orders) < 2 * pairs:
             orders.append(paired.LONG[len(orders) % 2])

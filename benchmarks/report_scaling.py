@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, os.path.join(paired.ROOT, "tests"))  # where runs are written by hand
 
 from standin.gpu_runs import OnGpus
-from standin.runs import write_run
+from standin.runs import Launch, write_run
 
 from bench.runs.launches import LaunchRecord
 from bench.runs.tables import COLUMNS
@@ -124,13 +124,13 @@ def arguments() -> argparse.ArgumentParser:
 
 def fabricate(folder: str, steps: int, random: np.random.Generator) -> Path:
     """A sealed run with this many steps a rank; what it would have taken RunWriter row by row is written as columns."""
-    launches = [
+    launches: list[Launch] = [
         Bare(
             name,
             steps_ms=[[]] * RANKS,
             strategy="apex_ddp" if name.startswith("apex") else "ddp",
-            held={(rank, gpu["uuid"]): 0.0 for rank, gpu in enumerate(GPUS)},
-            reserved={(rank, gpu["uuid"]): 6000.0 for rank, gpu in enumerate(GPUS)},
+            held={(rank, str(gpu["uuid"])): 0.0 for rank, gpu in enumerate(GPUS)},
+            reserved={(rank, str(gpu["uuid"])): 6000.0 for rank, gpu in enumerate(GPUS)},
         )
         for _ in range(LAUNCHES)
         for name in DEFAULT

@@ -104,7 +104,7 @@ def search(truth: Array, drift: float, outliers: float, random: np.random.Genera
         race.end_round()
     names = finalists(race, {}, None)
     began = done
-    fresh = {name: [] for name in names}
+    fresh: dict[str, list[float | None]] = {name: [] for name in names}
     for _ in range(FINAL_LAUNCHES):
         for name in names:
             fresh[name].append(launch(int(name)))

@@ -19,6 +19,7 @@ STRATEGY = Strategy(
     ),
     alone_label="DataParallel, pass-through",
     probe="data_parallel",
+    threads=True,
     hue="orange",
     dash="dash-dot",
 )

@@ -17,6 +17,9 @@ STRATEGY = Strategy(
     dash="solid",
 )
 
+UNFUSED = ("SGD",)
+"""Optimizers whose fused step has no rule for shards in ``torch/distributed/tensor/_ops``; Adam's have one."""
+
 
 def build(parts, reshard=True):
     from torch.distributed.fsdp import fully_shard
@@ -30,9 +33,10 @@ def build(parts, reshard=True):
 
     def optimizer(parameters):
         made = parts.build_optimizer(parameters)
-        for group in (made.defaults, *made.param_groups):
-            group["fused"] = False  # torch has no fused step for shards
-        made._step_supports_amp_scaling = False
+        if type(made).__name__ in UNFUSED:
+            for group in (made.defaults, *made.param_groups):
+                group["fused"] = None  # False would keep torch from its step on all weights at once, too
+            made._step_supports_amp_scaling = False
         return made
 
     return parts.session(
@@ -54,7 +58,7 @@ def recipe(reshard=True):
 for block in blocks:
     fully_shard(block, reshard_after_forward={reshard!r})
 fully_shard(net, reshard_after_forward={reshard!r})""",
-        settings={"fused": "False"},  # torch has no fused step for shards
+        unfused=UNFUSED,
         gather="""\
 how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
 whole = state_dict.get_state_dict(net, updates, options=how)

@@ -2,13 +2,23 @@
 
 from bench.seams import Recipe, Strategy
 
+LOGGED_EVERY = 1 << 30
+"""As in ``strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
+
 STRATEGY = Strategy(label="replicate", hue="teal", dash="solid")
 
 
 def build(parts):
     from torch.distributed._composable.replicate import replicate
 
-    return parts.session(wrap=replicate, quiet="the composable API has no step without synchronisation")
+    def wrap(model):
+        replicated = replicate(model)
+        state = replicate.state(replicated)
+        state.lazy_init()  # now and not in the first forward pass: its DDP has a logger, which waits for the GPU
+        state._ddp._set_ddp_runtime_logging_sample_rate(LOGGED_EVERY)
+        return replicated
+
+    return parts.session(wrap=wrap, quiet="the composable API has no step without synchronisation")
 
 
 def recipe():

@@ -11,6 +11,7 @@ recorded apart from the steps (``effective.compiled``); the graphs are kept wher
 import atexit
 import os
 import shutil
+import sysconfig
 from contextlib import ExitStack
 from importlib.util import find_spec
 
@@ -35,6 +36,9 @@ ENTERED = ExitStack()
 def obstacle(device):
     if device == "cuda" and find_spec("triton") is None:
         return "compile needs triton on a GPU; install it where torch is"
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    if not os.path.isfile(header):
+        return f"compile needs Python.h, and there is no {header}; install Python's headers, such as python3-dev"
     compilers = ("g++", "clang++", "c++") if device == "cpu" else ("gcc", "clang", "cc")
     named = os.environ.get("CXX" if device == "cpu" else "CC")
     if named or any(map(shutil.which, compilers)):

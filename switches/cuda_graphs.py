@@ -1,24 +1,21 @@
 """CUDA graphs of the forward and backward pass: all of its kernels are launched at once.
 
-With ``compile`` they hold inductor's kernels (``mode="reduce-overhead"``), by themselves torch's own, as
-``torch.compile(backend="cudagraphs")`` finds them.
+They hold the kernels of ``compile`` (``mode="reduce-overhead"``). Without it every replay would copy all weights, and
+write batch norm's buffers back outside of the graph, which is not what people mean by CUDA graphs.
 """
 
 from bench.seams import Recipe, Switch
 
 SWITCH = Switch(
-    summary="CUDA graphs of the forward and backward pass",
+    summary="CUDA graphs of the forward and backward pass, with compile",
     label="CUDA graphs",
     device="cuda",
     double=False,
     excludes=("checkpointing",),
+    needs=("compile",),
+    overwrites=True,
+    tried_on="ddp+compile",
 )
-
-
-def module(parts, module):
-    if "compile" not in parts.switches:
-        module.compile(backend="cudagraphs")
-    return module
 
 
 def effect(session, ran):
@@ -32,4 +29,4 @@ def effect(session, ran):
 
 
 def recipe(switches):
-    return Recipe(wrap="" if "compile" in switches else 'module.compile(backend="cudagraphs")')
+    return Recipe()  # compile's has the mode

@@ -15,7 +15,13 @@ def obstacle(device):
 
 
 def begin(parts):
-    os.sched_setaffinity(0, cores(parts) & os.sched_getaffinity(0))
+    shared = cores(parts) & os.sched_getaffinity(0)
+    if not shared:
+        from bench.core.errors import BenchError
+
+        why = "numa: this process may use no core of its GPU's NUMA node"
+        raise BenchError(f"{why}; give it some (taskset, --cpuset-cpus), or leave numa out")
+    os.sched_setaffinity(0, shared)
 
 
 def effect(session, ran):

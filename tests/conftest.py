@@ -47,8 +47,13 @@ GPU_TESTS_LIMIT = "BENCH_GPU_TESTS_S"
 QUICK = {"model": "shufflenet_v2_x0_5"}
 """What ``execute`` trains on the CPU: a launch takes half as long as with ResNet-18."""
 
-ON_GPU = {"model": "resnet18", "image_size": 64, "global_batch": 32, "device": "cuda", "warmup": 3, "iters": 10}
+PRETENDED = "BENCH_STANDIN_CUDA" in os.environ
+measures_a_gpu = pytest.mark.skipif(PRETENDED, reason="measures a GPU, and this one is pretended")
+
+ON_GPU = {"model": "resnet18", "image_size": 64, "global_batch": 24, "device": "cuda", "warmup": 3, "iters": 10}
 """Of a launch in the tests of GPUs, whose changes to :func:`request_for` these are."""
+if PRETENDED:
+    ON_GPU |= {"image_size": 32, "global_batch": 6}
 
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 Bench = Callable[..., tuple[int, str, str]]
@@ -132,9 +137,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
     yield from a_host("cpu", tmp_path_factory)
 
 
-def a_host(device: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    log = tmp_path_factory.mktemp("host") / "host.log"
-    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device) as running:
+def a_host(device: str, tmp_path_factory: pytest.TempPathFactory, *gpus: str) -> Iterator[WorkerHost]:
+    log, hosts = tmp_path_factory.mktemp("host") / "host.log", machine.here(gpus)
+    with WorkerHost(python=None, fresh=False, apex_path=None, log=str(log), device=device, hosts=hosts) as running:
         running.wait_until_ready()
         running.prepare(workload(device=device, **(QUICK if device == "cpu" else {})))
         yield running
@@ -174,8 +179,8 @@ def gpus() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def cuda_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerHost]:
-    yield from a_host("cuda", tmp_path_factory)
+def cuda_host(tmp_path_factory: pytest.TempPathFactory, gpus: tuple[str, ...]) -> Iterator[WorkerHost]:
+    yield from a_host("cuda", tmp_path_factory, *gpus)
 
 
 @pytest.fixture

@@ -129,7 +129,8 @@ def still_wanted(more: int | None) -> str:
     """``about 6 more launches would show a difference of 2 %``; empty where these are enough, or it cannot be told."""
     if more is None or pd.isna(more) or more == 0:
         return ""
-    return f"about {int(more)} more launch{'es' if more > 1 else ''} of each would show a difference of {100 * SHOWN:.0f} %"
+    launches = f"launch{'es' if more > 1 else ''}"
+    return f"about {int(more)} more {launches} of each would show a difference of {100 * SHOWN:.0f} %"
 
 
 def verdict_of(ratio: float | None, p: float | None) -> str:

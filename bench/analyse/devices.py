@@ -3,13 +3,15 @@
 Energy is that of the whole board, by one of these sources:
 
 ``counter``    the difference of the driver's counter (``nvmlDeviceGetTotalEnergyConsumption``, mJ; Volta and later),
-               over windows of 10 s and more, in which its steps of some 20 to 100 ms no longer matter
+               over windows of 10 s and more, in which its steps of some 20 to 100 ms no longer matter,
+               and over shorter ones where power was sampled too seldom to be integrated
 ``estimated``  the integral of the sampled power (``nvmlDeviceGetPowerUsage``; trapezoids), without a counter or in a
                shorter window. On many boards that power is itself an average over up to a second
 ``rapl``       the counter of a CPU package, on the CPU
 
 It is null with a reason if the counter stands still or falls, and under MIG, where other instances share the board. The
 samples at the ends of the window lie up to an interval inside, so energy is mean power between them times the window.
+Where they are rarer than that, those that the sampler takes right before the window and right after it count, too.
 """
 
 import functools
@@ -17,6 +19,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench.analyse.intervals import estimate_positive
@@ -27,6 +30,7 @@ from bench.runs.frames import Iterations
 COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
 COVERED = 0.8  # the share of the window that the samples must span
 LARGEST_GAP_S = 2.0  # without a known power
+EDGE_NS = 300_000_000  # from a window to the samples that were taken at its beginning and at its end
 
 COLUMNS = [
     *("launch", "scenario", "device", "window_s", "samples"),
@@ -69,7 +73,12 @@ def _within(device: pd.DataFrame, bounds: dict[Any, tuple[int, int]]) -> Iterato
     for launch, (start_ns, end_ns) in bounds.items():
         if launch in places:
             own = places[launch]
-            yield launch, device.take(own[(t_ns[own] >= start_ns) & (t_ns[own] <= end_ns)])
+            inside = own[(t_ns[own] >= start_ns) & (t_ns[own] <= end_ns)]
+            if len(inside) and np.ptp(t_ns[inside]) >= COVERED * (end_ns - start_ns):
+                yield launch, device.take(inside)
+            else:
+                near = own[(t_ns[own] >= start_ns - EDGE_NS) & (t_ns[own] <= end_ns + EDGE_NS)]
+                yield launch, device.take(near)
 
 
 def per_launch(
@@ -245,7 +254,8 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
         return None, None, "MIG is on: power and counter are those of the whole GPU"
     package = samples["device"].iloc[0].startswith("package-")
     counter = samples[samples["energy_mj"].notna()]
-    if len(counter) >= 2 and (package or window_s >= COUNTER_WINDOW_S):
+    integral = _integral(samples[samples["power_w"].notna()], samples, window_s)
+    if len(counter) >= 2 and (package or window_s >= COUNTER_WINDOW_S or integral[0] is None):
         energies_j = counter["energy_mj"] / 1000.0
         span_s = _span_s(counter)
         if (energies_j.diff().dropna() < 0).any():
@@ -257,7 +267,7 @@ def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str |
             return gained_j * window_s / span_s, "rapl" if package else "counter", None
     if package:
         return None, None, "too few samples of the counter in the window"
-    return _integral(samples[samples["power_w"].notna()], samples, window_s)
+    return integral
 
 
 def _integral(

@@ -22,6 +22,7 @@ from bench.analyse.pairs import Answer, Row, chance, pair_of, times
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
 from bench.analyse.switch_questions import channels_last, compiled, sync_bn, unused_parameters
+from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PARITIES, PHASES
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
@@ -33,6 +34,7 @@ def questions(run: Run) -> list[Answer]:
     answers: list[Callable[[Analysed, pd.DataFrame], Answer | None]] = [
         fastest,
         loader,
+        python,
         dataparallel,
         *(partial(mixed_precision, half=half, full=full) for half, full in _o1_pairs(run)),
         no_sync,
@@ -73,6 +75,28 @@ def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
     return question, text + (bound if share > INPUT_BOUND else "")
+
+
+def python(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """By how far the host was ahead at the end of a step, in the rank that was least so."""
+    shares: dict[str, list[float]] = {}
+    step_ms = run.good_figures.frame.set_index("launch")["median_ms"]
+    for launch in run.document.good:
+        leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
+        if leads and launch.launch in step_ms.index:
+            shares.setdefault(launch.scenario, []).append(min(leads) / float(step_ms[launch.launch]))
+    if not shares:
+        return None
+    waits = [name for name, of in shares.items() if sorted(of)[len(of) // 2] < HOST_BOUND]
+    least = min(min(of) for of in shares.values())
+    if not waits:
+        text = f"No: at the end of a step the host is at least {100 * least:.0f} % of a step ahead."
+    else:
+        text = (
+            f"In {listed(waits)}: the host is less than {100 * HOST_BOUND:.0f} % of a step ahead, so these tie on the "
+        )
+        text += "speed of Python. --batch-per-rank 64, +compile or +compile+cuda_graphs give the GPU more to do."
+    return "Is the GPU waiting for Python?", text
 
 
 def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
@@ -135,6 +159,14 @@ def dataparallel(run: Analysed, table: pd.DataFrame) -> Answer | None:
     )
     text = f"Its step takes {more:,.1f} ms longer. {chance(pair)} "
     text += f"By phase (medians, whose sum is {whole:,.1f} ms): {shares}."
+    if _effective(run, "dp").cudnn_benchmark is False and _effective(run, "ddp").cudnn_benchmark:
+        text += " cuDNN's search for algorithms is off for dp, whose threads would search in every step"
+        untuned = step_ms.get("ddp_untuned")
+        if untuned is None:
+            text += ": run ddp_untuned beside it to see that part."
+        else:
+            search, own = untuned - step_ms["ddp"], step_ms["dp"] - untuned
+            text += f". Without it ddp takes {search:+,.1f} ms (ddp_untuned): {own:+,.1f} ms are DataParallel's own."
     parts = {row["scenario"]: row for row in data_parallel(run.diagnostics).to_dict("records")}
     if "dp" not in parts:
         return question, f"{text} What its forward pass does beside computing was not looked at: --diagnose shows it."

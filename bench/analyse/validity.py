@@ -25,6 +25,7 @@ UNSTEADY = 0.01  # difference of the medians of the last and the first third of 
 SPREAD = 0.10  # middle half of a launch's steps, and range of a scenario's launches, relative to the median
 SKEW = 0.05  # (max - min) / median over ranks, median over steps
 FOREIGN_CORES = {"cpu": BUSY, "cuda": 0.50}  # share of the usable cores that others may keep busy
+HOST_BOUND = 0.02  # of a step: how far the host is ahead of the GPU at the least where the GPU never waits for it
 FEWEST_LAUNCHES = 3
 FEW = "few launches"
 
@@ -49,6 +50,7 @@ def findings(document: RunDocument, of_launches: LaunchFigures, parity: pd.DataF
                 *_checks(launch, launch.effective, document),
                 *_threads(launch, launch.effective, cores),
                 *_gpu(launch.checks, document.workload.device),
+                *_host_bound(launch, figure["median_ms"]),
             ]
         rows += [_row(launch.launch, launch.scenario, finding) for finding in about]
     for scenario, group in figures[figures.index.isin([launch.launch for launch in good])].groupby("scenario"):
@@ -262,6 +264,19 @@ def _threads(launch: LaunchRecord, ran: Effective, cores: set[tuple[str, int]]) 
             code="unequal",
             text="; ".join(unequal),
             remedy="leave threads and affinity alone while bench runs, in scenarios too, and measure again",
+        )
+
+
+def _host_bound(launch: LaunchRecord, step_ms: float) -> Iterator[Finding]:
+    """Of the rank that is least ahead: the others wait for it."""
+    leads = [rank.host_lead_ms for rank in launch.ranks if rank.host_lead_ms is not None]
+    if leads and min(leads) < HOST_BOUND * step_ms:
+        yield warning(
+            code="host-bound",
+            text=f"the host was {max(0.0, min(leads)):.2g} ms ahead of the GPU when a step of {step_ms:.3g} ms ended: "
+            "the GPU waited for Python, or each step waited for the GPU",
+            remedy="give the GPU more: --batch-per-rank 64, +compile, or +compile+cuda_graphs",
+            size=1.0 - min(leads) / step_ms,
         )
 
 

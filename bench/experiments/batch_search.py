@@ -9,11 +9,11 @@ from typing import Any
 from bench import machine
 from bench.console import Console
 from bench.core.errors import RequestError
-from bench.core.records import Training
+from bench.core.records import Host, Training
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
-from bench.plan import Request, one_round
+from bench.plan import Planned, Request, one_round
 from bench.plan import batch_search as search
 from bench.runs.experiments import TryRecord
 from bench.runs.launches import LaunchRecord, RankRecord
@@ -73,9 +73,17 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
         tries.append(one)
 
 
+def planned_try(request: Request, found: Found, batch: int, launch: int, hosts: Sequence[Host]) -> Planned:
+    """A launch with this global batch, of which there is one: making more takes seconds, and memory is the same."""
+    tried = replace(request, global_batch=batch, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
+    (planned,) = one_round(tried, [found], 0, launch, hosts)
+    one = replace(planned.job.workload, pool_batches=1)
+    return replace(planned, job=replace(planned.job, workload=one))
+
+
 def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple[LaunchRecord, search.Try]:
-    request = replace(lab.request, global_batch=batch, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
-    (planned,) = one_round(request, [found], 0, lab.next_launch(), lab.site.hosts)
+    planned = planned_try(lab.request, found, batch, lab.next_launch(), lab.site.hosts)
+    request = replace(lab.request, global_batch=batch)
     lab.progress.expect([found.name])
     lab.progress.units, lab.progress.steps = request.workload.units, planned.job.steps
     tries: list[search.Try] = []

@@ -130,6 +130,7 @@ def opened(
     check_writable(out)
     machine.refuse_missing_directory()
     machine.refuse_blocking_launches(request.device)
+    machine.refuse_slices(request.devices if party is None else party.hosts[0].devices)
     machine.refuse_unreachable_loopback(scenarios)
     obstacles.refuse_if_nothing_runs(obstacles.of_each(scenarios, request))
     with (
@@ -139,6 +140,9 @@ def opened(
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
+        if request.device == "cuda" and site.description["cuda_built"]:
+            chosen = [gpu for gpu in here["gpus"] if gpu["uuid"] in request.devices]
+            machine.refuse_unfit_torch(site.description, chosen)
         request = replace(request, task=replace(request.task, examples=site.description.get("examples")))
         if site.description["fresh"] and not request.fresh:
             why = f"importing torch started {site.description['threads'] - 1} threads that would not survive a fork"

@@ -45,7 +45,7 @@ def obstacle(found: Found, request: Request, host: dict[str, Any] | None = None)
     reason = machine.obstacle(
         found, device=request.device, impl=request.impl, apex_path=request.apex_path, packages=False
     )
-    reason = reason or found.strategy.obstacle(request.device, request.replicas)
+    reason = reason or found.strategy.obstacle(request.device, request.replicas) or _other_half(found, request)
     if reason is not None or host is None:
         return reason
     parts = found.strategy.replicas(request.replicas)
@@ -73,6 +73,14 @@ def _as_shipped(found: Found) -> bool:
     switches = [switching.load_switch(one.name, one.file) for one in found.switches]
     own = {one.file for one in found.switches} - {*discover.names(discover.SWITCH).values()}
     return found.strategy_file in names and not own and not any(one.joins_norms for one in switches)
+
+
+def _other_half(found: Found, request: Request) -> str | None:
+    """Why autocast would compute in another type than the scenario says."""
+    on_gpus = request.device == "cuda" and any(len(rank.devices) > 1 for rank in found.strategy.ranks(request.replicas))
+    if not (on_gpus and found.strategy.threads and found.scenario.precision == "O1" and found.half == "bf16"):
+        return None
+    return f"the threads of {found.strategy.label} have autocast in fp16, not in bf16; leave bf16 out, or use one GPU"
 
 
 def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:

@@ -132,6 +132,7 @@ def _ranks(outcome: Outcome, results: list[dict[str, Any]], job: Job) -> tuple[R
                 log=f"logs/{job.log_name(rank['rank'])}",
                 device=effective.get("device"),
                 allocator=result.get("allocator"),
+                host_lead_ms=result.get("host_lead_ms"),
                 initial_sha256=result.get("initial_sha256"),
                 final_sha256=result.get("final_sha256"),
                 memory=None if "memory" not in result else decode(MemoryParts, result["memory"], "memory"),

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
@@ -11,6 +12,7 @@ from bench.core.errors import RequestError
 from bench.core.records import Host
 from bench.machine import nvml
 from bench.seams.discover import Found
+from bench.seams.strategy import amp_obstacle
 from bench.seams.switching import switch_obstacle
 
 RECORDED_PREFIXES = ("NCCL_", "TORCH_", "CUDA_", "GLOO_", "OMP_", "MKL_", "KMP_", "PYTORCH_", "NVIDIA_TF32_")
@@ -20,6 +22,8 @@ BLOCKING = "CUDA_LAUNCH_BLOCKING"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 _OR_CPU = ", or use --device cpu"
+NAMED = "it names "
+"""Begins the reason why none of the GPUs that the environment names can be had: the CPU is not what was meant."""
 
 
 def here(devices: tuple[str, ...]) -> tuple[Host, ...]:
@@ -42,7 +46,7 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
     """``cpu`` or ``cuda``, the GPUs in PCI order, and in one line which of them is left out.
 
     ``auto`` takes the CPU if there is no driver or the environment hides the GPUs. Raises :class:`RequestError` for
-    ``cuda`` without a GPU, and for ``auto`` with a broken driver.
+    ``cuda`` without a GPU, and for ``auto`` with a broken driver or an environment that names a GPU that is not here.
     """
     if asked == "cpu":
         return "cpu", [], None
@@ -53,6 +57,8 @@ def choose_device(asked: str) -> tuple[str, list[nvml.Gpu], str | None]:
     problem, remedy = why.split("; ", 1)
     if asked == "cuda":
         raise RequestError("--device", f"cuda was asked for, but {problem}", remedy)
+    if problem.startswith(NAMED):
+        raise RequestError(VISIBLE, problem, remedy)
     if nvml.driver_present() and not problem.startswith(VISIBLE):
         told = f"there is an NVIDIA driver, but no GPU can be used: {problem}"
         raise RequestError("--device", told, remedy.removesuffix(_OR_CPU) + _OR_CPU)
@@ -83,7 +89,18 @@ def visible_gpus() -> tuple[list[nvml.Gpu], str | None]:
         problem = f"'{named}' counts GPUs of several kinds, the fastest first, and which CUDA takes for that is unknown"
         raise RequestError(VISIBLE, problem, f"name them by UUID (nvidia-smi -L), or set {ORDER}=PCI_BUS_ID")
     hidden = f"{VISIBLE}={named} hides every GPU; unset it, or use --device cpu"
+    if named.strip().startswith("MIG-"):
+        hidden = f"{NAMED}a MIG slice ({named}), and bench measures whole GPUs; ask for a whole GPU{_OR_CPU}"
+    elif named.strip().startswith("GPU-") or named.strip()[:1].isdigit():
+        hidden = f"{NAMED}'{named}', which the driver does not list; correct it{_OR_CPU}"
     return [gpu for gpu in here if gpu in left], why_none if left else hidden
+
+
+def refuse_slices(devices: tuple[str, ...]) -> None:
+    """Raises :class:`RequestError` for a GPU that is cut into MIG slices: a rank would see one of them."""
+    for uuid in nvml.cut_up(devices):
+        what = f"GPU {uuid} is cut into MIG slices, and bench measures whole GPUs"
+        raise RequestError("--gpus", what, f"choose another{_OR_CPU}; where it is yours, 'nvidia-smi -mig 0' ends MIG")
 
 
 def refuse_blocking_launches(device: str) -> None:
@@ -91,6 +108,15 @@ def refuse_blocking_launches(device: str) -> None:
     if device == "cuda" and os.environ.get(BLOCKING, "") not in ("", "0"):
         problem = "it makes every kernel wait for the one before, for debugging"
         raise RequestError(BLOCKING, problem, f"unset {BLOCKING}")
+
+
+def refuse_unfit_torch(description: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> None:
+    """Raises :class:`RequestError` where no launch could compute on these GPUs. ``description``: of the worker host."""
+    from bench.machine import wheel
+
+    cuda, newest = description["cuda_built"], nvml.newest_cuda()
+    for about, problem, remedy in wheel.problems(cuda, description["architectures"], newest, gpus):
+        raise RequestError("--device", f"{about}: {problem}", remedy)
 
 
 def refuse_missing_directory() -> None:
@@ -146,6 +172,10 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
     if impl == "apex":
         if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
             return f"apex.amp does not go with strategy {found.strategy_name!r}; use --impl auto or native"
+        if "apex.amp" in found.apex_modules:
+            lacking = amp_obstacle(found.half or "fp16", [one.name for one in found.switches])
+            if lacking:
+                return lacking
         needs |= found.apex_modules
     if device == "cpu" and "cuda" in needs:
         return "it needs CUDA and there is no GPU here; run it on a machine with an NVIDIA GPU"

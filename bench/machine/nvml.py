@@ -100,6 +100,24 @@ def list_gpus() -> tuple[list[Gpu], str | None]:
         return nvml.gpus()
 
 
+def cut_up(uuids: Sequence[str]) -> list[str]:
+    """Those of these GPUs that are cut into MIG slices."""
+    if not uuids:
+        return []
+    with closing(Nvml()) as nvml:
+        return [uuid for uuid in uuids if nvml.mig(uuid)]
+
+
+def newest_cuda() -> str | None:
+    """The newest CUDA that the driver supports, such as ``13.2``; None: unknown."""
+    try:
+        nvml = Nvml()
+    except NvmlUnavailable:
+        return None
+    with closing(nvml):
+        return nvml.versions()["cuda"]
+
+
 def link_between(uuids: Sequence[str]) -> tuple[str | None, float | None]:
     """:meth:`Nvml.link` of GPUs of this host; None where NVML cannot be used."""
     try:

@@ -47,6 +47,9 @@ KEPT_SHARE = 0.6
 """Of a GPU's memory, for what autograd keeps of a default batch: the rest is for the CUDA context, weights and their
 gradients, what the backward pass makes, and cuDNN's search."""
 
+MANY_GPUS = 4
+"""From so many on, shares of the default batch would be so small that all scenarios tie on the speed of Python."""
+
 PREFETCH = 2
 """Batches that each process of a loader makes ahead, as torch's default is."""
 
@@ -134,16 +137,16 @@ def global_batch(
 ) -> int:
     """As asked, or ``per_rank`` on every replica, or the workload's own rounded to what the replicas can share.
 
-    The workload's own is halved until what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of
-    the smallest GPU (None: unknown), in the scenario with the fewest replicas. Raises :class:`RequestError` when the
-    parts would not be equal.
+    On :data:`MANY_GPUS` and more the workload's own is what each replica gets, not what they share. It is halved until
+    what autograd keeps of it fits :data:`KEPT_SHARE` of ``gpu_mib``, the memory of the smallest GPU (None: unknown), in
+    the scenario with the fewest replicas. Raises :class:`RequestError` when the parts would not be equal.
     """
     counts = [found.strategy.replicas(replicas) for found in scenarios] or [1]
     parts = max(counts)
     if per_rank is not None:
         return per_rank * parts
     if asked is None:
-        batch = workload.batch_on(device)
+        batch = workload.batch_on(device) * (parts if device == "cuda" and parts >= MANY_GPUS else 1)
         room_mib = math.inf if gpu_mib is None else KEPT_SHARE * gpu_mib
         while batch > parts and batch / min(counts) * workload.example_mib > room_mib:
             batch //= 2

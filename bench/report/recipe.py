@@ -177,7 +177,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
         "model": _called("net: Any =", *(own.model if own else ("workload.model", "WORK")), then=".to(device)"),
         "loss": _loss(own, "batch", half if half_weights else None),
         "loss_of_part": _loss(own, "part", half if half_weights else None),
-        "optimizer": _optimizer(own, recipe, level, scaled=scaled),
+        "optimizer": _optimizer(own, recipe, level, ran.optimizer, scaled=scaled),
         "seed": work.seed,
         "batch": work.global_batch,
         "examples": work.examples or (work.global_batch or 1) * (work.pool_batches or 1),
@@ -246,18 +246,19 @@ def _loss(own: WorkRecipe | None, batch: str, half: str | None) -> str:
     return own.loss.format(batch=batch, output=output)
 
 
-def _optimizer(own: WorkRecipe | None, recipe: Recipe, level: str, *, scaled: bool) -> str:
-    """The lines that make ``updates``."""
+def _optimizer(own: WorkRecipe | None, recipe: Recipe, level: str, ran: str, *, scaled: bool) -> str:
+    """The lines that make ``updates``. ``ran``: the class that the launch had."""
+    replaced = {**recipe.settings, **({"fused": "None"} if ran.rpartition(".")[2] in recipe.unfused else {})}
     parameters = "parameters" if level == "O2" else "net.parameters()"
     if own is not None:
-        settings = {**own.settings, **recipe.settings}
+        settings = {**own.settings, **replaced}
         return _called("updates: Any =", own.optimizer, parameters, *_keywords(settings))
     lines = [f"updates = workload.optimizer(WORK, {parameters})"]
-    if recipe.settings:
+    if replaced:
         lines.append("for group in (updates.defaults, *updates.param_groups):")
-        lines.append(f"    group.update({', '.join(_keywords(recipe.settings))})")
-    if scaled and "fused" in recipe.settings:
-        lines.append(f"updates._step_supports_amp_scaling = {recipe.settings['fused']}")
+        lines.append(f"    group.update({', '.join(_keywords(replaced))})")
+    if scaled and "fused" in replaced:
+        lines.append(f"updates._step_supports_amp_scaling = {replaced['fused'] == 'True'}")
     return "\n".join(lines)
 
 

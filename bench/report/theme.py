@@ -23,6 +23,7 @@ THEME: dict[str, tuple[str, str]] = {
     "batch-norm": ("#39719f", "#a6cdee"),
     "gradients-of-replicas": ("#54457f", "#8f7fc4"),
     "bucket-copies": ("#6d5c30", "#c0a96f"),
+    "communication": ("#1d6f6a", "#58b8b0"),
     "other": ("#6a757f", "#94a0ac"),
     "good": ("#197c49", "#5cc98f"),
     "doubt": ("#906000", "#dfb04a"),

@@ -25,6 +25,7 @@ SPENT = {
     "loss scaling": "loss-scaling",
     "gradients of replicas": "gradients-of-replicas",
     "bucket copies": "bucket-copies",
+    "communication": "communication",
     "optimizer": "optimizer",
     "input": "data",
     "other": "other",

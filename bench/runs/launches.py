@@ -172,7 +172,9 @@ class MemoryParts:
 class RankRecord:
     """A rank of a launch. ``phase`` and ``step``: where it was last. ``allocator``: its peaks (MiB) by name.
 
-    ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to run them on.
+    ``host_lead_ms``: how far its host was ahead of the GPU at the end of a step (median); null on the CPU, where the
+    host is the device. ``threads``: how many were planned; ``ran_threads`` and ``cores``: how many it had, and cores to
+    run them on.
     """
 
     rank: Count
@@ -186,6 +188,7 @@ class RankRecord:
     log: str | None = None
     device: Mapping[str, str | int | None] | None = None
     allocator: Mapping[str, Amount] | None = None
+    host_lead_ms: float | None = None
     initial_sha256: str | None = None
     final_sha256: str | None = None
     memory: MemoryParts | None = None

@@ -83,7 +83,11 @@ class Sampler:
         """Act on an event of a rank. The slow samples are taken when all ranks have done their steps."""
         if event["event"] == "up":
             self.watch(job.launch, job.scenario, event["rank"], event["pid"], job.ranks[event["rank"]].devices)
+        elif event["event"] == "phase" and event["phase"] == "measure" and event["rank"] == 0:
+            self._channel.send(event="edge", launch=job.launch)
         elif event["event"] == "phase" and event["phase"] == "record":
+            if event["rank"] == 0:
+                self._channel.send(event="edge", launch=job.launch)
             self._done.setdefault(job.launch, set()).add(event["rank"])
             mine = job.on_host(self._config["host"]) or job.ranks  # a site may have names of its own
             if len(self._done[job.launch]) == len(mine):

@@ -171,6 +171,7 @@ class Loop:
         answers: dict[str, Callable[..., None]] = {
             "begin": self._begin,
             "watch": self._watch,
+            "edge": self._edge,
             "full": self._full,
             "probe": self._probe,
             "finish": self._finish,
@@ -218,6 +219,13 @@ class Loop:
             self._write_devices(t_ns, {uuid: unknown_sample(self.memory.missing) for uuid in unknown}, launch)
         if isinstance(self.memory, Rss):  # a rank that just came is on no GPU yet
             self._sample_memory(t_ns, launch, mine)
+
+    def _edge(self, launch: int) -> None:
+        """A sample of the devices where the measured window begins or ends, however rarely they are sampled within:
+        two of the driver's counter are enough for energy, and one of the throttle reasons for those.
+        """
+        if launch in self.launches and self._has_devices():
+            self._sample_devices(time.perf_counter_ns(), 0)
 
     def _full(self, launch: int) -> None:
         """Take the proportional set sizes now that the measured steps are over, and nothing of a rank's memory after:
@@ -298,15 +306,8 @@ class Loop:
             return
         waking_ns = time.process_time_ns() - self.counted_ns
         if devices_due:
-            start_ns = time.perf_counter_ns()
-            for launch, watched in self.launches.items():
-                self._write_devices(t_ns, self._device_samples(watched.devices), launch)
-            self.device_ticks += 1
-            end_ns = time.perf_counter_ns()
-            self.device_clock.done(start_ns - waking_ns, end_ns)
+            self._sample_devices(t_ns, waking_ns)
             waking_ns = 0
-            for watched in self.launches.values():
-                watched.costs["device"].add(end_ns - start_ns)
         if memory_due:
             start_ns = time.perf_counter_ns()
             pss_ns = sum(self._sample_memory(t_ns, launch, self.launches[launch].devices) for launch in self.launches)
@@ -315,6 +316,16 @@ class Loop:
             if pss_ns:
                 self.pss_clock.done(start_ns, start_ns + pss_ns)
         self.counted_ns = time.process_time_ns()
+
+    def _sample_devices(self, t_ns: int, waking_ns: int) -> None:
+        start_ns = time.perf_counter_ns()
+        for launch, watched in self.launches.items():
+            self._write_devices(t_ns, self._device_samples(watched.devices), launch)
+        self.device_ticks += 1
+        end_ns = time.perf_counter_ns()
+        self.device_clock.done(start_ns - waking_ns, end_ns)
+        for watched in self.launches.values():
+            watched.costs["device"].add(end_ns - start_ns)
 
     def _device_samples(self, ranks: Ranks) -> dict[str, dict[str, Any]]:
         if self.nvml is not None:

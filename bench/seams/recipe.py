@@ -27,7 +27,8 @@ class Recipe:
 
     ``wrapper``: the class that makes ``module`` of ``net``, which is ``net`` without one, and ``keywords``, the text of
     each of its values (``device_ids``: on a GPU alone). ``wrap``: lines that come next. ``settings``: keywords of the
-    optimizer that replace the workload's own, as text. ``optimizer``: what is done to ``updates`` once they are made.
+    optimizer that replace the workload's own, as text. ``unfused``: the names of optimizers that get ``fused=None``,
+    so that torch chooses their step. ``optimizer``: what is done to ``updates`` once they are made.
     ``micro_batches``: how many parts a rank has of a batch, all but the last of them within the context ``quiet``, if
     there is one. ``batch``: what is done to ``batch`` in each step. ``after_step``: what is done after each step of the
     optimizer.
@@ -45,6 +46,7 @@ class Recipe:
     keywords: Mapping[str, str] = field(default_factory=dict)
     wrap: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    unfused: tuple[str, ...] = ()
     optimizer: str = ""
     micro_batches: int = 1
     quiet: str = ""

@@ -17,7 +17,7 @@ tick)``: one row a step with the times of its own parts, for the diagnostic laun
 ``recipe()``, with the options of ``build``, says what a training script without bench does (:mod:`bench.seams.recipe`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 PRECISIONS = ("O0", "O1", "O2", "O3")
@@ -30,6 +30,8 @@ HUES = ("grey", "red", "orange", "olive", "green", "teal", "cyan", "blue", "viol
 DASHES = ("solid", "dotted", "dashed", "dash-dot", "short")
 AMP = ("native", "apex")
 APEX_MODULES = ("apex.amp", "apex.parallel")
+NOT_WITH_APEX_AMP = ("bf16", "compile", "checkpointing")
+"""Switches that apex.amp cannot serve: its half is fp16, and it patches torch's functions and caches their casts."""
 DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 """The wrapper of every strategy that is torch DDP with something besides."""
 
@@ -72,6 +74,12 @@ class Implementation:
     needs: str | None = None
 
 
+def amp_obstacle(half: str, switches: Iterable[str]) -> str | None:
+    """Why apex.amp does not do a precision level of a scenario with these switches; None where it does."""
+    lacking = next((one for one in switches if one in NOT_WITH_APEX_AMP), "bf16" if half == "bf16" else None)
+    return lacking and f"apex.amp does not go with {lacking}; use --impl auto or native"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """How one model becomes a model on all devices.
@@ -81,8 +89,9 @@ class Strategy:
     replica. ``weights``: whether each rank holds all of them. ``differs``: what it does on purpose that changes the
     numbers, such as compressing gradients. ``amp``: whose ``precisions``. ``probe``: the name of what ``probe()``
     times. ``rpc``: whether it needs ``torch.distributed.rpc``. ``restarts``: whether there are launches of it in which
-    a rank is killed and all are started again (:mod:`bench.worker.restart`). ``obstacle``: from ``cpu`` or ``cuda`` and
-    the number of chosen devices to why it cannot run on them, or None.
+    a rank is killed and all are started again (:mod:`bench.worker.restart`). ``threads``: whether a rank with several
+    GPUs has a thread for each, which torch gives no type of autocast but fp16 (``parallel_apply``). ``obstacle``: from
+    ``cpu`` or ``cuda`` and the number of chosen devices to why it cannot run on them, or None.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -99,6 +108,7 @@ class Strategy:
     probe: str | None = None
     rpc: bool = False
     restarts: bool = False
+    threads: bool = False
     obstacle: Callable[[str, int], str | None] = lambda device, devices: None
     hue: str = "magenta"
     dash: str = "short"

@@ -42,12 +42,14 @@ class Switch:
 
     ``summary``: one line for ``bench list``. ``label``: what tables and plots show, with ``{value}`` where it has one.
     ``value``: the default of ``NAME=VALUE``, a whole number or a word; None if it takes none. ``choices``: the words.
-    ``excludes``: switches that it cannot be combined with. ``wrapper``: the class that it gives keywords to, so that it
-    goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
-    it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
-    ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed. ``slow_start``: how many
-    times as long as without it a launch may take until its first step is over. ``double``: whether it is on where
-    numerics are judged in double precision. ``joins_norms``: whether batch norm sees the batches of all ranks.
+    ``excludes``: switches that it cannot be combined with; ``needs``: those that must be on with it. ``overwrites``:
+    what a step returns lies where the next step's will, so the loss is copied. ``wrapper``: the class that it gives
+    keywords to, so that it goes with strategies that declare it. ``precisions``: the levels that it goes with.
+    ``device``: the only kind that it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that
+    ``--set all`` turns it on in. ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain
+    speed. ``slow_start``: how many times as long as without it a launch may take until its first step is over.
+    ``double``: whether it is on where numerics are judged in double precision. ``joins_norms``: whether batch norm sees
+    the batches of all ranks.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
@@ -57,6 +59,8 @@ class Switch:
     value: int | str | None = None
     choices: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    overwrites: bool = False
     wrapper: str | None = None
     precisions: tuple[str, ...] = PRECISIONS
     device: str | None = None
@@ -72,7 +76,7 @@ class Switch:
             text = getattr(self, name)
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"{name}={text!r} is not a text; give one")
-        for name in ("choices", "excludes"):
+        for name in ("choices", "excludes", "needs"):
             names = getattr(self, name)
             if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
                 raise ValueError(f"{name}={names!r} is not a tuple of names")

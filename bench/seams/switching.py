@@ -101,6 +101,9 @@ def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence
         raise RequestError(
             option, f"{one.name} and {other} exclude each other", f"leave one of them out of {found.name}"
         )
+    lacking = next((name for name in declared.needs if name not in on), None)
+    if lacking is not None:
+        raise RequestError(option, f"{one.name} needs {lacking}", f"add it: {found.base}+{lacking}+{one.name}")
     what = f"{one.name} does not go with {found.name}"
     wrappers = [kind.wrapper for kind in found.strategy.implementations]
     if declared.wrapper is not None and declared.wrapper not in wrappers:

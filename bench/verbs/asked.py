@@ -156,6 +156,10 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
     batch = (options.global_batch, options.batch_per_rank, trained.workload, device, scenarios, replicas)
     usual, gpu_mib = global_batch(*batch), _smallest_mib(devices)
     fitting = global_batch(*batch, gpu_mib)
+    if usual > trained.workload.batch_on(device) and options.global_batch is None and options.batch_per_rank is None:
+        own = trained.workload.batch_on(device)
+        shared = f"--global-batch {own} shares that among them, and Python may set the pace then"
+        Console().line(f"the default batch is {usual // replicas} on each of the {replicas} GPUs; {shared}")
     if gpu_mib is not None and fitting < usual:
         why = f"the smallest chosen GPU has {gpu_mib / 1024:.0f} GiB; --global-batch {usual} asks for more all the same"
         Console().line(f"the default global batch is {fitting}, not {usual}: {why}")

@@ -40,7 +40,7 @@ from bench.verbs.options import (
     span,
     whole_number,
 )
-from bench.verbs.sets import PUBLISHED, scenarios_of
+from bench.verbs.sets import PUBLISHED, scenarios_of, with_untuned
 from bench.verbs.show import answered, for_programs
 from bench.verbs.together import on_all_hosts
 
@@ -113,6 +113,8 @@ def _run(options: argparse.Namespace, parser: Parser, party: Party | None) -> in
         _check_several(options)
     asked = ["ddp"] if options.input_sweep and not options.scenario else options.scenario
     scenarios = scenarios_of(asked, options.set, options.switches, options.device)
+    if asked is None and options.set is None and party is None:
+        scenarios = with_untuned(scenarios, options)
     if options.input_sweep and len(scenarios) > 1:
         raise RequestError("--scenario", "--input-sweep is about one scenario", "name one, such as ddp")
     request = request_of(options, scenarios, party)

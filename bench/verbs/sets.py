@@ -1,5 +1,6 @@
 """The scenarios that ``--scenario``, ``--set`` and ``--with`` ask for."""
 
+import argparse
 import os
 import sys
 
@@ -34,6 +35,14 @@ def scenarios_of(
             raise RequestError("--scenario", f"{one.name} is named twice", "use --launches R to repeat it")
         found.append(one)
     return _possible(found, machine.choose_device(device)[0]) if set_ == LADDER else tuple(found)
+
+
+def with_untuned(scenarios: tuple[Found, ...], options: argparse.Namespace) -> tuple[Found, ...]:
+    """The ten, and on several GPUs ``ddp_untuned``, which goes without cuDNN's search as ``dp`` does there."""
+    device, gpus, _ = machine.choose_device(options.device)
+    if device == "cpu" or len(machine.choose_gpus(options.gpus, gpus)) < 2:
+        return scenarios
+    return (*scenarios, scenario("ddp_untuned", options.switches or []))
 
 
 def _possible(rungs: list[Found], device: str) -> tuple[Found, ...]:

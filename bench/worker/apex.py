@@ -7,12 +7,12 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from bench.core.apex_files import classify, search_path
-from bench.seams.strategy import APEX_MODULES, Strategy
+from bench.seams.strategy import APEX_MODULES, Strategy, amp_obstacle
 
 
 def add_to_path(apex_path: str | None) -> None:
@@ -47,12 +47,20 @@ def _import_problem(name: str) -> str | None:
 
 
 def implementations(
-    strategy: Strategy, *, precision: str, impl: str, cuda: bool, problems: Mapping[str, str | None]
+    strategy: Strategy,
+    *,
+    precision: str,
+    impl: str,
+    cuda: bool,
+    problems: Mapping[str, str | None],
+    half: str = "fp16",
+    switches: Iterable[str] = (),
 ) -> tuple[str, str | None, str | None]:
     """``(amp, implementation, problem)``: whose precision level, and which of the strategy's implementations.
 
     ``impl``: apex is used where it can be (``auto``), never (``native``), or wherever it plays a part (``apex``).
-    ``problems``: as in :func:`probe`. ``problem``: why ``--impl apex`` cannot be served, or None.
+    ``problems``: as in :func:`probe`. ``half`` and ``switches``: of the scenario, which apex.amp may not serve.
+    ``problem``: why ``--impl apex`` cannot be served, or None.
     """
     no_cuda = None if cuda else "apex needs CUDA and this run is on the CPU; use --impl native"
     problem = None
@@ -60,6 +68,8 @@ def implementations(
     def takes(module: str) -> bool:
         nonlocal problem
         obstacle = no_cuda or problems[module]
+        if module == "apex.amp":
+            obstacle = obstacle or amp_obstacle(half, switches)
         if impl == "apex":
             problem = problem or obstacle
         return impl == "apex" or (impl == "auto" and obstacle is None)

@@ -42,13 +42,17 @@ CATEGORIES = {
     ),
     "bucket copies": ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors"),
     "gradients of replicas": ("BroadcastBackward", "ReduceAddCoalesced"),
-    "optimizer": ("aten::_fused_sgd_", "Optimizer.step#SGD.step"),
+    "communication": ("record_param_comms",),
+    "optimizer": (),
     "input": ("data",),
 }
 """Names of profiler events by what they are spent on; an event counts for the nearest name around it."""
 
 COPY_OF_MANY = "aten::_foreach_copy_"
 """In the optimizer phase from and to master weights (a cast), in the backward pass from buckets to gradients."""
+
+EXCHANGES = ("nccl:", "nccl2:", "gloo:", "c10d::", "_c10d_functional::")
+"""How the names of collectives begin, whoever communicates."""
 
 STEP_MARK = "ProfilerStep#"
 """Begins the name of a step in a trace, as tools that read the profiler's traces expect."""
@@ -180,5 +184,9 @@ def category(event: Any) -> str:
         found = _CATEGORY_OF.get(event.name)
         if found is not None:
             return found
+        if event.name.startswith(EXCHANGES):
+            return "communication"
+        if event.name == "optimizer" or event.name.startswith("Optimizer.step#"):
+            return "optimizer"  # whichever it is, in whatever kernels
         event = event.cpu_parent
     return "other"

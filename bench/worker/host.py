@@ -241,9 +241,12 @@ def _tried(workload: Training) -> dict[str, Any]:
     from bench.worker.trial import needs_two, refusal
 
     try:
-        return ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
+        answer: dict[str, Any] = ask(
+            lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S
+        )
     except Unanswered:
         return {}
+    return answer
 
 
 def _describe(apex_path: str | None) -> dict[str, Any]:
@@ -259,6 +262,7 @@ def _describe(apex_path: str | None) -> dict[str, Any]:
         "executable": sys.executable,
         "torch": torch.__version__,
         "cuda_built": torch.version.cuda,
+        "architectures": torch._C._cuda_getArchFlags().split() if torch.version.cuda else [],
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "distributed": torch.distributed.is_available(),

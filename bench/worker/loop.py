@@ -25,7 +25,8 @@ PROGRESS_INTERVAL_NS = 250_000_000
 @dataclass(slots=True, kw_only=True)
 class Timings:
     """What a window measured: per step its start (ns, monotonic clock), phases and total (ms), and its loss.
-    ``wall_ms``: host time of the window, for the check that the steps add up to it.
+    ``wall_ms``: host time of the window, for the check that the steps add up to it. ``lead_ms``: on a GPU, how far the
+    host was ahead at the end of each step: from its last call of the step to the device's end of it.
     """
 
     start_ns: list[int] = field(default_factory=list)
@@ -35,11 +36,12 @@ class Timings:
     optimizer_ms: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
+    lead_ms: list[float] = field(default_factory=list)
     wall_ms: float = 0.0
 
     def extend(self, later: "Timings") -> None:
         """Append the steps of a window that came after this one."""
-        for name in ("start_ns", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "step_ms", "loss"):
+        for name in ("start_ns", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "step_ms", "loss", "lead_ms"):
             getattr(self, name).extend(getattr(later, name))
         self.wall_ms += later.wall_ms
 
@@ -119,20 +121,25 @@ def run_window(
     """
     clock = clock_for(device)
     losses: list[Tensor] = []
+    issued_ns: list[int] = []
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         clock.prepare(steps * MARKS_PER_STEP + 1)  # takes the time that the first mark is given
         wall_start = perf_counter_ns()
-        _chain(session, load, steps, _noted(clock.mark, note), losses, on_step)
+        _chain(session, load, steps, _noted(clock.mark, note), losses, issued_ns, on_step)
         clock.wait()
         wall_end = perf_counter_ns()
     finally:
         if collecting:
             gc.enable()
     first_ns, spans = clock.read()
-    return _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
+    timings = _timings(first_ns, spans, losses, (wall_end - wall_start) / 1e6)
+    if device.type == "cuda":
+        ends = zip(timings.start_ns, timings.step_ms, issued_ns, strict=True)
+        timings.lead_ms = [(start - issued) / 1e6 + step_ms for start, step_ms, issued in ends]
+    return timings
 
 
 def _noted(mark: Callable[[], None], note: Callable[[], None] | None) -> Callable[[], None]:
@@ -152,6 +159,7 @@ def _chain(
     steps: int,
     mark: Callable[[], None],
     losses: list[Tensor],
+    issued_ns: list[int],
     on_step: Callable[[int], None],
 ) -> None:
     """The measured code itself, and nothing else."""
@@ -165,8 +173,9 @@ def _chain(
         session.backward(loss)
         mark()
         session.optimize()
-        losses.append(loss.detach())
+        losses.append(session.kept(loss))
         now = perf_counter_ns()
+        issued_ns.append(now)
         if now >= next_report:
             on_step(step + 1)
             next_report = now + PROGRESS_INTERVAL_NS

@@ -14,6 +14,7 @@ and needs none, so no scaler is built for it. It starts at 2**16, doubles after 
 one, in apex as in ``torch.amp.GradScaler``.
 """
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.core.errors import BenchError
 
 Optimizers = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 """Makes the optimizer of these parameters."""
@@ -176,8 +179,15 @@ class ApexAmp(Amp):
     def around(self, module: nn.Module) -> Any:
         return module
 
-    def context(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        try:
+            yield
+        except IndexError as error:
+            if "next_functions" not in "".join(traceback.format_exception(error)):
+                raise
+            why = "apex's O1 fails where a model uses a weight twice (its cached_cast reads next_functions[1])"
+            raise BenchError(f"{why}; use --impl native") from error
 
     def prepare(self, model: nn.Module) -> torch.optim.Optimizer:
         return self.optimizer

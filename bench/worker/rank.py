@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import resource
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -61,6 +62,8 @@ NO_ENGINE, FULL = "unable to find an engine", 0.05
 """What cuDNN says where no algorithm got its workspace, or none exists: the free share of the device tells which."""
 LIBUV_TAKES_SOCKETS = "2.8"
 """Torch from which on the store's libuv server takes over a socket (pytorch/pytorch#150215); before, only the older."""
+BINDS_BY_ITSELF = "2.15"
+"""Torch from which on ``nccl`` is ``ProcessGroupNCCL2``, which has one device (pytorch/pytorch#192281)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,8 @@ class Plan:
             impl=job.impl,
             cuda=device.type == "cuda",
             problems=_apex_problems(job, device),
+            half=job.half,
+            switches=[one.name for one in job.switches],
         )
         if problem is not None:
             raise BenchError(problem)
@@ -239,9 +244,10 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     cpu_s = time.process_time() - cpu_before
     report("record")
     skipped = session.skipped_steps()
-    result = {
+    result: dict[str, Any] = {
         "warmup": asdict(warmup),
         "measured": asdict(measured),
+        "host_lead_ms": statistics.median(measured.lead_ms) if measured.lead_ms else None,
         "cpu_s": cpu_s,
         "first_forward_s": (warmup.start_ns[0] - born_ns) / 1e9 + (warmup.data_ms[0] + warmup.forward_ms[0]) / 1e3,
         "skipped_warmup_steps": None if skipped_before is None else int(skipped_before.item()),
@@ -371,8 +377,7 @@ def device_of(job: Job, me: Identity) -> torch.device:
     torch.cuda.set_device(device)
     actual = live.device_uuid(device)
     if actual != expected:
-        why = "with MIG on, a rank sees one instance: sudo nvidia-smi -mig 0"
-        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen; {why}")
+        raise BenchError(f"local rank {me.local_rank} sees GPU {actual} where {expected} was chosen")
     return device
 
 
@@ -397,13 +402,24 @@ def _join(job: Job, me: Identity, device: torch.device) -> None:
 
 def join(job: Job, me: Identity, device: torch.device, store: dist.Store | None) -> None:
     """Form the process group over a store, or by ``env://`` without one."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend: str = "gloo"
+    options: dict[str, Any] = {}
+    if device.type == "cuda":
+        backend, options = backend_of(len(job.ranks[me.rank].devices), device)
     timeout = timedelta(seconds=job.rendezvous_timeout_s)
-    options: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     if store is None:
         dist.init_process_group(backend, timeout=timeout, **options)
         return
     dist.init_process_group(backend, store=store, rank=me.rank, world_size=me.world_size, timeout=timeout, **options)
+
+
+def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, Any]]:
+    """The backend of a rank with so many GPUs, and whether the group is bound to the first: one that is refuses to
+    communicate on a second, and ``nccl`` binds by itself from torch 2.15 on (``_nccl2_device``).
+    """
+    if devices < 2:
+        return "nccl", {"device_id": device}
+    return "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl", {}
 
 
 def _leave() -> None:

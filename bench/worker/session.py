@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.core.errors import BenchError
 from bench.core.records import Job, Setting, Training
 from bench.seams import discover
-from bench.seams.switching import switch_module
+from bench.seams.switching import load_switch, switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
 from bench.worker.workload import build_in_double, build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
 
@@ -131,6 +131,8 @@ class Session:
         parts.from_switches("begin")
         now = os.sched_getaffinity(0)
         self.bound_cores = None if now == given else len(now)
+        overwrites = any(load_switch(one.name, one.file).overwrites for one in parts.job.switches)
+        self.kept: Callable[[Tensor], Tensor] = copied if overwrites else Tensor.detach
         self._batch = [partial(change, parts) for change in parts.functions("batch").values()]
         self._loss, self._weight = loss_of(parts.workload), weight_of(parts.workload)
         self.amp = _amp(parts, optimizer or parts.build_optimizer)
@@ -248,6 +250,11 @@ class Session:
     def skipped_steps(self) -> Tensor | None:
         """As :meth:`bench.worker.precision.Amp.skipped_steps`."""
         return self.amp.skipped_steps()
+
+
+def copied(loss: Tensor) -> Tensor:
+    """A loss that stays what it is when the next step writes to where it lay."""
+    return loss.detach().clone()
 
 
 def _fill(tensor: Tensor, whole: Tensor) -> None:

@@ -20,7 +20,7 @@ def transport(environment: Mapping[str, str]) -> dict[str, Any]:
     ``nominal_mbit``: what the interface says of itself; ``reason``: why something is unknown.
     """
     backend = str(dist.get_backend())
-    if backend == "nccl":
+    if backend.startswith("nccl"):
         version = ".".join(map(str, torch.cuda.nccl.version()))
         why = "NCCL does not report its path; NCCL_DEBUG=INFO writes it to the logs of the ranks"
         return _about(backend, f"NCCL {version}", None, None, why)

@@ -49,7 +49,12 @@ def waited(environment: dict[str, str], repository: Path, tmp_path_factory: pyte
     command = [sys.executable, "-m", "bench", "run", "--wait", "--json", "--device", "cuda", "--gpus", "0,2"]
     here = tmp_path_factory.mktemp("cuda")
     (here / "mlp.py").write_text(documented("WORKLOAD =").replace("def model(work):\n", IMPORTED_ONCE))
-    command += ["--scenario", "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3", "--workload", str(here / "mlp.py")]
+    command += [
+        "--scenario",
+        "single,dp,ddp,ddp_o1,ddp_o2,apex_ddp_o3,ddp_two_devices",
+        "--workload",
+        str(here / "mlp.py"),
+    ]
     command += ["--global-batch", "8", "--warmup", "1", "--iters", "2", "--launches", "1", "--out", str(here / "out")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_LOCK_DIR", environment["BENCH_LOCK_DIR"])
@@ -71,11 +76,12 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
     ran: dict[str, dict[str, Any]] = {launch["scenario"]: launch["effective"] for launch in said["launches"]}
     for name, effective in ran.items():
         assert effective["device"]["type"] == "cuda" and effective["device"]["uuid"] == A, "rank 0 has the first"
-        distributed = name not in ("single", "dp")
-        assert (effective["backend"], effective["world_size"]) == (("nccl", 2) if distributed else (None, 1))
+        distributed, spans = name not in ("single", "dp"), name == "ddp_two_devices"
+        backend = ("nccl-legacy", 1) if spans else ("nccl", 2) if distributed else (None, 1)
+        assert (effective["backend"], effective["world_size"]) == backend
         assert effective["backend_class"] == ("ProcessGroupGloo" if distributed else None), "whatever it is called"
-        assert effective["replicas"] == (1 if name == "single" else 2)
-        assert effective["cudnn_benchmark"] == (name != "dp"), "DataParallel would search in every step"
+        assert effective["replicas"] == (1 if spans or name == "single" else 2)
+        assert effective["cudnn_benchmark"] == (name != "dp" and not spans), "DataParallel would search in every step"
         half = name.partition("_o")[2][-1:]
         assert effective["compute_dtypes"] == (["float16"] if half.isdigit() else ["float32"])
         assert (effective["scaler"] is not None) == (half in ("1", "2"))
@@ -86,21 +92,98 @@ def test_scenarios_run_on_two_gpus_of_three_and_say_what_ran(waited: tuple[str, 
     assert not [row for row in said["validity"] if row["code"] == "unequal"]
     for launch in said["launches"]:
         assert launch["checks"]["conservation_ok"], "steps by events add up to the wall time"
+        assert all(abs(rank["host_lead_ms"]) < 5.0 for rank in launch["ranks"]), "events are the host's clock here"
 
 
 def test_a_run_stands_in_line_for_the_gpu_of_another_whose_ranks_are_on_it(waited: tuple[str, str]) -> None:
     assert f"waiting until GPU {C} is free of PID {os.getpid()} (" in waited[1]
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("value * cuda 12040", "CUDA: torch needs CUDA 13"),
+        ("value * capability 70", "GPU 0: torch has no code for its sm_70"),
+        (f"value {A} mig 1", f"GPU {A} is cut into MIG slices"),
+    ],
+)
+def test_a_torch_that_does_not_fit_is_refused(
+    environment: dict[str, str], repository: Path, tmp_path: Path, line: str, problem: str
+) -> None:
+    """Once, in one line, before the first launch."""
+    script = tmp_path / "driver.txt"
+    script.write_text(line + "\n" + Path(environment["BENCH_STANDIN_NVML"]).read_text())
+    command = [sys.executable, "-m", "bench", "run", "--device", "cuda", "--scenario", "single,ddp", "--iters", "2"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        cwd=repository,
+        env={**environment, "BENCH_STANDIN_NVML": str(script)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr[-2000:]
+    last = done.stderr.splitlines()[-1]
+    assert problem in last and ("cu126" in last or "whole GPUs" in last)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
 def test_tests_of_a_gpu_run(environment: dict[str, str], repository: Path) -> None:
-    chosen = "synchronis or nccl_alone or levels_run or subset or killed or every_scenario or unscaled"
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-k", chosen]
+    """All of them: what measures a GPU is skipped there, and says so."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
     command += ["-q", "-p", "no:cacheprovider", "-o", "addopts=--strict-markers", "-o", "timeout=1200"]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
+
+
+LOGGED = """from bench.seams import Rank, Scenario, Strategy, rank_per_device
+
+
+def both(devices):
+    return (Rank(devices=(0, 1)),)
+
+
+SCENARIO = Scenario(summary="looks at the logger of DDP", strategy=Strategy(label="looking", ranks={ranks}))
+
+
+def build(parts):
+    session = parts.build("{strategy}")
+    optimize, steps = session.optimize, []
+
+    def look():
+        optimize()
+        steps.append(1)
+        if len(steps) == 105:
+            from torch.distributed._composable.replicate import replicate
+
+            ddp = {ddp}
+            assert ddp._get_ddp_logging_data()["iteration"] < 100, ddp._get_ddp_logging_data()
+
+    session.optimize = look
+    return session
+"""
+
+
+@pytest.mark.slow
+def test_the_logger_of_ddp_keeps_out_of_windows(environment: dict[str, str], repository: Path, tmp_path: Path) -> None:
+    """At step 100 it would wait for the GPU."""
+    (tmp_path / "mlp.py").write_text(documented("WORKLOAD ="))
+    files = []
+    for strategy, ranks, ddp in (
+        ("ddp_two_devices", "both", "session.module"),
+        ("replicate", "rank_per_device", "replicate.state(session.module)._ddp"),
+    ):
+        files.append(tmp_path / f"logged_{strategy}.py")
+        files[-1].write_text(LOGGED.format(strategy=strategy, ranks=ranks, ddp=ddp))
+    command = [sys.executable, "-m", "bench", "run", "--json", "--device", "cuda", "--gpus", "0,2", "--no-parity"]
+    command += ["--scenario", ",".join(map(str, files)), "--workload", str(tmp_path / "mlp.py"), "--global-batch", "8"]
+    command += ["--warmup", "1", "--iters", "108", "--launches", "1", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [one["status"] for one in json.loads(done.stdout)["launches"]] == ["ok", "ok"]
 
 
 @pytest.mark.slow

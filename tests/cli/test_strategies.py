@@ -120,6 +120,8 @@ def test_what_ran_has_its_options(document: dict[str, Any]) -> None:
     assert ran["fsdp2"]["label"] == "FSDP2" and ran["fsdp2_no_reshard"]["label"] == "FSDP2 [reshard False]"
     assert ran["ddp_fp16_hook"]["label"] == "torch DDP, compressed [hook fp16]"
     assert {name for name in ran if ran[name]["weights"] == "sharded"} == {"fsdp2", "fsdp2_no_reshard"}
+    assert not {"fused", "foreach"} & ran["fsdp2"]["optimizer_settings"].keys(), "torch chooses: foreach on a GPU"
+    assert ran["ddp"]["optimizer_settings"]["fused"]
     assert ran["zero1"]["optimizer"].endswith("ZeroRedundancyOptimizer")
     assert (ran["ddp_accumulate"]["replicas"], ran["ddp_accumulate"]["world_size"]) == (4, 2)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import Executed
+from conftest import Executed, measures_a_gpu
 
 from bench.machine.nvml import Nvml
 
@@ -24,11 +24,13 @@ CONTEXT_MIB = 200.0
 """By how much the level of a GPU may differ for other reasons than a launch."""
 
 
+@measures_a_gpu
 def test_steps_by_events_add_up_to_the_wall(on_gpu: Callable[..., Executed]) -> None:
     measured = on_gpu("single", global_batch=128, image_size=224).results[0]["measured"]
     assert sum(measured["step_ms"]) == pytest.approx(measured["wall_ms"], rel=0.005)
 
 
+@measures_a_gpu
 def test_work_that_is_only_queued_is_in_the_step(on_gpu: Callable[..., Executed]) -> None:
     """The forward pass returns at once and keeps the GPU busy for tens of milliseconds: a clock that is read without
     waiting for it would miss them."""
@@ -81,7 +83,6 @@ KILLED = """
     def build(parts):
         import os, signal, time
         import torch
-        from bench.worker import parallel
 
         session, calls = parts.build("ddp"), []
         forward = session.forward
@@ -123,6 +124,7 @@ def occupied(uuids: tuple[str, ...]) -> dict[str, float]:
     return {uuid: float(level or 0.0) for uuid, level in levels.items()}
 
 
+@measures_a_gpu
 def test_oom_frees_the_memory_soon(launch: Callable[..., Executed], gpus: tuple[str, ...]) -> None:
     before = occupied(gpus[:1])
     done = launch(GREEDY, devices=gpus[:1])

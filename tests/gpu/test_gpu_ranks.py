@@ -63,20 +63,22 @@ def two_gloo_ranks(scenario: str, device: str, devices: tuple[str, ...], folder:
     import socket
 
     found = discover.load(*discover.resolve(scenario))
-    options = ON_GPU | {"device": device, "devices": devices, "replicas": 2, "impl": "native", "iters": 3}
+    both = devices * (2 // len(devices)) if devices else ()
+    options = ON_GPU | {"device": device, "devices": both, "replicas": 2, "impl": "native", "iters": 3}
     (planned,) = launches(request_for((found,), **options), (found,), one_host(2, *devices))
     job = json.dumps(job_to_json(replace(planned.job, logs=str(folder))))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(devices), "GLOO_SOCKET_IFNAME": "lo"}
+    path = os.pathsep.join(filter(None, (str(repository), os.environ.get("PYTHONPATH"))))
     pairs = [socket.socketpair() for _ in range(2)]
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", GLOO, job, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             cwd=repository,
-            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": str(repository)},
+            env={**os.environ, **common, **seen, "RANK": str(number), "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -152,9 +154,9 @@ def test_gradients_of_data_parallel(on_gpu: Callable[..., Executed], gpus: tuple
                 backward(loss)
                 if len(compared) == 1:
                     images, labels = compared[0]
-                    parts = parts.job.replicas
-                    for x, y in zip(images.chunk(parts), labels.chunk(parts)):
-                        (torch.nn.functional.cross_entropy(alone(x), y) / parts).backward()
+                    pieces = parts.job.replicas
+                    for x, y in zip(images.chunk(pieces), labels.chunk(pieces)):
+                        (torch.nn.functional.cross_entropy(alone(x), y) / pieces).backward()
                     mine = torch.cat([p.grad.flatten() for p in session.model.parameters()]).double()
                     other = torch.cat([p.grad.flatten() for p in alone.parameters()]).double()
                     error = float((mine - other).norm() / other.norm())
@@ -177,9 +179,10 @@ def test_gradients_are_unscaled_when_they_are_looked_at(on_gpu: Callable[..., Ex
                             strategy=Strategy(label="planted", ranks=one_rank_for_all, group=False))
 
         def build(parts):
+            from dataclasses import replace
             import torch
             session = parts.session()
-            plain = parts.session()
+            plain = replace(parts, job=replace(parts.job, precision="O0")).session()
             session.scaler._init_scale = 1024.0
             forward, optimize, compared = session.forward, session.optimize, []
             def both(batch):

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from conftest import measures_a_gpu
 from standin.frames import iterations
 
 from bench import machine
@@ -23,7 +24,11 @@ from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
 from bench.sample.attribution import match_probe
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
+    measures_a_gpu,
+]
 
 SECONDS = 10.0
 """How long energy and power are compared: for ten of the seconds that a driver averages power over."""
@@ -131,7 +136,7 @@ def test_in_a_container_the_level_of_the_device_tells_a_rank_that_is_alone(gpu: 
 
 def test_memory_agrees_with_nvidia_smi(gpu: nvml.Gpu, rank: Rank, tmp_path: Path) -> None:
     _, memory, _ = sampled(tmp_path, gpu, rank, 1.0)
-    by_smi = dict(map(tuple, smi(gpu.uuid, "compute-apps", "pid,used_memory")))
+    by_smi = {row[0]: row[1] for row in smi(gpu.uuid, "compute-apps", "pid,used_memory")}
     if str(rank.pid) not in by_smi:
         assert nested(), "on the host itself the driver lists our PID"
         pytest.skip("a container: nvidia-smi does not show our PID, so there is nothing to compare with")

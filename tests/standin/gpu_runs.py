@@ -8,7 +8,7 @@ from standin.runs import SECOND_NS, Launch
 FIRST, SECOND = "GPU-ffff", "GPU-aaaa"
 """In the order of their index, which is not that of their UUIDs."""
 
-GPUS = [
+GPUS: list[dict[str, Any]] = [
     {"index": index, "uuid": uuid, "name": "NVIDIA Some GPU <b>80GB</b>", "driver": "555.1"}
     for index, uuid in enumerate((FIRST, SECOND))
 ]

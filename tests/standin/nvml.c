@@ -404,7 +404,9 @@ int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-    *version = 13020;
+    load(__func__);
+    const Line *line = find("value", "*", "cuda");
+    *version = line ? (int)line->number : 13020;
     return SUCCESS;
 }
 

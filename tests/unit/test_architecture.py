@@ -33,7 +33,7 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
     here.mkdir()
     command = [*command, "--cache-dir", str(repository / ".mypy_cache")] if command == ["mypy"] else command
     shutil.copy(repository / "pyproject.toml", here)
-    for name in ("bench", "scenarios", "strategies", "switches", "workloads", "nightly"):
+    for name in ("bench", "scenarios", "strategies", "switches", "workloads", "nightly", "tests", "benchmarks"):
         shutil.copytree(repository / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
     text = (repository / "CONTRIBUTING.md").read_text()
     shown = re.findall(r"^```(?:python|text)\n(\"\"\".*?)^```", text, flags=re.DOTALL | re.MULTILINE)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import one_host, request_for
 from hypothesis import given
 from hypothesis import strategies as st
 from standin.documents import document
@@ -15,6 +16,7 @@ from bench.experiments.batch_search import fullest_mib, peaks_mib
 from bench.plan.batch_search import KEPT_FREE, MOST, Try, expected_batch, expected_s, next_batch, outcome, predicted_mib
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter
+from bench.seams import discover
 
 
 @given(largest=st.integers(0, 5000), unit=st.integers(1, 8))
@@ -25,6 +27,14 @@ def test_the_largest_batch_that_trains_is_found_in_few_tries(largest: int, unit:
         tries[batch] = batch <= largest
     assert max((batch for batch, trains in tries.items() if trains), default=0) == largest // unit * unit
     assert len(tries) <= 2 * max(1, largest // unit).bit_length() + 2
+
+
+def test_a_try_makes_one_batch() -> None:
+    """Four of 1,024 random images each take five seconds, and memory is that of one."""
+    found = discover.load(*discover.resolve("ddp"))
+    planned = batch_search.planned_try(request_for((found,)), found, 1024, 3, one_host(2))
+    work = planned.job.workload
+    assert (planned.launch, work.global_batch, work.pool_batches) == (3, 1024, 1)
 
 
 def test_a_search_without_end_is_ended() -> None:

@@ -87,6 +87,15 @@ def test_a_counter_that_stands_still_or_falls_is_null_and_not_estimated(energy: 
     assert row["mean_power_w"] == pytest.approx(250.0)
 
 
+def test_a_window_between_two_samples_has_energy() -> None:
+    """As on four GPUs, where the sampler may look only every few seconds, but does so at both ends of the window."""
+    edges = samples(6.0, every_s=0.1, energy_mj=counting(300.0), power_w=250.0, throttle_reasons=0)
+    at_s = (edges["t_ns"] - START_NS) / 1e9
+    row = one(edges[at_s.between(-0.21, -0.19) | at_s.between(6.09, 6.11)], steps(6.0))
+    assert (row["energy_source"], row["verdict"]) == ("counter", "ok")
+    assert row["energy_j"] == pytest.approx(1800.0)
+
+
 def test_under_mig_there_is_no_energy_whatever_the_power() -> None:
     row = one(samples(12.0, power_w=250.0, mig=True), steps(12.0))
     assert pd.isna(row["energy_j"])

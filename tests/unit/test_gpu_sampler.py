@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import one_host, request_for
 from standin import KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver
 from standin.frames import iterations
 
@@ -16,9 +17,12 @@ from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, PROBE_MIB
 from bench.machine import throttle
 from bench.machine.nvml import SCRAMBLED
+from bench.plan import launches
 from bench.runs.spool import spool_path
 from bench.sample import Sampler, read_spool
+from bench.seams import discover
 
+SINGLE = discover.load(*discover.resolve("single"))
 BUSY = 4242
 """Somebody else's PID."""
 
@@ -102,6 +106,19 @@ def test_a_slow_driver_gives_the_level_before_the_launch(start: Callable[..., Sa
     memory, _ = run.sampler.finish(0)
     assert sources(memory) == {(11, A, 1024.0, "nvml_device_delta")}
     assert run.findings["foreign"] == []
+
+
+def test_a_slow_driver_is_asked_at_both_ends(start: Callable[..., Sampling], driver: Driver) -> None:
+    """The samples of this one come every two minutes: a window would have none."""
+    driver.write(*TWO_GPUS, "delay_all_us 50000")
+    run = start()
+    run.sampler.watch(0, "single", 0, 11, (A,))
+    run.until_begun()
+    (planned,) = launches(request_for((SINGLE,)), (SINGLE,), one_host(1))
+    for phase in ("measure", "record"):
+        before = len(run.rows("device"))
+        run.sampler.hear(planned.job, {"event": "phase", "phase": phase, "rank": 0})
+        run.until(lambda before=before: len(run.rows("device")) > before)
 
 
 def test_the_level_is_unknown_if_watched_too_late(start: Callable[..., Sampling], driver: Driver) -> None:

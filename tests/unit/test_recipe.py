@@ -248,6 +248,17 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> 
     assert said.blocks == ("There is no script of ddp_o1: the file of its workload, /gone.py, is missing.",)
 
 
+def test_fsdp2_leaves_the_step_of_sgd_to_torch(tmp_path: Path) -> None:
+    """``fused=False`` would be a loop over all weights on a GPU; Adam's fused step has a rule for shards."""
+    assert "weight_decay=0.0001, fused=None)" in script(run_of(tmp_path / "sgd"), "fsdp2")
+    run = run_of(tmp_path / "adamw")
+    launches = tuple(
+        replace(one, effective=replace(one.effective, optimizer="torch.optim.adamw.AdamW"))
+        for one in run.document.launches
+    )
+    assert "fused=True)" in script(replace(run, document=replace(run.document, launches=launches)), "fsdp2")
+
+
 @pytest.mark.parametrize(
     ("switches", "line"),
     [
@@ -258,7 +269,6 @@ def test_the_page_ends_with_the_recipe_of_its_recommendation(tmp_path: Path) -> 
         ({"compile": None}, "module.compile()"),
         ({"compile=no_optimization": None}, 'torch._dynamo.config.optimize_ddp = "no_optimization"'),
         ({"compile": None, "cuda_graphs": None}, 'module.compile(mode="reduce-overhead")'),
-        ({"cuda_graphs": None}, 'module.compile(backend="cudagraphs")'),
         ({"tf32=off": None}, "torch.backends.cuda.matmul.allow_tf32 = False"),
         ({"sync_bn": None}, "convert_sync_batchnorm(net)"),
         ({"foreach": None}, "weight_decay=0.0001, fused=False, foreach=True"),

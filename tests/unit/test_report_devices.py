@@ -303,6 +303,19 @@ def test_who_holds_more_memory_names_the_gpus_of_dataparallel(whole: Analysed) -
     )
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_cudnns_search_is_no_part_of_dataparallel(tmp_path: Path, beside: bool) -> None:
+    off, on = {"cudnn_benchmark": False}, {"cudnn_benchmark": True}
+    slow = [[2 * ms for ms in steps] for steps in DDP2.steps_ms[:1]]
+    launches = [replace(DP, steps_ms=slow, ran=off), replace(DDP2, ran=on)]
+    if beside:
+        launches.append(
+            replace(DDP2, scenario="ddp_untuned", steps_ms=[[1.2 * ms for ms in DDP2.steps_ms[0]]] * 2, ran=off)
+        )
+    (said,) = [text for question, text in questions(written(tmp_path, launches)) if "DataParallel slower" in question]
+    assert ("(ddp_untuned): +" in said) == beside and ("run ddp_untuned beside it" in said) != beside
+
+
 def test_who_holds_more_memory_where_only_torch_knows(tmp_path: Path) -> None:
     run = written(tmp_path, [replace(DP, source="torch_allocator")])
     said = dict(questions(run))["Which uses the most memory?"]

@@ -20,6 +20,7 @@ from standin.workloads import narrow
 from torch import nn
 from torchvision import models
 
+from bench.core.errors import BenchError
 from bench.experiments import record
 from bench.machine import recorded_environment
 from bench.plan import launches
@@ -390,6 +391,29 @@ def test_who_implements_what(
     found = discover.load(*discover.resolve(strategy)).strategy
     *chosen, problem = apex.implementations(found, precision=precision, impl=impl, cuda=cuda, problems=problems)
     assert (*chosen, problem is not None) == expected
+
+
+@pytest.mark.parametrize(
+    ("half", "switches", "lacking"),
+    [("bf16", (), "bf16"), ("fp16", ("compile",), "compile"), ("fp16", ("checkpointing",), "checkpointing")],
+)
+def test_what_apex_amp_does_not_go_with(half: str, switches: tuple[str, ...], lacking: str) -> None:
+    problems: dict[str, str | None] = {"apex.amp": None, "apex.parallel": None}
+    how: dict[str, Any] = {"precision": "O1", "cuda": True, "problems": problems, "half": half, "switches": switches}
+    strategy = discover.load(*discover.resolve("apex_ddp")).strategy
+    assert apex.implementations(strategy, impl="auto", **how) == ("native", "apex", None)
+    problem = apex.implementations(strategy, impl="apex", **how)[2]
+    assert problem is not None and f"does not go with {lacking}" in problem
+
+
+def test_a_weight_that_apex_casts_twice_is_refused_in_words() -> None:
+    """As ``apex.amp.utils.cached_cast`` of 25.05 reads the history of a cached weight, which has one entry."""
+    amp = ApexAmp(precision_of("O1", torch.float16), torch.device("cpu"), torch.optim.SGD)
+    weight = nn.Parameter(torch.ones(1))
+    with pytest.raises(BenchError, match="uses a weight twice"), amp.context():
+        weight.half().grad_fn.next_functions[1][0]
+    with pytest.raises(IndexError), amp.context():
+        [][1]
 
 
 def test_a_strategy_without_apex_takes_the_native_level() -> None:

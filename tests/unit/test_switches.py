@@ -15,9 +15,9 @@ from standin import documented
 from torch import nn
 
 from bench import machine
-from bench.core.errors import RequestError
+from bench.core.errors import BenchError, RequestError
 from bench.core.records import SwitchOn, job_from_json, job_to_json
-from bench.experiments import resume
+from bench.experiments import obstacles, resume
 from bench.plan import launches
 from bench.runs.document import Source
 from bench.seams import discover, switching
@@ -51,6 +51,29 @@ def mine(tmp_path: Path) -> str:
     return str(tmp_path / "mine.py")
 
 
+def test_cores_of_another_node_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says EINVAL of an empty set."""
+    numa = switching.switch_module("numa", discover.names(discover.SWITCH)["numa"])
+    monkeypatch.setattr(numa, "cores", lambda parts: {max(os.sched_getaffinity(0)) + 1})
+    with pytest.raises(BenchError, match="no core of its GPU's NUMA node; give it some"):
+        numa.begin(None)
+
+
+@pytest.mark.parametrize(("name", "gpus", "there"), [("dp", 2, True), ("dp", 1, False), ("ddp", 2, False)])
+def test_threads_have_no_autocast_in_bf16(name: str, gpus: int, there: bool) -> None:
+    found = scenario(f"{name}+o1+bf16")
+    devices = tuple("AB"[:gpus])
+    asked = replace(request_for((found,)), device="cuda", devices=devices, replicas=gpus)
+    why = obstacles.obstacle(found, asked)
+    assert why is None if not there else "have autocast in fp16, not in bf16" in str(why)
+
+
+def test_compile_needs_the_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiling = switching.switch_module("compile", discover.names(discover.SWITCH)["compile"])
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "compile needs Python.h" in compiling.obstacle("cpu")
+
+
 # How they are asked for
 
 
@@ -70,6 +93,7 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
         ("fsdp2+o2", "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
         ("ddp_o1+o2", "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
         ("ddp+o1+o1", "--scenario: ddp+o1 is at O1 already; "),
+        ("ddp+cuda_graphs", "--scenario: cuda_graphs needs compile; add it: ddp+compile+cuda_graphs"),
         ("ddp+o4", "--scenario: there is no switch 'o4'"),
     ],
 )
@@ -233,7 +257,7 @@ SLOW = {"compile"}
 EACH = [
     pytest.param(spec, marks=[pytest.mark.slow] if name in SLOW else [])
     for spec in switched(every_word=True)
-    for name in [spec.partition("+")[2].partition("=")[0]]
+    for name in [spec.rpartition("+")[2].partition("=")[0]]
     if runs_here(name)
 ]
 
@@ -257,6 +281,14 @@ def test_each_switch_takes_effect_or_says_why_not(request_: str) -> None:
     shown = declared.label.format(value=session.parts.switches[name])
     assert (instead is None) == ran["label"].endswith(f" + {shown}")
     assert instead is None or instead in IDLE_HERE[name]
+
+
+@pytest.mark.usefixtures("group", "left")
+def test_a_loss_in_the_memory_of_a_graph_is_copied() -> None:
+    """The next replay writes to where it lies; without graphs nothing does, and nothing is copied."""
+    loss = torch.ones((), requires_grad=True)
+    assert session_for("ddp+compile+cuda_graphs")[0].kept(loss).data_ptr() != loss.data_ptr()
+    assert session_for("ddp")[0].kept(loss).data_ptr() == loss.data_ptr()
 
 
 IDLE_HERE = {

@@ -13,6 +13,7 @@ from standin.frames import iterations, launch_figures
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import recommendation
 from bench.analyse.parity import parity
+from bench.analyse.questions import questions
 from bench.analyse.validity import findings, grouped
 from bench.runs.reader import Run, read
 from tests.standin.runs import DDP, FINITE, write_run
@@ -38,6 +39,22 @@ def found(run: Run) -> dict[str, tuple[str, str]]:
 def test_nothing_is_found_where_nothing_was_noticed(tmp_path: Path) -> None:
     run = run_with(tmp_path, {"foreign": [], "scrambled_lists": 0, "throttle": FINE, "foreign_cores": 0.1})
     assert not {"throttled", "power cap", "shared GPU", "unwatched", "scrambled lists", "load"} & set(found(run))
+
+
+@pytest.mark.parametrize(("lead_ms", "bound"), [(0.1, True), (-0.1, True), (60.0, False), (None, False)])
+def test_a_host_that_is_not_ahead(tmp_path: Path, lead_ms: float | None, bound: bool) -> None:
+    """By the rank that is least ahead, as the others wait for it in the all-reduce."""
+    run = run_with(tmp_path, {"foreign": [], "throttle": FINE})
+    launches = tuple(
+        replace(one, ranks=tuple(replace(rank, host_lead_ms=lead_ms and lead_ms + rank.rank) for rank in one.ranks))
+        for one in run.document.launches
+    )
+    run = changed(run, launches=launches)
+    assert ("host-bound" in found(run)) == bound
+    answers = [text for question, text in questions(run) if question == "Is the GPU waiting for Python?"]
+    assert len(answers) == (lead_ms is not None)
+    if answers:
+        assert ("--batch-per-rank 64" in answers[0]) == bound
 
 
 def test_heat_makes_a_launch_invalid_and_the_next_is_recommended(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which GPUs a process takes for its own."""
 
+import argparse
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from bench.core.errors import RequestError
 from bench.experiments import lab, obstacles
 from bench.machine import nvml
 from bench.seams import discover
+from bench.verbs.sets import scenarios_of, with_untuned
 
 FOUR = [
     nvml.Gpu(
@@ -53,6 +55,28 @@ def test_gpus_of_others_are_not_taken(variable: str | None, left: list[int], mon
     if not left:
         with pytest.raises(RequestError, match=f"{machine.VISIBLE}={variable} hides every GPU"):
             machine.choose_device("cuda")
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [("MIG-11111111-2222-3333-4444-555555555555", "a MIG slice"), ("9", "'9', which the driver does not list")],
+)
+def test_a_named_gpu_is_never_the_cpu(variable: str, says: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
+    monkeypatch.setenv(machine.VISIBLE, variable)
+    with pytest.raises(RequestError, match=says):
+        machine.choose_device(device)
+
+
+def test_ten_scenarios_and_untuned_on_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What dp lacks on several GPUs, cuDNN's search, is measured by itself."""
+    monkeypatch.setattr(nvml, "list_gpus", lambda: (FOUR, None))
+    monkeypatch.delenv(machine.VISIBLE, raising=False)
+    ten = scenarios_of(None)
+    for gpus, more in (("0", []), ("0,1", ["ddp_untuned"]), (None, ["ddp_untuned"])):
+        options = argparse.Namespace(device="auto", gpus=gpus, switches=None)
+        assert [one.name for one in with_untuned(ten, options)[10:]] == more
 
 
 @pytest.mark.parametrize(

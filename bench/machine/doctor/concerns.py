@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.machine import foreign, nvml, throttle
+from bench.machine import foreign, nvml, throttle, wheel
 
 LEVELS = ("problem", "warning", "note")
 """A problem keeps something from being measured, a warning spoils figures, a note is good to know."""
@@ -75,25 +75,8 @@ def _torch(report: dict[str, Any]) -> Iterator[Concern]:
     if torch["nccl"] is None:
         yield _no_backend("nccl", "GPUs")
     newest = report["driver"].get("cuda")
-    if newest is not None and int(torch["cuda"].split(".")[0]) > int(newest.split(".")[0]):
-        finding = f"torch needs CUDA {torch['cuda']}, and the driver supports up to {newest}"
-        remedy = "update the driver, or install a torch built for an older CUDA"
-        yield Concern("problem", "CUDA", finding, "torch finds no usable GPU", remedy)
-    built = torch["architectures"]
-    for gpu in gpus:
-        architecture = "sm_" + (gpu["compute_capability"] or "").replace(".", "")
-        if gpu["compute_capability"] and built and not _runs(architecture, built):
-            finding = f"torch has no code for its {architecture} (only {', '.join(built)})"
-            slow = "kernels fail on it, or are compiled when first used"
-            remedy = "install a torch built for it, or choose others with --gpus"
-            yield Concern("problem", f"GPU {gpu['index']}", finding, slow, remedy)
-
-
-def _runs(architecture: str, built: list[str]) -> bool:
-    """Code for the same major version and no newer minor one runs, and so does PTX of anything older."""
-    major, minor = architecture[3:-1], architecture[-1:]
-    same = any(one[3:-1] == major and one[-1:] <= minor for one in built if one.startswith("sm_") and one[3:].isdigit())
-    return same or any(one.startswith("compute_") for one in built)
+    for about, finding, remedy in wheel.problems(torch["cuda"], torch["architectures"], newest, gpus):
+        yield Concern("problem", about, finding, "every launch on a GPU fails, and 'bench run' refuses", remedy)
 
 
 def _no_backend(backend: str, where: str) -> Concern:
@@ -145,8 +128,8 @@ def _host(host: dict[str, Any]) -> Iterator[Concern]:
 def _gpu(gpu: dict[str, Any]) -> Iterator[Concern]:
     about, smi = f"GPU {gpu['index']}", f"sudo nvidia-smi -i {gpu['index']}"
     if gpu["mig"]:
-        unknown = "a rank sees one instance of it; its energy and its processes' memory stay unknown"
-        yield Concern("problem", about, "MIG is on", unknown, f"{smi} -mig 0")
+        whole = "bench measures whole GPUs, and 'bench run' refuses this one"
+        yield Concern("problem", about, "MIG is on", whole, f"use another GPU, or where it is yours {smi} -mig 0")
     if gpu["persistence"] is False:
         cold = "the driver unloads between launches: start-up takes seconds longer and clocks begin cold"
         yield Concern("warning", about, "persistence mode is off", cold, "sudo nvidia-smi -pm 1")

@@ -25,12 +25,12 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         assert spec is not None and spec.loader is not None
         execute = spec.loader.exec_module
 
         def and_pretend(module: ModuleType) -> None:
+            sys.meta_path.remove(self)  # only now: others look whether torch is there before they import it
             execute(module)
             pretend()
 
@@ -55,7 +55,8 @@ def visible() -> list[str]:
     return named[:unknown]
 
 
-STATE: dict[str, Any] = {"initialised": False, "current": 0, "synchronising": "default"}
+STATE: dict[str, Any] = {"initialised": False, "current": 0, "synchronising": "default", "bound": False, "used": set()}
+"""``bound``: whether the group is bound to one device. ``used``: the devices that modules were moved to."""
 
 
 def initialise(*arguments: Any) -> None:
@@ -170,6 +171,8 @@ def tensors() -> None:
 
     def parse_to(*given: Any, **named: Any) -> Any:
         device, *rest = parse(*given, **named)
+        if device is not None and device.type == "cuda":
+            STATE["used"].add(index_of(device))
         return (None if device is None else here(device), *rest)
 
     torch._C._nn._parse_to = parse_to  # behind nn.Module.to
@@ -230,15 +233,18 @@ def parallel() -> None:
     join, wrap = dist.init_process_group, nn.parallel.DistributedDataParallel.__init__
 
     def init_process_group(backend: str, *given: Any, **named: Any) -> None:
-        if backend == "nccl":
-            named.pop("device_id")
-            dist.get_backend = lambda group=None: "nccl"
+        if backend.startswith("nccl"):
+            STATE["bound"] = named.pop("device_id", None) is not None or backend == "nccl"  # NCCL2 binds by itself
+            called = backend
+            dist.get_backend = lambda group=None: called
             backend = "gloo"
         join(backend, *given, **named)
 
     def distributed(self: Any, module: Any, device_ids: Any = None, **named: Any) -> None:
         for device in device_ids or []:
             index_of(device)
+        if STATE["bound"] and len(STATE["used"]) > 1:
+            raise RuntimeError("the group is bound to one device, and the module has several")
         wrap(self, module, **named)
 
     def data_parallel(self: Any, module: Any, device_ids: Any = None, *given: Any, **named: Any) -> None:

@@ -1,0 +1,40 @@
+"""Whether an installed torch can compute on a GPU: the driver must know its CUDA, and it must have code for the GPU."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+OLDEST_IN_CUDA_13 = (7, 5)
+"""CUDA 13 has no code for anything before Turing; wheels for CUDA 12.6 are the last that have Volta's."""
+
+
+def problems(
+    cuda: str, architectures: list[str], newest: str | None, gpus: Iterable[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """(what it concerns, problem, remedy). ``cuda``: what torch was built for. ``newest``: the driver's. ``gpus``: with
+    ``index`` and ``compute_capability``."""
+    if newest is not None and int(cuda.split(".")[0]) > int(newest.split(".")[0]):
+        older = f"a torch built for CUDA {newest.split('.')[0]} ({_wheel(newest)})"
+        yield (
+            "CUDA",
+            f"torch needs CUDA {cuda}, and the driver supports up to {newest}",
+            f"update it, or install {older}",
+        )
+    for gpu in gpus:
+        capability = gpu["compute_capability"]
+        if capability and architectures and not _runs(capability, architectures):
+            finding = f"torch has no code for its sm_{capability.replace('.', '')} (only {', '.join(architectures)})"
+            old = tuple(map(int, capability.split("."))) < OLDEST_IN_CUDA_13
+            fitting = "torch built for CUDA 12.6 (cu126)" if old else "newer torch"
+            yield f"GPU {gpu['index']}", finding, f"install a {fitting}, or choose others with --gpus"
+
+
+def _wheel(newest: str) -> str:
+    """The build that a driver for ``newest`` runs: within a major version any, so the one that has most GPUs."""
+    return {"11": "cu118", "12": "cu126"}.get(newest.split(".")[0], f"cu{newest.replace('.', '')}")
+
+
+def _runs(capability: str, built: list[str]) -> bool:
+    """Code for the same major version and no newer minor one runs, and so does PTX of anything older."""
+    major, minor = capability.split(".")
+    same = any(one[3:-1] == major and one[-1:] <= minor for one in built if one.startswith("sm_") and one[3:].isdigit())
+    return same or any(one.startswith("compute_") for one in built)
