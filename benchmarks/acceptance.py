@@ -1,4 +1,4 @@
-"""What an acceptance of bench on a GPU consists of, as values: checks and verdicts, estimates, parts, the page.
+"""What an acceptance of bench on a GPU consists of, as values: checks and verdicts, the page.
 
 Pure: ``gpu_acceptance.py`` does the work and hands over what came of it, so that all of this is tested without a GPU.
 """
@@ -7,7 +7,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from xml.etree import ElementTree
@@ -26,11 +26,8 @@ applicable here: this machine has not what it needs (a second GPU, apex). Figure
 EXIT_CODES = ((FAILED, 1), (NOT_DONE, 12), (NOT_SHOWN, 11))
 """Of the gravest verdict; 0 where there is none of them."""
 
-RATE_OF = {"O0": "tf32", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
-"""Whose matrix rate a level is held against on a GPU: convolutions in fp32 use TF32, as torch has it."""
-
-TESTS = ("tests_alone", "tests")
-"""The items that are tests, which the page shows by themselves."""
+TESTS = "tests"
+"""The item that is tests, which the page shows by themselves."""
 
 MANY = 8
 """How many checks that have no answer for one and the same reason are named."""
@@ -53,91 +50,6 @@ def exit_code(checks: Sequence[Check]) -> int:
     """0 all passed; 1 one failed; 12 one was not done; 11 one could not be shown for noise."""
     verdicts = {check.verdict for check in checks}
     return next((code for verdict, code in EXIT_CODES if verdict in verdicts), 0)
-
-
-# Time
-
-BETWEEN_S, SEAL_S = 1.0, 6.0
-"""Between two launches of a run, and at its end."""
-
-REFERENCE_STEPS = 9 + 14
-"""Of the reference besides two for each step of a launch: first gradients, and the probes with their twins."""
-
-WHOLE = 0.8
-"""The share of a part that must be left for something longer than a part to be begun."""
-
-STRICT = 2.5
-"""What a step without TF32 takes, over one with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """What this machine takes, in seconds, for planning: assumed until ``gpu_probe.py step`` has measured it.
-
-    ``host_s``: until a worker host is ready. ``launch_s``: a launch besides all steps but its first, ``first_s``.
-    ``step_s``: of fp32 at the full batch on one device, which no scenario is much slower than.
-    """
-
-    host_s: float = 10.0
-    launch_s: float = 22.0
-    first_s: float = 12.0
-    step_s: float = 0.16
-    measured: bool = False
-
-    def run_s(self, launches: int, steps: float, reference: bool = False) -> float:
-        """A ``bench run`` of so many launches, with so many steps each."""
-        seconds = self.host_s + SEAL_S + launches * (self.launch_s + BETWEEN_S + steps * self.step_s)
-        return seconds + reference * (self.launch_s + STRICT * self.step_s * (REFERENCE_STEPS + 2 * steps))
-
-    def warm_s(self, together: int) -> float:
-        """Until a benchmark's launch is warm, with as many others side by side."""
-        return self.host_s + self.launch_s + together * 12 * self.step_s
-
-    def block(self, most: int, seconds: float) -> int:
-        """The steps of a block of at most so many seconds."""
-        return max(1, min(most, int(seconds / self.step_s)))
-
-
-def most_that_fit(least: int, most: int, seconds: Callable[[int], float], room_s: float) -> int:
-    """The largest number that takes no longer than ``room_s``; ``least`` where none does."""
-    return next((number for number in range(most, least, -1) if seconds(number) <= room_s), least)
-
-
-def fits(needs_s: float, left_s: float, room_s: float) -> bool:
-    """Whether an item is begun when ``left_s`` of the ``room_s`` seconds of a part are left: if it can end in them, or
-    if it is longer than any part and this one is nearly whole. The next part goes on with it.
-    """
-    return needs_s <= left_s or (needs_s > room_s and left_s >= WHOLE * room_s)
-
-
-def parts(seconds: Mapping[str, float], left_s: float, room_s: float) -> list[list[str]]:
-    """Which items each call does: down the list, whatever still fits.
-
-    ``seconds``: by item, the most important first. ``left_s``: of this call, and ``room_s`` of each to come.
-    """
-    made: list[list[str]] = []
-    ahead = dict(seconds)
-    while ahead:
-        room, part = room_s if made else left_s, []
-        for name, needs_s in ahead.items():
-            if fits(needs_s, room, room_s):
-                part.append(name)
-                room -= needs_s
-        made.append(part)
-        ahead = {name: needs_s for name, needs_s in ahead.items() if name not in part}
-    return made
-
-
-def besides_steps(document: Mapping[str, Any]) -> float | None:
-    """Seconds that the longest launch of a run took besides its steps, None where no launch is ``ok``."""
-    steps = document["request"]["warmup"] + document["request"]["iters"]
-    step_ms = {row["scenario"]: row["step_median_ms"] for row in document["summary"]}
-    took_s = [
-        launch["wall_s"] - steps * step_ms[launch["scenario"]] / 1e3
-        for launch in document["launches"]
-        if launch["status"] == "ok" and step_ms.get(launch["scenario"]) is not None
-    ]
-    return max(took_s, default=None)
 
 
 # From what the items left behind to checks
@@ -303,54 +215,6 @@ def of_search(document: Mapping[str, Any]) -> list[Check]:
     return checks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """What a scenario makes of the device. Shares are of what was measured in the same run; None where unknown."""
-
-    scenario: str
-    img_s: float
-    step_ms: float
-    tflops: float
-    rate: str | None
-    matrix_share: float | None
-    gb_s: float
-    copy_share: float
-
-
-def speeds(document: Mapping[str, Any], probe: Mapping[str, Any], *, replicas: int) -> list[Speed]:
-    """Achieved operations and bytes a second of each scenario that ran, for one device.
-
-    ``document``: of ``bench run --json``. ``probe``: of ``gpu_probe.py measure``. Operations: the counted ones of an
-    image x the global batch / the step time / devices; bytes likewise, with those that do not depend on the batch.
-    """
-    found = []
-    batch = document["workload"]["global_batch"]
-    levels = {launch["scenario"]: launch["precision"] for launch in document["launches"]}
-    rates = probe["rates"]["matrix_tflops"]
-    for row in document["summary"]:
-        if row["status"] != "ok" or row["step_median_ms"] is None:
-            continue
-        level, step_s = levels[row["scenario"]], row["step_median_ms"] / 1e3
-        counted = probe["counts"][level]
-        devices = 1 if row["scenario"] == "single" else replicas
-        tflops = counted["flops_per_image"] * batch / step_s / devices / 1e12
-        moved = counted["bytes_fixed"] + counted["bytes_per_image"] * batch / devices
-        rate = RATE_OF[level] if RATE_OF[level] in rates else None
-        found.append(
-            Speed(
-                scenario=row["scenario"],
-                img_s=row["throughput_per_s"],
-                step_ms=row["step_median_ms"],
-                tflops=tflops,
-                rate=rate,
-                matrix_share=tflops / rates[rate] if rate else None,
-                gb_s=moved / step_s / 1e9,
-                copy_share=moved / step_s / 1e9 / probe["rates"]["copy_gb_s"],
-            )
-        )
-    return found
-
-
 # The page
 
 
@@ -359,27 +223,18 @@ class Evidence:
     """All that a page is made of, as JSON values.
 
     ``about``: circumstances, in the order in which they are shown. ``rehearsal``: made on the CPU, no evidence of any
-    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by item, as planned and
-    as they were. ``run``: of the ten scenarios. ``more_runs``: others, by their titles. ``probe``: of ``gpu_probe.py
-    rates``.
+    GPU. ``obstacle``: in one line with its remedy, why no GPU could be used. ``took``: seconds by item. ``run``: of the
+    ten scenarios. ``more_runs``: others, by their titles.
     """
 
     about: Mapping[str, str]
     checks: Sequence[Check]
-    took: Mapping[str, tuple[float, float]]
+    took: Mapping[str, float]
     rehearsal: bool = False
     obstacle: str | None = None
     run: Mapping[str, Any] | None = None
     more_runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    probe: Mapping[str, Any] | None = None
     replicas: int = 1
-
-    @property
-    def speeds(self) -> "Sequence[Speed]":
-        """Of the ten scenarios, where the device's rates are known; without meaning on a CPU."""
-        if self.run is None or self.probe is None or self.rehearsal:
-            return ()
-        return speeds(self.run, self.probe, replicas=self.replicas)
 
     @property
     def exit_code(self) -> int:
@@ -392,20 +247,18 @@ def document(evidence: Evidence) -> dict[str, Any]:
     """For programs. Raises ``ValueError`` where a figure is not finite."""
     run = evidence.run
     made = {
-        "schema": 2,
+        "schema": 3,
         "exit_code": evidence.exit_code,
         "rehearsal": evidence.rehearsal,
         "obstacle": evidence.obstacle,
         "about": dict(evidence.about),
         "checks": [asdict(check) for check in evidence.checks],
-        "planned_and_took_s": dict(evidence.took),
+        "took_s": dict(evidence.took),
         "run": run["run"] if run else None,
         "summary": run["summary"] if run else None,
         "more_runs": {
             title: {"run": one["run"], "summary": one["summary"]} for title, one in evidence.more_runs.items()
         },
-        "speeds": [asdict(speed) for speed in evidence.speeds],
-        "probe": evidence.probe,
     }
     json.dumps(made, allow_nan=False)
     return made
@@ -415,16 +268,6 @@ REHEARSAL = (
     "**Rehearsal on the CPU: no evidence of any GPU.** The machinery of the acceptance ran with tiny sizes, to see "
     "that it works; its figures say nothing about bench on a GPU and nothing about this CPU."
 )
-HOW_COUNTED = """\
-- TFLOP/s: {flops:.1f} GFLOP an image (two for each multiply-add of the convolutions and linear layers of one step,
-  forward and backward, counted by `torch.utils.flop_counter.FlopCounterMode` on this model) x the global batch / the
-  step time{devices}. Its share is of the rate of {size} x {size} x {size} matrix products measured in the same run:
-  fp32 against TF32 (as torch computes convolutions), O1 to O3 against fp16.
-- GB/s: the bytes that the operators of one step read and write, counted one by one as if none were fused and no cache
-  helped, / the step time: an estimate and no hardware counter (caches make it less, layout changes inside cuDNN make it
-  more). Its share is of a copy of {copied:.1f} GiB measured in the same run, reads and writes counted.
-- What DDP adds to a step (copies into buckets, the all-reduce) is in its time and in neither count."""
-
 ONE_DEVICE = (
     "One device says nothing about communication: with a world size of one, torch DDP, apex DDP and DataParallel have "
     "nobody to talk to. What differs between them here is what they cost a process that is alone."
@@ -443,25 +286,20 @@ def page(evidence: Evidence) -> str:
         "## How it was made",
         _table(("", ""), [(name, value) for name, value in evidence.about.items()]),
         "## Checks",
-        _checks([check for check in evidence.checks if check.part not in TESTS]),
+        _checks([check for check in evidence.checks if check.part != TESTS]),
     ]
     if evidence.run is not None:
-        parts += ["## The scenarios", _scenarios(evidence.run, evidence.speeds)]
-        if evidence.speeds and evidence.probe:
-            parts.append(_how_counted(evidence))
+        parts += ["## The scenarios", _scenarios(evidence.run)]
         if evidence.replicas == 1 and not evidence.rehearsal:
             parts.append(ONE_DEVICE)
     for title, one in evidence.more_runs.items():
-        parts += [f"## {_cell(title)}", _scenarios(one, ())]
-    if evidence.probe is not None:
-        parts += ["## What the device can do", _rates(evidence.probe)]
-    tests = [check for check in evidence.checks if check.part in TESTS]
+        parts += [f"## {_cell(title)}", _scenarios(one)]
+    tests = [check for check in evidence.checks if check.part == TESTS]
     if tests:
         parts += ["## `pytest -m gpu`", _checks(tests)]
     parts += ["## What could not be checked, and why", _undone(evidence.checks)]
     parts.append("## Time")
-    rows = [(name, f"{planned_s:.0f}", f"{took_s:.0f}") for name, (planned_s, took_s) in evidence.took.items()]
-    parts.append(_table(("item", "planned s", "took s"), rows))
+    parts.append(_table(("item", "took s"), [(name, f"{took_s:.0f}") for name, took_s in evidence.took.items()]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -492,42 +330,16 @@ def _undone(checks: Sequence[Check]) -> str:
     return "\n".join(lines) or "Nothing."
 
 
-def _scenarios(run: Mapping[str, Any], found: Sequence[Speed]) -> str:
-    by_name = {speed.scenario: speed for speed in found}
+def _scenarios(run: Mapping[str, Any]) -> str:
     rows = []
     for row in run["summary"]:
-        speed = by_name.get(row["scenario"])
-        figures = [_number(row[name], form) for name, form in (("throughput_per_s", ".1f"), ("step_median_ms", ".2f"))]
-        figures.append(_number(row["relative_to_ddp"], ".2f"))
-        if speed is None:
-            figures += ["-"] * 4 * bool(found)
-        else:
-            share = "-" if speed.matrix_share is None else f"{100 * speed.matrix_share:.0f} % of {speed.rate}"
-            figures += [f"{speed.tflops:.2f}", share, f"{speed.gb_s:.0f}", f"{100 * speed.copy_share:.0f} %"]
-        figures += [_number(row["peak_pid_mib"], ",.0f"), _number(row["peak_total_mib"], ",.0f")]
-        told = (row["memory_source"], row["parity"], row["status"], row["what_ran"])
-        rows.append((row["scenario"], *figures, *(str(value or "-") for value in told)))
-    achieved = ("TFLOP/s", "of matrix rate", "GB/s", "of copy rate") if found else ()
-    heads = ("scenario", "img/s", "step ms", "vs ddp", *achieved)
-    return _table((*heads, "MiB/PID", "MiB all", "source", "numerics", "status", "what ran"), rows)
-
-
-def _how_counted(evidence: Evidence) -> str:
-    assert evidence.probe is not None
-    rates = evidence.probe["rates"]
-    return HOW_COUNTED.format(
-        flops=evidence.probe["counts"]["O0"]["flops_per_image"] / 1e9,
-        size=rates["matrix_size"],
-        copied=rates["copied_bytes"] / 2**30,
-        devices="" if evidence.replicas == 1 else f" / {evidence.replicas} devices (1 for `single`)",
-    )
-
-
-def _rates(probe: Mapping[str, Any]) -> str:
-    rates = probe["rates"]
-    rows = [(f"matrix products, {name}", f"{value:.2f} TFLOP/s") for name, value in rates["matrix_tflops"].items()]
-    rows.append(("copy within the memory, reads and writes", f"{rates['copy_gb_s']:.0f} GB/s"))
-    return _table(("", "median of five windows"), rows)
+        shown = [_number(row[name], form) for name, form in (("throughput_per_s", ".1f"), ("step_median_ms", ".2f"))]
+        shown += [_number(row["relative_to_ddp"], ".2f")]
+        shown += [_number(row[name], ",.0f") for name in ("peak_pid_mib", "peak_total_mib")]
+        texts = (row["memory_source"], row["parity"], row["status"], row["what_ran"])
+        rows.append((row["scenario"], *shown, *(str(value or "-") for value in texts)))
+    heads = ("scenario", "img/s", "step ms", "vs ddp", "MiB/PID", "MiB all", "source", "numerics", "status", "what ran")
+    return _table(heads, rows)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -149,8 +149,8 @@ class Runs:
 
 def ratios(level: Level) -> list[Ratio]:
     """Of each run."""
-    fields = (level.value, level.error, level.degrees)
-    return [ratio_from(1.0, *(float(one) for one in each), 0.95) for each in zip(*fields, strict=True)]
+    fields = zip(level.value, level.error, level.degrees, strict=True)
+    return [ratio_from(1.0, float(value), float(error), float(freedom), 0.95) for value, error, freedom in fields]
 
 
 def comparison(ratio: Ratio, base: int, new: int, of_base: float = 0.0, before: float = 0.0) -> Comparison:
@@ -192,12 +192,13 @@ def shape(name: str, runs: Runs, random: Random) -> Array:
     """What the machine does meanwhile: nothing, a straight drift, a shift at any moment, or a sine of any phase."""
     moment = np.arange(runs.logs.shape[1]) / (runs.logs.shape[1] - 1)
     begun = random.random((len(runs.logs), 1))
-    return {
+    shapes: dict[str, Array] = {
         "no drift": np.zeros(runs.logs.shape),
         "straight drift": np.broadcast_to(DRIFT * moment, runs.logs.shape),
         "a level shift": DRIFT * (moment > begun),
         "a sine": DRIFT / 2.0 * np.sin(2.0 * np.pi * (moment + begun)),
-    }[name]
+    }
+    return shapes[name]
 
 
 SHAPES = ("no drift", "straight drift", "a level shift", "a sine")
@@ -251,7 +252,7 @@ def fastest(runs: Runs) -> tuple[float, float]:
 def two_runs(many: int, random: Random) -> Iterator[Row]:
     """Five launches of each of two scenarios in both runs, which drift by 10 %; then three launches against ten."""
     for what, drift in (("no drift", 0.0), ("10 % drift in each", 0.10)):
-        sides = [Runs.drawn(random, many, 2, 5).plus(drift * np.arange(10) / 9.0) for _ in range(2)]
+        sides = [Runs.drawn(random, many, 2, 5).plus(drift * np.arange(10, dtype=np.float64) / 9.0) for _ in range(2)]
         found = between(sides[0], sides[1].with_slower(0, 0.05))
         yield Row(what=f"two runs, {what}: A/A", figure=any_found(between(*sides)), of=many, high=0.05)
         yield Row(what=f"two runs, {what}: +5 % in one, found", figure=told(found, 0), of=many, low=0.9)
@@ -428,7 +429,7 @@ def nights(many: int, random: Random) -> Iterator[Row]:
         yield Row(what=f"gate, {what}: +5 % in one, caught that night", figure=caught5 / of, of=of, low=0.99)
     of = many // 10
     for name, machine, least in (("0.6 %", BETWEEN_NIGHTS, 0.9), ("1 %", MACHINE_EFFECT, 0.0)):
-        creep = np.mean([any(planted(random, machine, lambda day: 0.002 * day, 20)) for _ in range(of)])
+        creep = float(np.mean([any(planted(random, machine, lambda day: 0.002 * day, 20)) for _ in range(of)]))
         yield Row(
             what=f"gate, nights {name} apart: creep of 0.2 % for 20 nights, caught", figure=creep, of=of, low=least
         )
@@ -451,7 +452,8 @@ def lost_again(random: Random, machine: float, size: float) -> list[bool]:
 
 def planted(random: Random, machine: float, change: Callable[[int], float], count: int) -> list[bool]:
     """After twelve usual nights, whether each night is caught; ``change``: of one scenario on the first, second ..."""
-    base, said = {}, []
+    base: Base = {}
+    said = []
     for number, (times, memory) in enumerate(drawn_nights(random, False, machine, 12 + count)):
         if number >= 12:
             times[VICTIM] *= 1.0 + change(number - 11)

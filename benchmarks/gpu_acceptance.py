@@ -1,21 +1,21 @@
-"""Everything that only a GPU can show, in parts of at most eight minutes: bench accepted on this machine, or not.
+"""Everything that only a GPU can show, in the order of what it teaches: bench accepted on this machine, or not.
 
     python3 benchmarks/gpu_acceptance.py --out acceptance
     python3 benchmarks/gpu_acceptance.py --out acceptance                   (again: goes on where it stopped)
     python3 benchmarks/gpu_acceptance.py --out acceptance --apex ~/apex-25.05
-    python3 benchmarks/gpu_acceptance.py --out acceptance --items batch     (this, even if it was done)
+    python3 benchmarks/gpu_acceptance.py --out acceptance --items tune      (this, even if it was done)
     python3 benchmarks/gpu_acceptance.py --reference acceptance
 
-From a plain checkout, with this machine's own Python and torch. A call does what fits into ``--budget``, the most
-important first, and prints before what it and the calls to come will do. ``--out`` remembers what is done, so the same
-command goes on, on another machine with the same GPU, too, if the folder is there. The page is written again after
-every item: whenever it ends, it shows what was found, and what is left.
+From a plain checkout, with this machine's own Python and torch. Three calls of ten minutes are the half hour that shows
+the most: (1) ``doctor``, the step against a hand-written script, and the ten scenarios with their reference; (2) the
+tests for a GPU; (3) one run of every other strategy and switch, a recipe of it, ``attach`` on that, a checkpoint, gpt
+with AdamW and a search. Repeated launches, for intervals, come after that: what is broken shows before what is noisy. A
+call goes down the list as far as ``--budget`` lasts. ``--out`` remembers what is done, so the same command goes on, on
+another machine with the same GPU, too. The page is written again after every item.
 
-``--out`` holds ``acceptance.md`` (every check with its figure, bound and verdict), ``acceptance.json`` (the same for
-programs), sealed run folders under ``runs/``, and what each item printed and found under ``items/``. ``--reference
-DIR`` puts page and runs under ``results/reference/<gpu>-<date>/``, to be committed.
-
-``--rehearse`` runs the machinery on the CPU with tiny sizes. It is no evidence of any GPU, and says so.
+``--out`` holds ``acceptance.md`` (every check with its figure, bound and verdict), ``acceptance.json``, sealed run
+folders under ``runs/``, and what each item printed under ``items/``. ``--reference DIR`` puts page and runs under
+``results/reference/<gpu>-<date>/``, to be committed. ``--rehearse`` runs the machinery on the CPU with tiny sizes.
 
 Exit codes: 0 all passed; 1 a check failed; 2 the request is wrong; 11 noise hid what was looked for; 12 something
 is left for another call or cannot be done (no GPU, too little memory); 130 interrupted.
@@ -31,17 +31,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 from xml.etree import ElementTree
 
 import acceptance
 import paired  # also puts bench on the path
-from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Check, Evidence, Pace, most_that_fit
+from acceptance import FAILED, FIGURE, NOT_DONE, NOT_HERE, PASSED, Check, Evidence
 
 from bench import machine
 from bench.core.channel import die_with_parent
@@ -60,35 +59,19 @@ RESERVE_S = 12.0
 ENDING_S = 8.0
 """For an item that is over its time to end by itself, which seals what it has."""
 
-SETTLE_S = 10.0
-"""For the processes of one item to leave the GPU before the next."""
-
-SAY_EVERY_S = 15.0
-PEACE_S = 6.0
-"""For the sampler to sample at its own pace."""
-
 LAST_TEST_S = 15.0
 """For the test that is running when the time of its item is nearly over, and for pytest to end."""
 
 TRIES = 3
 """What ran out of time is begun again by the next call, or resumed if it is a run, as often as this in all."""
 
-FILLED = 0.9
-"""Of a part, what is planned for: by more steps than the fewest of the ten scenarios, or for a second try."""
-
-IN_A_GROUP = 4
-"""Scenarios besides the ten, of one item."""
-
-WARMUP = {"cuda": 10, "cpu": 1}
-"""Steps of a launch: torch DDP takes times of its own in its first ten."""
-
-DOCTOR_S, RATES_S = 12.0, 45.0
-HALF = 0.8
-"""The mean step of a scenario in fp32 and one in half precision, over the former's, at most."""
+WHOLE = 0.8
+"""The share of a call that must be left for something that may take all of one."""
 
 NATIVE = ("--impl", "native")
-TRACED = ("single", "ddp", "ddp_o1", "ddp_o2")
 APEX = ("apex_ddp", "apex_ddp_o1", "apex_ddp_o2", "apex_ddp_o3")
+ALONE = ("recipe", "attach")
+"""Items whose processes are no bench, and see the chosen GPUs alone."""
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = {"device": "cpu", "model": "resnet18", "image_size": 32, "global_batch": 8}
@@ -138,21 +121,27 @@ Judged = tuple[list[Check], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A piece of work. ``why``: what it shows, its title on the page. ``seconds``: what it takes, as far as is known.
-    ``missing``: in one line why it cannot be done here.
+    """A piece of work. ``why``: its title on the page. ``needs_s``: what must be left of a call for it to be begun.
+    ``first``: a command that comes before. ``missing``: in one line why it cannot be done here.
     """
 
     name: str
     why: str
-    seconds: float
+    needs_s: float
     command: Sequence[str]
     judge: Callable[[Command], Judged]
+    first: Sequence[str] = ()
     missing: str | None = None
 
     @property
+    def locks(self) -> bool:
+        """It locks the GPUs itself."""
+        return self.command[:2] == ["-m", "bench"]
+
+    @property
     def is_run(self) -> bool:
-        """It locks the GPUs itself, and leaves a run folder."""
-        return "run" in self.command[:3]
+        """It leaves a run folder that can be resumed."""
+        return self.command[:3] == ["-m", "bench", "run"]
 
 
 @dataclass(slots=True)
@@ -165,7 +154,7 @@ class Acceptance:
     obstacle: str | None = None
     about: dict[str, str] = field(default_factory=dict)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
-    details: Sequence[Mapping[str, Any]] = ()
+    modes: Sequence[str | None] = ()
     clock: Callable[[], float] = time.monotonic
     began_s: float = 0.0
 
@@ -173,35 +162,55 @@ class Acceptance:
 
     @property
     def items(self) -> list[Item]:
-        """All of it, the most important first. Runs have fewer steps or launches where a part would be too short."""
-        pace, most = self.pace, 30 if self.on_gpu else 4
-        step_s = 1.5 * pace.host_s + pace.launch_s + 8 * pace.step_s
-        before_s = DOCTOR_S * (not self.is_over("doctor")) + step_s * (not self.is_over("step"))
-        room_s = FILLED * (self.left_s - before_s)
-        ten = most_that_fit(8, most, lambda iters: self.run_s(len(DEFAULT), iters, True), room_s)
-        others = beside_the_ten()
-        groups = [others[at : at + IN_A_GROUP] for at in range(0, len(others), IN_A_GROUP)]
-        search_s = 10 * pace.launch_s if self.on_gpu else 20.0
-        search = ["--find-batch", "--scenario", "ddp,ddp_o2", "--no-parity", "--budget", f"{search_s:.0f}s"]
-        rates_s = pace.host_s + pace.first_s + RATES_S
+        """All of it, in order: what is broken shows before what is noisy."""
+        several = len(self.gpus) > 1
+        counts = ",".join(str(number) for number in (1, 2, 4, 8, 16) if number <= len(self.gpus))
+        ten = [*DEFAULT, *(["ddp_untuned"] if several else [])]
+        script, more = self.path("recipe.py"), self.found("more").get("path", "")
+        ranks = len(self.gpus) or 2
+        train = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script, "--steps", "20"]
+        unmade = None if more else "there is no run of the other strategies yet"
+        doctor = ["-m", "bench", "doctor", "--json", *self.apex, *(["--bandwidth"] if several else [])]
         made = [
-            Item("doctor", "bench doctor", DOCTOR_S, ["-m", "bench", "doctor", "--json", *self.apex], self.doctor),
-            Item("step", "what a launch and a step take", step_s, self.probe("step"), self.step),
-            self.run("scenarios", "the ten scenarios", DEFAULT, ten, *NATIVE, "--label", "acceptance"),
-            self.tests("tests_alone", "what must be alone on the GPU", "nvml_real", "alone"),
-            self.tests("tests", "the rest", "what_ran", "gpu_ranks", "gpu_runs"),
+            Item("doctor", "bench doctor", 12.0, doctor, self.doctor),
+            self.handwritten("single"),
+            self.run("scenarios", "the ten scenarios", ten, *NATIVE, "--label", "acceptance"),
+            self.tests(),
+            self.run("more", "every other strategy and switch", beside_the_ten(), "--iters", "10", *NATIVE),
+            Item(
+                "recipe",
+                "20 steps of the recipe of fsdp2",
+                60.0,
+                train,
+                partial(self.passes, "recipe"),
+                first=["-m", "bench", "recipe", more, "--scenario", "fsdp2", "--out", script],
+                missing=unmade,
+            ),
+            self.verb("attach", "attach on that recipe", 60.0, unmade, "--json", "--", sys.executable, *train),
+            self.run(
+                "checkpoint", "what checkpoints cost", ["ddp", "fsdp2"], "--checkpoint", "every=4", "--iters", "8"
+            ),
+            self.run("gpt", "gpt with AdamW", ["single", "ddp", "fsdp2"], "--iters", "10", sizes=["--workload", "gpt"]),
+            self.verb("tune", "bench tune for two minutes", 150.0, None, *self.sizes, "--budget", "2m", "--json"),
+        ]
+        if several:
+            each = [*self.sizes[:-2], "--batch-per-rank", "64"]
+            counted = [*self.sizes, "--scenario", "ddp", "--counts", counts, "--json"]
+            made += [
+                self.run("per_rank", "64 images on each GPU", ["ddp", "ddp_o1", "ddp_o2"], *NATIVE, sizes=each),
+                self.verb("scale", "how ddp scales", 120.0, None, *counted),
+            ]
+        instruments = self.compare("instruments.py", "ddp", "--peace", "6", *self.where())
+        search = ["--find-batch", "--no-parity", "--budget", "3m" if self.on_gpu else "20s"]
+        return [
+            *made,
             self.standard("ddp", "ddp_o2"),
             self.standard("single", "ddp_o1"),
-            *(self.run(f"more_{number}", ", ".join(group), group, most) for number, group in enumerate(groups, 1)),
-            self.instruments(),
-            self.handwritten("single"),
+            Item("instruments", "what instruments and sampler cost a step", 90.0, instruments, self.judged_instruments),
             self.handwritten("ddp_o1"),
-            self.run("apex", "real apex", APEX, most, "--impl", "apex", *self.apex, missing=self.no_apex),
-            Item("batch", "the largest batch", pace.host_s + search_s + 15, self.bench_run(*search), self.largest),
-            Item("rates", "what the GPU can do, and what a step asks", rates_s, self.probe("rates"), self.rates),
-            self.run("trace", "where the time goes, with traces", TRACED, 4, *NATIVE, "--trace", "--no-parity"),
+            self.run("apex", "real apex", APEX, "--impl", "apex", *self.apex, missing=self.no_apex),
+            Item("batch", "the largest batch", 200.0, self.bench_run(["ddp", "ddp_o2"], *search), self.largest),
         ]
-        return [replace(item, seconds=self.seconds_of(item)) for item in made]
 
     @property
     def sizes(self) -> list[str]:
@@ -209,89 +218,57 @@ class Acceptance:
         asked, names = vars(self.options), ("device", "model", "image_size", "global_batch")
         return [word for name in names for word in (f"--{name.replace('_', '-')}", str(asked[name]))]
 
-    def bench_run(self, *words: str) -> list[str]:
-        return ["-m", "bench", "run", *self.sizes, *self.where(), "--wait", "--json", *words]
-
-    def probe(self, what: str) -> list[str]:
-        return [os.path.join(HERE, "gpu_probe.py"), what, *self.sizes]
+    def bench_run(self, scenarios: Sequence[str], *words: str, sizes: Sequence[str] | None = None) -> list[str]:
+        trained = self.sizes if sizes is None else [*sizes, *(["--device", "cpu"] * (not self.on_gpu))]
+        asked = ["--scenario", ",".join(scenarios), *words]
+        return ["-m", "bench", "run", *trained, *self.where(), "--wait", "--json", *asked]
 
     def run(
-        self, name: str, why: str, scenarios: Sequence[str], iters: int, *words: str, missing: str | None = None
+        self,
+        name: str,
+        why: str,
+        scenarios: Sequence[str],
+        *words: str,
+        sizes: Sequence[str] | None = None,
+        missing: str | None = None,
     ) -> Item:
-        """One launch of each."""
-        launches = len(scenarios) * (1 + ("--trace" in words))
-        steps = ["--warmup", str(WARMUP[self.options.device]), "--iters", str(iters)]
-        command = self.bench_run("--scenario", ",".join(scenarios), *steps, *words)
-        seconds = self.run_s(launches, iters, reference="--no-parity" not in words)
-        return Item(name, why, seconds, command, partial(self.judged_run, name), missing or self.too_large)
+        """One launch of each. A run that is ended is resumed, so it may begin in any time that is left."""
+        steps = [] if "--iters" in words or self.on_gpu else ["--iters", "4"]
+        command = self.bench_run(scenarios, *steps, *words, *self.quick, sizes=sizes)
+        return Item(name, why, 60.0, command, partial(self.judged_run, name), missing=missing)
 
-    def run_s(self, launches: int, iters: int, reference: bool) -> float:
-        return self.pace.run_s(launches, WARMUP[self.options.device] + iters, reference)
+    @property
+    def quick(self) -> list[str]:
+        return [] if self.on_gpu else ["--warmup", "1"]
 
     def standard(self, full: str, half: str) -> Item:
-        """Two scenarios, since four would be longer than a part, and as many launches as fit."""
-        steps = HALF * 150 if self.on_gpu else 35
-        most = 5 if self.on_gpu else 2
-        launches = most_that_fit(2, most, lambda number: self.pace.run_s(2 * number, steps), self.room_s)
-        few = "" if launches == most else f", {launches} launches instead of {most} for want of time"
-        words = ["--profile", "standard", "--launches", str(launches), "--no-diagnose", "--no-parity", *NATIVE]
-        name, why = f"standard_{full}_{half}", f"{full} and {half} with --profile standard{few}"
-        command = self.bench_run("--scenario", f"{full},{half}", *words)
-        seconds = self.pace.run_s(2 * launches, steps)
-        return Item(name, why, seconds, command, partial(self.judged_run, name), self.too_large)
+        name, why = f"standard_{full}_{half}", f"{full} and {half} with --profile standard"
+        words = ["--profile", "standard", "--no-diagnose", "--no-parity", *NATIVE]
+        words += [] if self.on_gpu else ["--launches", "2", "--iters", "4", "--warmup", "1"]
+        command = self.bench_run([full, half], *words)
+        return Item(name, why, 60.0, command, partial(self.judged_run, name))
 
-    def tests(self, name: str, what: str, *files: str) -> Item:
-        several = len(files) > 2 and not self.exclusive and find_spec("xdist") is not None
-        side_by_side = ["-n", "3", "--dist", "loadfile"] * several
-        command = ["-m", "pytest", "-m", "gpu", *(f"tests/gpu/test_{file}.py" for file in files), *side_by_side]
-        command += ["-k", "not every_scenario"]  # that is what the scenarios' own run shows
-        command += ["-o", "addopts=", "--strict-markers", "-q", "-p", "no:cacheprovider"]
-        command += [f"--junitxml={self.path(f'{name}.xml')}"]
-        seconds = self.pace.host_s + 30 + 4 * self.pace.launch_s
-        return Item(name, f"pytest -m gpu: {what}", seconds, command, partial(self.judged_tests, name))
+    def verb(self, name: str, why: str, needs_s: float, missing: str | None, *words: str) -> Item:
+        out = ["--out", os.path.join(self.out, "runs", name), *(self.where() if name != "attach" else [])]
+        command = ["-m", "bench", name, "--wait", *out, *words]
+        return Item(name, why, needs_s, command, partial(self.passes, name), missing=missing)
 
-    def measure_s(self, steps: float) -> float:
-        """For so many steps with what lies between blocks of them."""
-        return max(2.0, 1.3 * self.pace.step_s * steps) if self.on_gpu else 4.0
+    def tests(self) -> Item:
+        command = ["-m", "pytest", "-m", "gpu", "tests/gpu", "-o", "addopts=", "--strict-markers"]
+        command += ["-q", "-p", "no:cacheprovider", f"--junitxml={self.path('tests.xml')}"]
+        return Item("tests", "pytest -m gpu", 60.0, command, self.judged_tests)
 
-    def compare(self, file: str, scenario: str, seconds: float, pairs: int, steps: int, *words: str) -> list[str]:
-        pairs = pairs if self.on_gpu else 2
-        measured = ["--seconds", f"{seconds:.0f}", "--pairs", str(pairs), "--steps", str(steps)]
-        return [os.path.join(HERE, file), "--json", *self.sizes, "--scenario", scenario, *measured, *words]
-
-    def instruments(self) -> Item:
-        steps = self.pace.block(4, 0.25)
-        seconds = self.measure_s(20 * (6 * steps + 4))  # rounds of six blocks, and of four single steps
-        command = self.compare("instruments.py", "ddp", seconds, 10, steps, "--peace", f"{PEACE_S:.0f}", *self.where())
-        needs_s = self.pace.warm_s(1) + seconds + PEACE_S + 12
-        why = "what instruments and sampler cost a step"
-        return Item("instruments", why, needs_s, command, self.judged_instruments, self.too_large)
+    def compare(self, file: str, scenario: str, *words: str) -> list[str]:
+        pairs = (
+            ["--seconds", "60", "--pairs", "10"] if self.on_gpu else ["--seconds", "4", "--pairs", "2", "--steps", "2"]
+        )
+        return [os.path.join(HERE, file), "--json", *self.sizes, "--scenario", scenario, *pairs, *words]
 
     def handwritten(self, scenario: str) -> Item:
         name, why = f"handwritten_{scenario}", f"the step of {scenario} against a hand-written script"
-        steps = self.pace.block(5, 0.5)
-        seconds = self.measure_s(10 * 4 * steps)  # rounds of four blocks
-        command = self.compare("against_handwritten.py", scenario, seconds, 5, steps, *self.where(first_only=True))
+        command = self.compare("against_handwritten.py", scenario, *self.where(first_only=True))
         judge = partial(self.judged_comparison, name, why)
-        return Item(
-            name, why, self.pace.warm_s(2) + seconds + 8, command, judge, self.too_large or self.no_room_for_two
-        )
-
-    def seconds_of(self, item: Item) -> float:
-        """What it takes: at least half as much again as a try that had to be ended, or nearly a whole part."""
-        before = self.done.get(item.name)
-        again_s = 1.5 * before["took_s"] if before else 0.0
-        return max(item.seconds, min(again_s, FILLED * self.room_s))
-
-    @property
-    def pace(self) -> Pace:
-        """As measured; a launch as the ten scenarios' longest took it, once they ran."""
-        step, run = self.found("step"), self.found("scenarios")
-        if not step.get("step_s"):
-            return Pace()
-        launch_s = (acceptance.besides_steps(run) if run else None) or step["launch_s"]
-        measured = {name: step[name] for name in ("host_s", "first_s", "step_s")}
-        return Pace(**measured, launch_s=launch_s, measured=True)
+        return Item(name, why, 120.0, command, judge, missing=self.no_room_for_two)
 
     @property
     def on_gpu(self) -> bool:
@@ -313,28 +290,11 @@ class Acceptance:
     # Why something cannot be done here
 
     @property
-    def exclusive(self) -> bool:
-        """Whether one of the GPUs lets in one process at a time."""
-        return any(one["compute_mode"] == nvml.EXCLUSIVE for one in self.details)
-
-    @property
-    def too_large(self) -> str | None:
-        if not self.found("step").get("oom"):
-            return None
-        batch, pixels = self.options.global_batch, self.options.image_size
-        use = f"use --global-batch {max(1, batch // 2)} and a new --out, or a GPU with more"
-        return f"--global-batch: {batch} images of {pixels} px do not fit into the memory of the GPU; {use}"
-
-    @property
     def no_room_for_two(self) -> str | None:
-        if self.exclusive:
-            several = "allow several processes with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
-            return f"both are on the GPU at once, and its compute mode is exclusive process; {several}"
-        free = self.details[0]["free_mib"] if self.details else None
-        need = 2 * (self.found("step").get("steady_mib") or 0.0) + 2048
-        if free is None or need <= free:
+        if nvml.EXCLUSIVE not in self.modes:
             return None
-        return f"both need {need:,.0f} MiB at once and {free:,.0f} are free; use a smaller --global-batch"
+        several = "allow several processes with 'sudo nvidia-smi -c DEFAULT', or choose another GPU"
+        return f"both are on the GPU at once, and its compute mode is exclusive process; {several}"
 
     @property
     def no_apex(self) -> str | None:
@@ -369,15 +329,12 @@ class Acceptance:
         wanted = self.options.items or [item.name for item in self.items]
         for name in self.options.items or ():
             self.done.pop(name, None)
-        self.show_plan(wanted)
-        for at, name in enumerate(wanted):
+        for name in wanted:
             item = self.item(name)
-            fits = acceptance.fits(item.seconds, self.left_s, self.room_s)
+            fits = self.left_s >= min(item.needs_s, WHOLE * self.room_s)
             if fits and not self.is_over(name) and self.why_not(item) is None:
                 self.do(item)
                 self.write()
-                if name == "step" and self.pace.measured:
-                    self.show_plan(wanted[at + 1 :])
 
     def item(self, name: str) -> Item:
         return next(item for item in self.items if item.name == name)
@@ -385,26 +342,16 @@ class Acceptance:
     def why_not(self, item: Item) -> str | None:
         return (self.obstacle if item.name != "doctor" else None) or item.missing
 
-    def show_plan(self, wanted: Sequence[str]) -> None:
-        """What this call and those to come will do."""
-        ahead = [one for one in map(self.item, wanted) if not self.is_over(one.name) and self.why_not(one) is None]
-        seconds = {one.name: one.seconds for one in ahead}
-        how = "as measured" if self.pace.measured else "assumed until it is measured"
-        self.say(f"the plan, with {self.pace.launch_s:.0f} s a launch and {self.pace.step_s:.2f} s a step, {how}:")
-        for number, part in enumerate(acceptance.parts(seconds, self.left_s, self.room_s)):
-            what = f"call {number + 1}" if number else "this call"
-            self.say(f"  {what}: " + (", ".join(f"{name} {seconds[name]:.0f} s" for name in part) or "nothing fits"))
-
     def do(self, item: Item) -> None:
         """One item; whatever becomes of it is on disk."""
-        limit_s = min(self.left_s, 2 * item.seconds + 30) if self.on_gpu else self.left_s
+        limit_s = self.left_s
         tries = self.done.get(item.name, {}).get("tries", 0)
-        self.say(f"{item.why} (about {item.seconds:.0f} s)")
+        self.say(item.why)
         checks, found, over = [self.undone(item, "interrupted; call again")], dict[str, Any](), False
         began_s = self.clock()
 
         def keep() -> None:
-            took = {"tries": tries, "planned_s": item.seconds, "took_s": self.clock() - began_s}
+            took = {"tries": tries, "took_s": self.clock() - began_s}
             shown = [asdict(one) for one in checks]
             self.done[item.name] = {"why": item.why, "over": over, **took, "checks": shown, "found": found}
             with open(self.path(f"{item.name}.json.part"), "w", encoding="utf-8") as file:
@@ -456,33 +403,24 @@ class Acceptance:
             if begun is not None and not begun["complete"]:
                 commands.insert(0, ["-m", "bench", "run", "--resume", begun["path"], "--wait", "--json"])
         environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        if item.name in ("step", "rates"):  # on the first of them
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids[:1])
-        if item.name in acceptance.TESTS:
+        if item.name in ALONE and self.uuids:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.uuids)
+        if item.name == acceptance.TESTS:
             with suppress(FileNotFoundError):  # of an earlier try
-                os.remove(self.path(f"{item.name}.xml"))
+                os.remove(self.path("tests.xml"))
             environment["BENCH_GPU_TESTS_S"] = f"{limit_s - LAST_TEST_S:.0f}"
             environment["BENCH_TEST_GPUS"] = ",".join(self.uuids)
             environment |= {"BENCH_APEX": self.options.apex} if self.options.apex else {}
+        if item.first:
+            made = self.started(item.name, item.first, limit_s, environment)
+            if made.code:
+                raise RuntimeError(made.last_line)
         for command in commands:
-            self.settle()
-            with nullcontext() if item.is_run or not self.on_gpu else acquire(self.uuids, wait=False, say=self.say):
+            with nullcontext() if item.locks or not self.on_gpu else acquire(self.uuids, wait=False, say=self.say):
                 done = self.started(item.name, command, max(1.0, until_s - self.clock()), environment)
             if done.code != 2:
                 break
         return done
-
-    def settle(self) -> None:
-        """Wait until the processes of the last item have left the GPUs. Raises :class:`NotDone` when they do not."""
-        deadline_s = self.clock() + SETTLE_S
-        while self.on_gpu and self.obstacle is None:
-            try:
-                foreign.refuse(list(self.gpus), self.uuids, force=False)
-                break
-            except RequestError as error:
-                if self.clock() > deadline_s:
-                    raise NotDone(f"{error.problem}; {error.remedy.partition(',')[0]}") from error
-                time.sleep(0.5)
 
     def started(self, name: str, command: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> Command:
         """A command of this pack, once it is over or was ended; what it prints is kept under ``items/``."""
@@ -504,13 +442,9 @@ class Acceptance:
                 start_new_session=True,
                 preexec_fn=prepare,
             )
-        began_s = self.clock()
         try:
-            while (left_s := began_s + limit_s - self.clock()) > 0 and process.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(min(SAY_EVERY_S, left_s))
-                    break
-                self.say(f"  {name}: {self.clock() - began_s:.0f} s of at most {limit_s:.0f}")
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(limit_s)
             ended = process.poll() is None
         finally:
             end(process)
@@ -533,18 +467,12 @@ class Acceptance:
         check = Check(part="doctor", what="bench doctor", verdict=verdict, figure=count, why="; ".join(problems))
         return [check], {"findings": "; ".join(one["finding"] for one in found) or "nothing found"}
 
-    def step(self, done: Command) -> Judged:
-        found, what = done.document, "a launch of ddp in fp32 trains"
-        if found["oom"]:
-            return [Check(part="step", what=what, verdict=NOT_DONE, why=found["oom"])], found
-        if found["problem"]:
-            self.obstacle = f"--gpus: {found['problem']}; see 'python -m bench doctor'"
-            raise NotDone(self.obstacle)
-        figure = f"{1e3 * found['step_s']:.1f} ms a step of {self.options.global_batch} images in fp32, and "
-        figure += f"{found['launch_s']:.1f} s a launch besides, {found['first_s']:.1f} s of them the first step"
-        if found["peak_mib"] is not None:
-            figure += f"; {found['peak_mib']:,.0f} MiB reserved, {found['steady_mib']:,.0f} once warm"
-        return [Check(part="step", what=what, verdict=PASSED, figure=figure)], found
+    def passes(self, name: str, done: Command) -> Judged:
+        """Of a command that is right if it ends well."""
+        verdict = FAILED if done.code else PASSED
+        return [
+            Check(part=name, what=self.item(name).why, verdict=verdict, why=done.last_line if done.code else "")
+        ], {}
 
     def judged_run(self, name: str, done: Command) -> Judged:
         """The checks of a run; one that was ended is judged by what it left."""
@@ -556,16 +484,17 @@ class Acceptance:
         checks = acceptance.of_run(name, run, findings(run["path"]), on_gpu=self.on_gpu)
         return [replace(one, what=f"{name}: {one.what}") for one in checks], run
 
-    def judged_tests(self, name: str, done: Command) -> Judged:
+    def judged_tests(self, done: Command) -> Judged:
+        name = acceptance.TESTS
         last = (done.said.strip().splitlines() or [done.last_line])[-1]
         try:
-            with open(self.path(f"{name}.xml"), encoding="utf-8") as file:
+            with open(self.path("tests.xml"), encoding="utf-8") as file:
                 checks = acceptance.of_tests(name, file.read())
         except (FileNotFoundError, ElementTree.ParseError):
             raise NotDone(f"pytest left no results: {last}") from None
         if not done.ended and (not checks or done.code not in (0, 1)):
             why = f"pytest ended with {done.code}: {last}"
-            checks.append(Check(part=name, what=f"pytest {name}", verdict=FAILED, why=why))
+            checks.append(Check(part=name, what="pytest -m gpu", verdict=FAILED, why=why))
         return checks, {}
 
     def judged_instruments(self, done: Command) -> Judged:
@@ -583,12 +512,6 @@ class Acceptance:
     def largest(self, done: Command) -> Judged:
         return acceptance.of_search(done.document), {}
 
-    def rates(self, done: Command) -> Judged:
-        found = done.document
-        rates = ", ".join(f"{name} {value:.1f}" for name, value in found["rates"]["matrix_tflops"].items())
-        figure = f"{rates} TFLOP/s; copy {found['rates']['copy_gb_s']:.0f} GB/s"
-        return [Check(part="rates", what="rates of the device", verdict=FIGURE, figure=figure)], found
-
     # The page
 
     def evidence(self) -> Evidence:
@@ -605,26 +528,23 @@ class Acceptance:
                 verdict = NOT_HERE if why == self.no_apex else NOT_DONE
                 checks.append(Check(part=item.name, what=item.why, verdict=verdict, why=why))
             else:
-                why = f"left for the next call of the same command: about {item.seconds:.0f} s"
+                why = "left for the next call of the same command"
                 checks.append(self.undone(item, why))
         if self.on_gpu and len(self.gpus) == 1 and self.obstacle is None:
             why = "one GPU was chosen"
             checks.append(Check(part="machine", what="communication between GPUs", verdict=NOT_HERE, why=why))
-        step, doctor = self.found("step"), self.found("doctor")
+        doctor = self.found("doctor")
         about = dict(self.about)
-        if step:
-            about["torch"] = f"{step['torch']}, CUDA {step['cuda']}, cuDNN {step['cudnn']}"
         if doctor:
             about["doctor"] = doctor["findings"]
         return Evidence(
             about=about,
             checks=checks,
-            took={name: (one["planned_s"], one["took_s"]) for name, one in self.done.items()},
+            took={name: one["took_s"] for name, one in self.done.items()},
             rehearsal=self.options.rehearse,
             obstacle=self.obstacle,
             run=self.found("scenarios") or None,
             more_runs=more_runs,
-            probe=self.found("rates") or None,
             replicas=max(1, len(self.gpus)),
         )
 
@@ -638,18 +558,11 @@ class Acceptance:
         return evidence
 
 
-@contextmanager
-def driver(uuids: Sequence[str]) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """What the driver says of these GPUs, of which this stays a client: without persistence mode it lets go of a GPU
-    that has none, and takes seconds to wake it for the next process.
-    """
-    try:
-        session = nvml.Nvml()
-    except nvml.NvmlUnavailable:
-        yield ()
-        return
-    with closing(session):
-        yield [session.details(uuid) for uuid in uuids]
+def compute_modes(uuids: Sequence[str]) -> list[str | None]:
+    if not uuids:
+        return []
+    with closing(nvml.Nvml()) as session:
+        return [session.details(uuid)["compute_mode"] for uuid in uuids]
 
 
 def salvaged(folder: str) -> dict[str, Any] | None:
@@ -677,17 +590,12 @@ def end(process: "subprocess.Popen[bytes]") -> None:
                 process.wait(patience_s)
 
 
-def circumstances(options: argparse.Namespace, gpus: Sequence[nvml.Gpu], host: dict[str, Any]) -> dict[str, str]:
-    """What a reader must know of how it was made, in the order of the page. ``host``: as it was at the start."""
-    from importlib.metadata import PackageNotFoundError, version
+def circumstances(options: argparse.Namespace, gpus: Sequence[nvml.Gpu]) -> dict[str, str]:
+    """What a reader must know of how it was made, in the order of the page."""
+    from importlib.metadata import version
 
-    import bench
-
+    host = machine.describe(list(gpus))
     git = host["git"]
-    try:
-        torch = version("torch")
-    except PackageNotFoundError:
-        torch = "not installed"
     about = {}
     if gpus:
         first = gpus[0]
@@ -696,22 +604,14 @@ def circumstances(options: argparse.Namespace, gpus: Sequence[nvml.Gpu], host: d
             f"{first.memory_total_mib or 0:,.0f} MiB, compute capability {first.compute_capability}, "
             f"power limit {first.power_limit_w} W, driver {first.driver}"
         )
-    commit = "unknown: not a git checkout, and --commit was not given"
-    if git is not None:
-        commit = git["commit"] + " with changes" * git["dirty"]
-    elif options.commit is not None:
-        commit = f"{options.commit} (as told: this is no git checkout)"
-    arguments = shlex.join(redact.command_line(sys.argv[1:]))
     return about | {
-        "command": f"python3 benchmarks/gpu_acceptance.py {arguments}",
-        "commit": commit,
-        "bench": bench.__version__,
+        "command": f"python3 benchmarks/gpu_acceptance.py {shlex.join(redact.command_line(sys.argv[1:]))}",
+        "commit": "unknown: not a git checkout" if git is None else git["commit"] + " with changes" * git["dirty"],
+        "torch": version("torch"),
         "Python": host["python"],
-        "torch": torch,
         "CPU": f"{host['cpu']}, {host['cores_usable']} cores usable{', in a container' if host['container'] else ''}",
         "workload": "{model}, {image_size} px, global batch {global_batch}, on {device}".format_map(vars(options)),
-        "time a call": f"{options.budget:.0f} s",
-        "UTC": host["utc"],
+        "UTC": machine.utc_now(),
     }
 
 
@@ -802,9 +702,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--apex", metavar="PATH", help="a checkout of NVIDIA/apex, tag 25.05: it is measured, too")
     parser.add_argument("--global-batch", type=whole_number, metavar="N", default=128, help="default: 128")
     parser.add_argument("--image-size", type=whole_number, metavar="PX", default=224, help="default: 224")
-    parser.add_argument("--budget", type=span, metavar="8m", default=480.0, help="for this call (default: 8m)")
+    parser.add_argument("--budget", type=span, metavar="10m", default=600.0, help="for this call (default: 10m)")
     parser.add_argument("--items", metavar="NAME,NAME", help="only these, and again if they were done")
-    parser.add_argument("--commit", metavar="ID", help="what this is a copy of, where it is no git checkout")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU with tiny sizes: no evidence of any GPU")
     parser.set_defaults(device="cuda", model="resnet101")
     options = parser.parse_args(arguments)
@@ -823,8 +722,7 @@ def accept(options: argparse.Namespace) -> int:
     if gpus and options.global_batch % len(gpus):
         what = f"{options.global_batch} images cannot be shared by {len(gpus)} GPUs"
         raise RequestError("--global-batch", what, f"use a multiple of {len(gpus)}")
-    host = {**machine.describe(list(gpus)), "utc": machine.utc_now()}
-    about = gone_on(out, options.out, circumstances(options, gpus, host))
+    about = gone_on(out, options.out, circumstances(options, gpus))
     pack = Acceptance(options=options, out=out, gpus=gpus, obstacle=obstacle, about=about, began_s=began_s)
     known = [item.name for item in pack.items]
     options.items = options.items and [name.strip() for name in options.items.split(",")]
@@ -842,16 +740,15 @@ def accept(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends it leaves the page, too
     code = None
     try:
-        with driver(pack.uuids) as pack.details:
-            pack.work()
+        pack.modes = compute_modes(pack.uuids)
+        pack.work()
     except KeyboardInterrupt:
         code = INTERRUPTED
     evidence = pack.write()
     page = os.path.relpath(os.path.join(out, "acceptance.md"))
     print(f"{page}: {acceptance.verdict_line(evidence)}", file=sys.stderr)
-    for line in (pack.obstacle, pack.too_large):
-        if line:
-            print(f"gpu_acceptance: {line}", file=sys.stderr)
+    if pack.obstacle:
+        print(f"gpu_acceptance: {pack.obstacle}", file=sys.stderr)
     return evidence.exit_code if code is None else code
 
 

@@ -1,27 +1,23 @@
-"""The acceptance on a GPU, as far as it needs none: the plan, verdicts, the page, going on, and bad input.
+"""The acceptance on a GPU, as far as it needs none: the order, verdicts, the page, going on, and bad input.
 
 Figures here are made up so that what must come of them is known; none was measured on a GPU.
 """
 
 import json
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import conftest
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from standin.runs import DDP, HOSTILE, write_run
 
 from bench.core.codec import encode
-from bench.core.errors import RequestError
 from bench.core.records import Training
 from bench.machine import nvml
 from bench.runs.reader import read
@@ -34,9 +30,8 @@ def modules() -> Iterator[dict[str, ModuleType]]:
         patch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
         import acceptance
         import gpu_acceptance
-        import gpu_probe
 
-        yield {"acceptance": acceptance, "pack": gpu_acceptance, "probe": gpu_probe}
+        yield {"acceptance": acceptance, "pack": gpu_acceptance}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def pack(modules: dict[str, ModuleType]) -> Any:
     return modules["pack"]
 
 
-# The plan
+# The order
 
 
 class Clock:
@@ -59,83 +54,11 @@ class Clock:
         return self.now
 
 
-def measured(first_s: float, step_s: float = 0.16, **more: Any) -> dict[str, Any]:
-    """What ``gpu_probe.py step`` says; a launch takes 9 s besides its first step."""
-    step = {
-        "host_s": 8.0,
-        "first_s": first_s,
-        "launch_s": first_s + 9.0,
-        "step_s": step_s,
-        "problem": None,
-        "oom": None,
-    }
-    return step | {"torch": "2.11", "cuda": "13.0", "cudnn": 91900, "peak_mib": 30000.0, "steady_mib": 17000.0} | more
-
-
-def made(pack: Any, step: dict[str, Any] | None, *words: str, out: str = "x") -> Any:
-    """A call that begins, with this from the item ``step``."""
-    done = {"step": {"over": True, "tries": 1, "took_s": 30.0, "found": step}} if step else {}
+def made(pack: Any, *words: str, out: str = "x") -> Any:
+    """A call that begins."""
     options = pack.parse(["--out", out, *words])
     options.apex = "/apex"
-    return pack.Acceptance(options=options, out=out, gpus=(A_GPU,), done=done, clock=Clock(), began_s=Clock.now)
-
-
-def test_parts_are_filled_down_the_list(acceptance: Any) -> None:
-    seconds = {"a": 50.0, "b": 60.0, "c": 30.0, "long": 300.0, "d": 20.0, "e": 70.0}
-    assert acceptance.parts(seconds, 100.0, 100.0) == [["a", "c", "d"], ["b"], ["long"], ["e"]]
-    assert acceptance.parts(seconds, 10.0, 100.0)[:2] == [[], ["a", "c", "d"]], "nothing fits into what is left"
-    assert acceptance.parts({"long": 300.0, "a": 10.0}, 79.0, 100.0) == [["a"], ["long"]]
-    assert acceptance.parts({"long": 300.0, "a": 10.0}, 80.0, 100.0) == [["long"], ["a"]], "nearly a whole part"
-    assert acceptance.parts({}, 100.0, 100.0) == []
-
-
-@given(
-    seconds=st.dictionaries(st.sampled_from("abcdefghij"), st.floats(0.1, 200.0)),
-    left_s=st.floats(0.0, 100.0),
-)
-def test_everything_is_in_one_part(acceptance: Any, seconds: dict[str, float], left_s: float) -> None:
-    parts = acceptance.parts(seconds, left_s, 100.0)
-    assert sorted(name for part in parts for name in part) == sorted(seconds)
-    for number, part in enumerate(parts):
-        short = [seconds[name] for name in part if seconds[name] <= 100.0]
-        assert sum(short) <= (100.0 if number else left_s) + 1e-9 and len(part) - len(short) <= 1
-
-
-@pytest.mark.parametrize("first_s", [6.0, 18.0])
-def test_all_items_fit_in_parts_of_eight_minutes(pack: Any, acceptance: Any, first_s: float) -> None:
-    call = made(pack, measured(first_s))
-    call.done["step"] |= {"over": False, "took_s": 0.0}  # its time is of this part, too
-    items = call.items
-    assert call.pace.measured and call.room_s == 480.0 - pack.RESERVE_S
-    parts = acceptance.parts({item.name: item.seconds for item in items}, call.left_s, call.room_s)
-    assert parts[0][:3] == ["doctor", "step", "scenarios"]
-    assert sorted(name for part in parts for name in part) == sorted(item.name for item in items)
-    for part in parts:
-        assert sum(item.seconds for item in items if item.name in part) <= 480.0 - pack.RESERVE_S, part
-    scenarios = call.item("scenarios").command
-    assert "--no-parity" not in scenarios and int(scenarios[scenarios.index("--iters") + 1]) >= 8
-    standard = call.item("standard_ddp_ddp_o2")
-    launches = int(standard.command[standard.command.index("--launches") + 1])
-    assert launches == {6.0: 5, 18.0: 4}[first_s] and ("4 launches instead of 5" in standard.why) == (launches == 4)
-
-
-def test_a_run_takes_launches_steps_and_its_reference(acceptance: Any) -> None:
-    pace = acceptance.Pace(host_s=8.0, launch_s=15.0, first_s=6.0, step_s=0.1)
-    assert pace.run_s(4, 40) == pytest.approx(8 + 6 + 4 * (15 + 1 + 4))
-    assert pace.run_s(4, 40, reference=True) == pytest.approx(94 + 15 + 2.5 * 0.1 * (23 + 80))
-    assert acceptance.most_that_fit(2, 5, lambda number: 10.0 * number, 45.0) == 4
-    assert acceptance.most_that_fit(2, 5, lambda number: 10.0 * number, 5.0) == 2
-
-
-@given(step_s=st.floats(0.03, 2.0), first_s=st.floats(0.5, 40.0), left_s=st.floats(0.0, 468.0))
-@settings(max_examples=30)
-def test_scenarios_get_the_steps_that_fit(pack: Any, step_s: float, first_s: float, left_s: float) -> None:
-    call = made(pack, measured(first_s, step_s))
-    call.done["doctor"] = {"over": True, "took_s": 3.0}
-    call.clock.now += call.room_s - left_s
-    item = call.item("scenarios")
-    iters = int(item.command[item.command.index("--iters") + 1])
-    assert 8 <= iters <= 30 and (item.seconds <= left_s or iters == 8)
+    return pack.Acceptance(options=options, out=out, gpus=(A_GPU,), clock=Clock(), began_s=Clock.now)
 
 
 # Verdicts
@@ -143,26 +66,6 @@ def test_scenarios_get_the_steps_that_fit(pack: Any, step_s: float, first_s: flo
 
 def checks_of(acceptance: Any, *verdicts: str) -> list[Any]:
     return [acceptance.Check(part="p", what="w", verdict=verdict) for verdict in verdicts]
-
-
-def test_what_a_launch_takes_besides_its_steps_is_seen_in_the_run(pack: Any, acceptance: Any) -> None:
-    """By the longest of those that were ok, here of 20 steps of 100 ms."""
-    row, launch = a_run()["summary"][0], a_run()["launches"][0]
-    run = {
-        "request": {"warmup": 5, "iters": 15},
-        "summary": [{**row, "scenario": name, "step_median_ms": ms} for name, ms in (("a", 100.0), ("b", None))],
-        "launches": [
-            {**launch, "scenario": name, "status": status, "wall_s": wall_s}
-            for name, status, wall_s in (("a", "ok", 9.0), ("a", "ok", 11.5), ("a", "oom", 99.0), ("b", "ok", 99.0))
-        ],
-    }
-    assert acceptance.besides_steps(run) == 9.5
-    call = made(pack, measured(6.0))
-    assert call.pace.launch_s == 15.0
-    call.done["scenarios"] = {"found": run}
-    assert call.pace.launch_s == 9.5
-    call.done["scenarios"] = {"found": run | {"launches": []}}
-    assert call.pace.launch_s == 15.0, "nothing was seen"
 
 
 def test_the_gravest_verdict_is_the_exit_code(acceptance: Any) -> None:
@@ -269,15 +172,6 @@ def a_run() -> dict[str, Any]:
     }
 
 
-PROBE = {
-    "rates": {"matrix_tflops": {"tf32": 100.0, "fp16": 400.0}, "matrix_size": 8192, "copy_gb_s": 2000.0}
-    | {"copied_bytes": 2**30},
-    "counts": {
-        level: {"flops_per_image": 50e9, "bytes_per_image": 0.5e9, "bytes_fixed": 1e9} for level in ("O0", "O1", "O2")
-    },
-}
-
-
 def verdicts(checks: list[Any]) -> dict[str, str]:
     return {check.what: check.verdict for check in checks}
 
@@ -375,17 +269,6 @@ def test_the_largest_batch_and_how_its_search_ended(acceptance: Any) -> None:
     assert (ddp_o2.verdict, ddp_o2.why) == ("FAILED", "oom")
 
 
-def test_achieved_operations_and_bytes_by_hand(acceptance: Any) -> None:
-    """50 GFLOP x 128 images / 0.1 s = 64 TFLOP/s of 100; 1 GB + 0.5 GB x 128 = 65 GB in 0.1 s = 650 GB/s of 2,000."""
-    single, ddp_o1 = acceptance.speeds(a_run(), PROBE, replicas=1)
-    assert (single.tflops, single.matrix_share, single.rate) == (pytest.approx(64.0), pytest.approx(0.64), "tf32")
-    assert (single.gb_s, single.copy_share) == (pytest.approx(650.0), pytest.approx(0.325))
-    assert (ddp_o1.tflops, ddp_o1.matrix_share, ddp_o1.rate) == (pytest.approx(128.0), pytest.approx(0.32), "fp16")
-    single, ddp_o1 = acceptance.speeds(a_run(), PROBE, replicas=2)
-    assert single.tflops == pytest.approx(64.0), "it has one device, however many there are"
-    assert (ddp_o1.tflops, ddp_o1.gb_s) == (pytest.approx(64.0), pytest.approx(660.0))
-
-
 # The page
 
 
@@ -399,9 +282,8 @@ def evidence(acceptance: Any, **more: Any) -> Any:
     fields = {
         "about": {"GPU": "NVIDIA Imaginary 9000", "command": "python3 x", "UTC": "2026-01-31T00:00:00Z"},
         "checks": checks,
-        "took": {"instruments": (20.0, 12.3)},
+        "took": {"instruments": 12.3},
         "run": a_run(),
-        "probe": PROBE,
     }
     return acceptance.Evidence(**(fields | more))
 
@@ -412,11 +294,9 @@ def test_the_page_has_every_check_with_figure_bound_and_verdict(acceptance: Any)
     assert "| the step | 1.0001 | 1.005 | passed |  |" in page
     assert "2 checks: 1 passed, 1 not applicable here. Exit code 0." in page
     assert "- test_apex (not applicable here): no apex" in page
-    assert "64.00 | 64 % of tf32 | 650 | 32 % | 1,000" in page and "50.0 GFLOP an image" in page
-    assert "| matrix products, fp16 | 400.00 TFLOP/s |" in page and "2000 GB/s" in page
     assert "One device says nothing about communication" in page
     assert "<script>" not in page and "no evidence" not in page
-    assert "| instruments | 20 | 12 |" in page and "## ddp and ddp\\_o2" not in page
+    assert "| instruments | 12 |" in page and "## ddp and ddp\\_o2" not in page
     more = acceptance.page(evidence(acceptance, more_runs={"real apex": a_run()}))
     assert "## real apex\n\n| scenario | img/s |" in more
 
@@ -427,27 +307,11 @@ def test_a_rehearsal_says_first_that_it_is_no_evidence(acceptance: Any) -> None:
     assert "rehearsed on the CPU" in first and "no evidence of any GPU" in second
 
 
-def test_a_page_without_a_gpu_says_first_why(acceptance: Any) -> None:
-    page = acceptance.page(evidence(acceptance, obstacle="--gpus: no driver; install it", run=None, probe=None))
-    assert page.startswith("# bench: no GPU could be used\n\n**--gpus: no driver; install it**\n\n2 checks")
-    assert "Exit code 12" in page and "TFLOP" not in page
-
-
-def test_many_checks_without_an_answer_for_one_reason_are_counted(acceptance: Any) -> None:
-    checks = [
-        acceptance.Check(part="tests", what=f"test_{number}", verdict=acceptance.NOT_HERE, why="needs CUDA")
-        for number in range(20)
-    ]
-    page = acceptance.page(evidence(acceptance, checks=checks))
-    assert "- test_0, test_1, test_2, test_3, test_4, test_5, test_6, test_7 and 12 more (not applicable here)" in page
-    assert acceptance.page(evidence(acceptance, checks=[])).count("Nothing.") == 1
-
-
 def test_the_document_is_json_without_nan(acceptance: Any) -> None:
     made = acceptance.document(evidence(acceptance))
-    assert json.loads(json.dumps(made))["speeds"][0]["scenario"] == "single" and made["exit_code"] == 0
+    assert json.loads(json.dumps(made))["summary"][0]["scenario"] == "single" and made["exit_code"] == 0
     with pytest.raises(ValueError, match="not JSON compliant"):
-        acceptance.document(evidence(acceptance, took={"overhead": (math.nan, 1.0)}))
+        acceptance.document(evidence(acceptance, took={"overhead": math.nan}))
 
 
 # The pack itself
@@ -474,23 +338,22 @@ def answers(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[
     run = a_run() | {"path": str(tmp_path)}
     found: dict[str, Any] = {
         "doctor": {"findings": []},
-        "step": measured(6.0),
+        "recipe": pack.Command(code=0, said="", told="", ended=False),
         "instruments": dict.fromkeys(("overhead", "sampler"), passed),
         "batch": {"batch_search": {"scenarios": {}}},
-        "rates": PROBE,
         "commands": {},
         "takes_s": {},
     }
 
     def started(self: Any, name: str, command: list[str], limit_s: float, environment: dict[str, str]) -> Any:
-        found["commands"][name] = command
+        found["commands"].setdefault(name, []).append(command)
         self.clock.now += found["takes_s"].get(name, 1.0)
         answer = found.get(name, passed if name.startswith("handwritten") else run)
         if isinstance(answer, BaseException):
             raise answer
         if callable(answer):
             answer()
-        if name in ("tests_alone", "tests"):
+        if name == "tests":
             assert environment["BENCH_GPU_TESTS_S"] == f"{limit_s - 15:.0f}"
             assert environment["BENCH_TEST_GPUS"] == "GPU-0"
             Path(self.path(f"{name}.xml")).write_text('<testsuite><testcase name="a" time="1"/></testsuite>')
@@ -498,6 +361,7 @@ def answers(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[
 
     clock = Clock()
     monkeypatch.setattr(pack.nvml, "list_gpus", lambda: ([A_GPU], None))
+    monkeypatch.setattr(pack, "compute_modes", lambda uuids: [])
     monkeypatch.setattr(pack.foreign, "refuse", lambda *about, **more: None)
     monkeypatch.setattr(pack.time, "monotonic", clock)
     monkeypatch.setattr(pack.Acceptance, "started", started)
@@ -516,28 +380,16 @@ def page_of(out: Path) -> dict[str, Any]:
     return found
 
 
-MORE = (
-    len(discover.names())
-    - len(discover.DEFAULT)
-    + sum(
-        1 + len(set(one.choices) - {one.value})
-        for one in (switching.load_switch(*about) for about in discover.names(discover.SWITCH).items())
-    )
-)
-"""Scenarios beside the ten, and switches, each with every word that it takes."""
 EVERYTHING = (
-    *("doctor", "step", "scenarios", "tests_alone", "tests", "standard_ddp_ddp_o2", "standard_single_ddp_o1"),
-    *(f"more_{number}" for number in range(1, 1 + math.ceil(MORE / 4))),
-    *("instruments", "handwritten_single", "handwritten_ddp_o1", "batch", "rates", "trace"),
+    *("doctor", "handwritten_single", "scenarios", "tests", "more", "recipe", "attach", "checkpoint", "gpt", "tune"),
+    *("standard_ddp_ddp_o2", "standard_single_ddp_o1", "instruments", "handwritten_ddp_o1", "batch"),
 )
 
 
-def test_calls_go_on_until_all_is_done(
-    pack: Any, answers: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each item takes what is planned; nothing is done twice, and there is one page in the end."""
+def test_calls_go_on_until_all_is_done(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
+    """What is broken shows before what is noisy; nothing is done twice, and there is one page in the end."""
     out = tmp_path / "out"
-    answers["takes_s"] = dict.fromkeys(EVERYTHING, 120.0) | {"doctor": 10.0, "step": 30.0, "scenarios": 300.0}
+    answers["takes_s"] = dict.fromkeys(EVERYTHING, 110.0)
     calls = []
     for _ in range(30):
         answers["commands"].clear()
@@ -547,18 +399,26 @@ def test_calls_go_on_until_all_is_done(
         assert code == (12 if left else 0)
         if not left:
             break
-    assert calls[0][:3] == ["doctor", "step", "scenarios"] and len(calls) > 2
-    assert sorted(name for call in calls for name in call) == sorted(EVERYTHING), "each of them once"
-    said = capsys.readouterr().err
-    assert "  this call: doctor 12 s, step 38 s, scenarios " in said and "  call 2: " in said
+    assert [name for call in calls for name in call] == list(EVERYTHING), "each of them once, in order"
+    assert EVERYTHING.index("tune") < EVERYTHING.index("standard_ddp_ddp_o2")
     page = (out / "acceptance.md").read_text()
-    assert "| NVIDIA Imaginary 9000 |" in page and "torch | 2.11, CUDA 13.0" in page and "64 % of tf32" in page
+    assert "| NVIDIA Imaginary 9000 |" in page
     assert "communication between GPUs (not applicable here): one GPU was chosen" in page
     assert "real apex (not applicable here): --apex names no checkout" in page
-    assert page.count("\n## ") == len({line for line in page.splitlines() if line.startswith("## ")})
     answers["commands"].clear()
-    assert pack.main(["--out", str(out), "--items", "rates"]) == 0
-    assert list(answers["commands"]) == ["rates"], "what is named is done again"
+    assert pack.main(["--out", str(out), "--items", "tune"]) == 0
+    assert list(answers["commands"]) == ["tune"], "what is named is done again"
+
+
+def test_several_gpus_have_more(pack: Any) -> None:
+    call = made(pack)
+    call.gpus = (A_GPU,) * 4
+    commands = {item.name: item.command for item in call.items}
+    ten = commands["scenarios"]
+    assert "--bandwidth" in commands["doctor"] and ten[ten.index("--scenario") + 1].endswith(",ddp_untuned")
+    assert commands["per_rank"][commands["per_rank"].index("--batch-per-rank") + 1] == "64"
+    assert commands["scale"][commands["scale"].index("--counts") + 1] == "1,2,4"
+    assert [name for name in commands if name not in (*EVERYTHING, "apex")] == ["per_rank", "scale"]
 
 
 def test_an_item_that_was_ended_is_tried_again_but_not_for_ever(
@@ -587,15 +447,6 @@ def test_what_is_refused_is_done_by_a_later_call(pack: Any, answers: dict[str, A
     assert pack.main(call) == 0
 
 
-def test_what_took_too_long_is_planned_longer(pack: Any) -> None:
-    call = made(pack, measured(6.0))
-    planned_s = call.item("batch").seconds
-    call.done["batch"] = {"over": False, "took_s": planned_s}
-    assert call.item("batch").seconds == pytest.approx(1.5 * planned_s)
-    call.done["batch"] = {"over": False, "took_s": 900.0}
-    assert call.item("batch").seconds == 0.9 * call.room_s, "nearly a whole part, so that it is begun"
-
-
 def test_a_call_that_is_interrupted_leaves_a_page(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
 
@@ -606,7 +457,7 @@ def test_a_call_that_is_interrupted_leaves_a_page(pack: Any, answers: dict[str, 
     answers["scenarios"] = interrupted
     assert pack.main(["--out", str(out)]) == 130
     why = {one["part"]: one["why"] for one in page_of(out)["checks"]}
-    assert why["scenarios"] == "interrupted; call again" and "left for the next call" in why["rates"]
+    assert why["scenarios"] == "interrupted; call again" and "left for the next call" in why["batch"]
     assert [row["scenario"] for row in page_of(out)["summary"]] == ["ddp"], "what it did is shown"
     del answers["scenarios"]
     answers["commands"].clear()
@@ -627,7 +478,7 @@ def test_an_interrupted_run_is_resumed(
         asked.append(command)
         return original(code=2, said="", told="error: --resume: another GPU", ended=False)
 
-    call = made(pack, measured(6.0), out=str(out))
+    call = made(pack, out=str(out))
     monkeypatch.setattr(type(call), "started", started)
     done = call.execute(call.item("scenarios"), 100.0)
     resumed, anew = asked
@@ -637,14 +488,14 @@ def test_an_interrupted_run_is_resumed(
 
 def test_an_ended_run_is_judged_by_what_it_left(pack: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "scenarios", [DDP], complete=False)
-    call = made(pack, measured(6.0), out=str(tmp_path))
+    call = made(pack, out=str(tmp_path))
     ended = command_said(pack, {}, ended=True)
     checks, run = call.judged_run("scenarios", ended)
     found = {check.what: check.verdict for check in checks}
     assert [row["scenario"] for row in run["summary"]] == ["ddp"]
     assert found["scenarios: every scenario runs"] == "not done"
     assert found["scenarios: the run folder is sealed and sound"] == "not done"
-    assert call.judged_run("trace", ended) == ([], {})
+    assert call.judged_run("gpt", ended) == ([], {})
 
 
 def test_no_gpu(
@@ -664,48 +515,15 @@ def test_no_gpu(
     assert "no driver" in (tmp_path / "out" / "acceptance.md").read_text()
 
 
-def test_busy(
-    pack: Any,
-    answers: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def refuse(*about: Any, **more: Any) -> None:
-        remedy = "wait until they are free, choose others, or measure beside them with --force"
-        raise RequestError("--gpus", "in use by others: PID 7", remedy)
-
-    monkeypatch.setattr(pack.foreign, "refuse", refuse)
-    assert pack.main(["--out", str(tmp_path / "out")]) == 12
-    said = capsys.readouterr().err
-    assert "gpu_acceptance: --gpus: in use by others: PID 7; wait until they are free, choose others\n" in said
-    assert list(answers["commands"]) == ["doctor"]
-
-
 def test_a_broken_item_does_not_stop_the_others(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
     answers["tests"] = RuntimeError("tests broke")
-    answers["rates"] = ModuleNotFoundError("No module named 'pandas'")
+    answers["tune"] = ModuleNotFoundError("No module named 'pandas'")
     assert pack.main(["--out", str(tmp_path / "out"), "--budget", "2h"]) == 1
     assert list(answers["commands"]) == list(EVERYTHING)
     found = page_of(tmp_path / "out")
     failed = [one["why"] for one in found["checks"] if one["verdict"] == "FAILED"]
     assert failed == ["RuntimeError: tests broke", "ModuleNotFoundError: No module named 'pandas'"]
     assert found["about"]["GPU"] == A_GPU.name and not found["rehearsal"]
-
-
-def test_an_old_driver_and_a_large_batch(pack: Any, answers: dict[str, Any], tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("host_s", "first_s", "launch_s", "step_s"))
-    answers["step"] = measured(6.0) | nothing | {"problem": "RuntimeError: The NVIDIA driver is too old"}
-    assert pack.main(["--out", str(tmp_path / "old")]) == 12
-    assert list(answers["commands"]) == ["doctor", "step"]
-    said = "--gpus: RuntimeError: The NVIDIA driver is too old; see 'python -m bench doctor'"
-    assert page_of(tmp_path / "old")["obstacle"] == said
-
-    answers["step"] = measured(6.0) | nothing | {"oom": "CUDA out of memory"}
-    assert pack.main(["--out", str(tmp_path / "small"), "--budget", "1h"]) == 12
-    why = {one["part"]: one["why"] for one in page_of(tmp_path / "small")["checks"] if one["verdict"] == "not done"}
-    assert "128 images of 224 px do not fit" in why["scenarios"] and "use --global-batch 64" in why["instruments"]
-    assert not {"doctor", "tests_alone", "tests", "batch", "rates"} & set(why)
 
 
 def test_another_gpu_is_refused(
@@ -729,8 +547,8 @@ def test_another_gpu_is_refused(
 
 
 def test_every_strategy_and_switch_is_in_the_pack(pack: Any, repository: Path) -> None:
-    commands = [item.command for item in made(pack, measured(6.0)).items if item.name.startswith("more_")]
-    asked = [name for words in commands for name in words[words.index("--scenario") + 1].split(",")]
+    words = made(pack).item("more").command
+    asked = words[words.index("--scenario") + 1].split(",")
     found = [switching.scenario(name) for name in (*discover.DEFAULT, *asked)]
     files = {
         folder: {file.stem for file in (repository / folder).glob("*.py")}
@@ -750,34 +568,41 @@ class Planned(Exception):
 
 
 def test_commands_are_accepted(
-    pack: Any, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pack: Any,
+    answers: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import importlib
 
     import launching
 
+    from bench.cli import main
     from bench.verbs import run
 
     apex = tmp_path / "apex"
     (apex / "apex" / "amp").mkdir(parents=True)
     monkeypatch.setattr(pack, "check_apex", lambda path: None)
-    assert pack.main(["--out", str(tmp_path / "out"), "--budget", "2h", "--items", "apex,scenarios"]) == 12
-    answers["tests"] = answers["tests_alone"] = RuntimeError("not looked at here")
-    pack.main(["--out", str(tmp_path / "out"), "--budget", "2h", "--apex", str(apex)])
+    assert pack.main(["--out", str(tmp_path / "out"), "--budget", "2h", "--apex", str(apex)]) == 0
     commands = answers["commands"]
     assert set(commands) == {*EVERYTHING, "apex"}
-    files = {file.name for file in (Path(__file__).parents[1] / "gpu").glob("test_*.py")}
-    asked_for = [Path(word).name for name in ("tests_alone", "tests") for word in commands[name] if "tests/gpu" in word]
-    assert sorted(asked_for) == sorted(files)
-
-    for name in ("scenarios", "apex", "trace", "more_1", "standard_ddp_ddp_o2", "batch"):
-        parsed = run.run_parser().parse_args(commands[name][3:])
+    for name in ("scenarios", "apex", "more", "checkpoint", "standard_ddp_ddp_o2", "batch"):
+        parsed = run.run_parser().parse_args(commands[name][0][3:])
         assert (parsed.device, parsed.gpus, parsed.global_batch, parsed.image_size) == ("cuda", "GPU-0", 128, 224)
         assert parsed.model == "resnet101" and parsed.json and parsed.out.endswith(name)
-    assert run.run_parser().parse_args(commands["apex"][3:]).impl == "apex"
-    searched = run.run_parser().parse_args(commands["batch"][3:])
-    assert searched.find_batch and searched.scenario == ["ddp,ddp_o2"] and 0 < searched.budget <= 200
-    assert commands["doctor"][:3] == ["-m", "bench", "doctor"]
+    assert run.run_parser().parse_args(commands["gpt"][0][3:]).workload == "gpt"
+    assert run.run_parser().parse_args(commands["batch"][0][3:]).find_batch
+    capsys.readouterr()
+    for name in ("doctor", "tune", "attach", "recipe"):
+        words = commands[name][0]
+        with suppress(SystemExit):
+            main([words[2], "--help"])
+        known = capsys.readouterr().out
+        own = words[3 : words.index("--")] if "--" in words else words[3:]
+        assert words[2] == name and not [word for word in own if word.startswith("--") and word not in known]
+    script = commands["recipe"][0][-1]
+    assert commands["recipe"][1][-3:] == [script, "--steps", "20"] == commands["attach"][0][-3:]
 
     asked: list[dict[str, Any]] = []
 
@@ -787,25 +612,20 @@ def test_commands_are_accepted(
 
     monkeypatch.setattr(launching, "plan", plan)
     for name in ("handwritten_single", "handwritten_ddp_o1", "instruments"):
-        script, *arguments = commands[name]
+        script, *arguments = commands[name][0]
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         with pytest.raises(Planned):
             importlib.import_module(Path(script).stem).main()
     assert [one["scenario"] for one in asked] == ["single", "ddp_o1", "ddp"]
     for one in asked:
         assert (one["device"], one["gpus"], one["model"]) == ("cuda", "GPU-0", "resnet101")
-        assert (one["image_size"], one["global_batch"], one["warmup"]) == (224, 128, 12)
-    assert Path(commands["step"][0]).is_file() and commands["rates"][1] == "rates"
 
 
 def test_two_on_one_gpu(pack: Any) -> None:
-    call = made(pack, measured(6.0))
+    call = made(pack)
     assert call.item("handwritten_single").missing is None
-    call.details = [{"compute_mode": "exclusive process", "free_mib": 80000.0}]
+    call.modes = ["exclusive process"]
     assert "compute mode is exclusive process; " in call.item("handwritten_single").missing
-    assert "-n" not in call.item("tests").command
-    call.details = [{"compute_mode": "default", "free_mib": 30000.0}]
-    assert call.item("handwritten_single").missing.startswith("both need 36,048 MiB at once and 30,000 are free")
 
 
 def test_a_launch_that_fails_before_its_first_turn_says_why_at_once(pack: Any, tmp_path: Path) -> None:
@@ -849,21 +669,6 @@ def test_a_wrong_request_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("git", "told", "commit"),
-    [
-        ({"commit": "abc", "dirty": False}, ["--commit", "other"], "abc"),
-        ({"commit": "abc", "dirty": True}, [], "abc with changes"),
-        (None, ["--commit", "abc"], "abc (as told: this is no git checkout)"),
-        (None, [], "unknown: not a git checkout, and --commit was not given"),
-    ],
-)
-def test_the_commit_of_a_copy(pack: Any, git: dict[str, Any] | None, told: list[str], commit: str) -> None:
-    host = {"git": git, "python": "3", "cpu": "c", "cores_usable": 1, "container": None, "utc": "now"}
-    about = pack.circumstances(pack.parse(["--out", "x", *told]), (), host)
-    assert about["commit"] == commit
-
-
 @pytest.fixture
 def started(pack: Any, tmp_path: Path) -> Any:
     (tmp_path / "items").mkdir()
@@ -886,16 +691,6 @@ def test_a_slow_command_is_ended_with_its_children(pack: Any, started: Any, monk
     while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-
-
-def test_a_command_hears_the_signal_that_ends_it_though_the_acceptance_does_not(started: Any) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-        done = started.started("any", ["-c", program], 20.0, {})
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert (done.said, done.ended) == ("True\n", False)
 
 
 def test_what_a_command_says_is_its_last_line_or_all_of_it(pack: Any) -> None:
@@ -945,46 +740,6 @@ def test_tests_of_a_gpu_say_that_they_were_not_reached(monkeypatch: pytest.Monke
         conftest.pytest_runtest_setup(gpu)
 
 
-# What a step asks of a device
-
-
-def traffic(modules: dict[str, ModuleType], call: Callable[[], object]) -> int:
-    with modules["probe"].Traffic(torch.device("cpu")) as counted:
-        call()
-    return int(counted.bytes)
-
-
-def test_bytes_of_operators_by_hand(modules: dict[str, ModuleType]) -> None:
-    """Of 1,000 fp32 numbers (4,000 bytes): what is read, and what is written."""
-    a, b = torch.ones(1000), torch.ones(1000)
-    row = torch.ones(10)
-    assert traffic(modules, lambda: a + b) == 12_000
-    assert traffic(modules, lambda: a.add_(b)) == 12_000, "two are read, and one of them is written"
-    assert traffic(modules, lambda: torch.add(a, b, out=b)) == 16_000, "b is an operand, and the result's place besides"
-    assert traffic(modules, lambda: a.view(10, 100).t()) == 0
-    assert traffic(modules, lambda: torch.empty(1000)) == 0
-    assert traffic(modules, lambda: torch.zeros(1000)) == 4_000
-    assert traffic(modules, lambda: row.expand(100, 10) * 1.0) == 40 + 4_000, "an expanded one is read once"
-    assert traffic(modules, lambda: torch._foreach_add_([a, b], [a, b])) == 24_000
-    assert traffic(modules, lambda: a.half()) == 6_000
-
-
-def test_operations_and_bytes_of_a_training_step_are_linear_in_the_batch(modules: dict[str, ModuleType]) -> None:
-    """An image asks for three forward passes' worth of operations, less the gradient of the images themselves."""
-    import argparse
-
-    options = argparse.Namespace(device="cpu", model="resnet18", image_size=32)
-    probe, cpu = modules["probe"], torch.device("cpu")
-    session, images, labels = probe.a_session(options, cpu, "O0", 6)
-    (two, few), (four, more), (six, most) = (
-        probe.count(session, images[:batch], labels[:batch], cpu) for batch in (2, 4, 6)
-    )
-    assert four == 2 * two and six == 3 * two
-    assert most - more == pytest.approx(more - few, rel=0.01) and most > more > few
-    forward = 2 * 37.2e6
-    assert two / 2 == pytest.approx(3 * forward, rel=0.02)
-
-
 @pytest.mark.slow
 def test_a_rehearsal_in_parts(pack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["--rehearse", "--budget", "4m", "--out", str(tmp_path / "out")]
@@ -993,7 +748,7 @@ def test_a_rehearsal_in_parts(pack: Any, tmp_path: Path, capsys: pytest.CaptureF
         codes.append(pack.main(call))
     found = page_of(tmp_path / "out")
     assert codes[-1] in (0, 11), [one for one in found["checks"] if one["verdict"] in ("FAILED", "not done")]
-    assert found["rehearsal"] and len(found["summary"]) == 10 and len(found["more_runs"]) == 3 + math.ceil(MORE / 4)
-    assert set(found["planned_and_took_s"]) == set(EVERYTHING)
-    assert {one["verdict"] for one in found["checks"] if one["part"].startswith("tests")} == {"not applicable here"}
+    assert found["rehearsal"] and len(found["summary"]) == 10
+    assert set(found["took_s"]) == set(EVERYTHING)
+    assert {one["verdict"] for one in found["checks"] if one["part"] == "tests"} == {"not applicable here"}
     assert "no evidence of any GPU" in (tmp_path / "out" / "acceptance.md").read_text()
