@@ -18,7 +18,7 @@ from bench.core.records import Task
 from bench.hosts.party import Party
 from bench.machine import VISIBLE, redact
 from bench.plan import Request
-from bench.runs.document import Apex, Resumed, RunDocument
+from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord
 from bench.runs.files import sha256
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
@@ -163,10 +163,12 @@ def request_of(document: RunDocument) -> Request:
         )
     usual = {known.name: known.default for known in fields(Request) if known.default is not MISSING}
     try:
-        return decode(Request, usual | encode(document.request), "request")
+        request = decode(Request, usual | encode(document.request), "request")
+        decode(WorkloadRecord, encode(WorkloadRecord()) | encode(request.task), "request.task")
     except Damaged as error:
         problem = f"its request is of another version of bench ({error})"
         raise RequestError("--resume", problem, "start a new run") from error
+    return request
 
 
 def as_it_is_now(task: Task) -> Task:

@@ -175,7 +175,7 @@ def _rows(path: str, name: str, document: RunDocument, spooled: set[int], *, lab
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = read_table(path, name, labels=labels)
+    table = read_table(path, name, complete=document.complete, labels=labels)
     problem = stray(table, document)
     if problem:
         raise RequestError("RUN", f"{os.path.join(path, name)}.parquet: {problem}", RESTORE)

@@ -59,9 +59,9 @@ def _schema(columns: dict[str, str], text: "pa.DataType") -> "pa.Schema":
     return pa.schema([(name, text if kind == "string" else pa.type_for_alias(kind)) for name, kind in columns.items()])
 
 
-def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN") -> "pa.Table":
-    """A table of a run; of an unfinished one with the parts that are not yet in it. ``labels``: its text as a
-    dictionary, which saves memory for few words in many rows.
+def read_table(path: str, name: str, *, complete: bool, labels: bool = False, option: str = "RUN") -> "pa.Table":
+    """A table of a run; of one that is not ``complete`` with the parts that are not yet in it. ``labels``: its text as
+    a dictionary, which saves memory for few words in many rows.
 
     Raises :class:`RequestError` for what is damaged, is no such table, or cannot be true.
     """
@@ -69,11 +69,13 @@ def read_table(path: str, name: str, *, labels: bool = False, option: str = "RUN
     import pyarrow.compute as pc
 
     schema = _schema(COLUMNS[name], pa.dictionary(pa.int32(), pa.string()) if labels else pa.string())
-    table = _read(path, f"{name}.parquet", name, FREE_ROWS, option).cast(schema)
+    table = _read(path, f"{name}.parquet", name, schema, FREE_ROWS, option)
+    if complete:
+        return table
     joined = pc.unique(table["launch"])
     tables, files = [table], parts_of(path, name)
     for file in files:
-        part = _read(path, file, name, FREE_ROWS // len(files), option).cast(schema)
+        part = _read(path, file, name, schema, FREE_ROWS // len(files), option)
         tables.append(part.filter(pc.invert(pc.is_in(part["launch"], value_set=joined))))
     return pa.concat_tables(tables)
 
@@ -88,27 +90,27 @@ def parts_of(path: str, name: str) -> list[str]:
     return sorted(os.path.relpath(file, path) for file in found)
 
 
-def _read(path: str, file: str, name: str, free_rows: int, option: str) -> "pa.Table":
+def _read(path: str, file: str, name: str, schema: "pa.Schema", free_rows: int, option: str) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema(COLUMNS[name], pa.string())
+    plain = _schema(COLUMNS[name], pa.string())
     file = os.path.join(path, file)
     try:
         with open_regular(file, limit=limit_of(file), within=path) as content:
             about = pq.read_metadata(content)
             most = min(MOST_ROWS, free_rows + int(os.fstat(content.fileno()).st_size * ROWS_PER_BYTE[name]))
-            problem = _another_form(about, name, schema, most)
+            problem = _another_form(about, name, plain, most)
             if problem:
                 raise RequestError(option, f"{file}: {problem}", RESTORE)
-            texts = [field.name for field in schema if pa.types.is_string(field.type)]
+            texts = [field.name for field in plain if pa.types.is_string(field.type)]
             how = {"page_checksum_verification": True, "read_dictionary": texts, "pre_buffer": False}
             table = pq.ParquetFile(content, metadata=about, **how).read(columns=schema.names)
         table.validate(full=True)  # a page's header is in no checksum: labels may be of words that are not there
         problem = _long_texts(table) or untrue(table, name)
         if problem:
             raise RequestError(option, f"{file}: {problem}", RESTORE)
-        return table
+        return table.cast(schema)
     except FileNotFoundError:
         return schema.empty_table()
     except (pa.ArrowException, KeyError, OSError, UnicodeDecodeError) as error:

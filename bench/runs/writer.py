@@ -86,7 +86,10 @@ class RunWriter:
         writer.id = os.path.basename(os.path.abspath(path))
         writer.path = os.path.abspath(path)
         writer._document = document
-        tables = {name: recorded(read_table(path, name, option="--resume"), document) for name in COLUMNS}
+        tables = {
+            name: recorded(read_table(path, name, complete=document.complete, option="--resume"), document)
+            for name in COLUMNS
+        }
         writer._tables = {name: [table] if table.num_rows else [] for name, table in tables.items()}
         writer._parts = 0
         shutil.rmtree(os.path.join(path, ".scratch"), ignore_errors=True)
@@ -96,7 +99,6 @@ class RunWriter:
             if re.match(rf"launch-0*{document.next_launch}-.*\.log$", name):
                 os.rename(os.path.join(writer.logs, name), os.path.join(writer.logs, f"interrupted-{name}"))
         writer._join()
-        writer._change(files=describe_files(path))
         writer.seal(complete=False)
         if os.path.isdir(os.path.join(path, PARTS)):
             shutil.rmtree(os.path.join(path, PARTS))
@@ -250,7 +252,7 @@ class RunWriter:
         self._noted = self._document
         if self._journal > self._sealed * REWRITTEN_AT:
             before = self._journal_path
-            self.seal(complete=False)
+            self._rewrite(complete=False)
             with suppress(FileNotFoundError):
                 os.unlink(before)
 
@@ -267,12 +269,16 @@ class RunWriter:
         shutil.rmtree(os.path.join(self.path, ".scratch"), ignore_errors=True)
         if digest is not None:
             self._write(DIGEST, as_text(digest))
-        self._change(files=describe_files(self.path))
         self.seal(complete=complete)
         shutil.rmtree(os.path.join(self.path, PARTS), ignore_errors=True)
 
     def seal(self, *, complete: bool) -> None:
-        """Write ``run.json``, and begin another journal."""
+        """Write ``run.json`` with the checksum and row count of every other file."""
+        self._change(files=describe_files(self.path))
+        self._rewrite(complete=complete)
+
+    def _rewrite(self, *, complete: bool) -> None:
+        """Write ``run.json`` as the document is, and begin another journal."""
         self._change(complete=complete, seal=None, schema_version=SCHEMA_VERSION)
         self._change(seal=seal_of(encode(self._document)))
         text = as_text(encode(self._document))

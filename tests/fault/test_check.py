@@ -262,6 +262,14 @@ def test_a_table_larger_than_its_bytes_can_say_is_refused_before_it_is_read(
     assert f"{run}/steps.parquet" in found and says in found
 
 
+def test_a_finished_run_has_no_parts(run: Path) -> None:
+    """They are in no seal."""
+    (run / ".parts").mkdir()
+    rows = [row | {"launch": 1, "rank": 1} for row in steps_of(1, "single", 1)]
+    pq.write_table(to_table(rows, COLUMNS["steps"]), run / ".parts" / "steps-000001.parquet")
+    assert check.findings(str(run)) == [] and len(read(str(run)).steps) == 18
+
+
 def test_parts_are_no_larger_together_than_a_table(tmp_path: Path) -> None:
     """Each by itself could have so many rows."""
     run = sound(tmp_path, complete=False)

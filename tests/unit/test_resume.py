@@ -233,6 +233,13 @@ def test_code_in_a_run_folder_is_executed_for_those_alone_who_trust_it(
         assert "declares no SCENARIO" in resumed(bench, path, "--trust") and (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize(("name", "length"), [("name", 256), ("file", 4097), ("data", 4097)])
+def test_an_overlong_request_is_refused(bench: Bench, tmp_path: Path, name: str, length: int) -> None:
+    request = asdict(REQUEST) | {"task": {**asdict(REQUEST.task), name: "." * length}}
+    path = write_run(tmp_path / "results", [], complete=False, about={"request": request})
+    assert f"request.task.{name} must be at most {length - 1:,} characters long" in resumed(bench, path)
+
+
 def test_a_run_that_leads_out_of_its_folder_or_is_another_users_is_refused(bench: Bench, tmp_path: Path) -> None:
     path = write_run(tmp_path / "results", [], complete=False, about={"request": asdict(REQUEST) | {"python": "/no"}})
     (path / "logs" / "out").symlink_to(tmp_path)
