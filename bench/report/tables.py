@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
-from bench.analyse.advice import is_clear
+from bench.analyse.advice import is_clear, recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
@@ -188,8 +188,8 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
         *((text("status", "status"),) if (table["status"] != "ok").any() else ()),
     )
     sorted_ = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
-    believed = [place for place, row in enumerate(sorted_) if is_unknown(row["why_not"])]
-    marked = believed[0] if is_clear(run.document, table) else None
+    names = [row["scenario"] for row in sorted_]
+    marked = names.index(recommendations(run.document, table).fastest) if is_clear(run.document, table) else None
     said = (*about_intervals(table), *about_base(base))
     notes = (*(f"{line}." for line in said), *_sources(table), *_why_unknown(run, table))
     return tabulate(columns, sorted_, notes, marked)

@@ -46,8 +46,8 @@ class Switch:
     goes with strategies that declare it. ``precisions``: the levels that it goes with. ``device``: the only kind that
     it can be had on. ``half``: what half means with it. ``tried_on``: the scenario that ``--set all`` turns it on in.
     ``searched_on``: where ``bench tune`` tries it unasked; nowhere for what cannot gain speed. ``slow_start``: how many
-    times as long as without it a launch may take until its first step is over. ``joins_norms``: whether batch norm sees the
-    batches of all ranks.
+    times as long as without it a launch may take until its first step is over. ``joins_norms``: whether batch norm sees
+    the batches of all ranks.
 
     Raises ``ValueError`` naming the field when a value is not allowed.
     """
