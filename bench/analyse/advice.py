@@ -25,7 +25,8 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
     scenarios that nobody can tell apart, a search recommends the one that won its race.
     """
-    found = recommendation(table)
+    searched = document.tuning is not None
+    found = recommendation(table, searched=searched)
     winner = document.tuning.finalists[0] if document.tuning and document.tuning.finalists else None
     if found.fastest is not None and winner in found.not_told_apart:
         others = tuple(name for name in found.not_told_apart if name != winner)
@@ -33,7 +34,7 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     several = of_several_replicas(document, table)
     if found.fastest is None or found.fastest in set(several["scenario"]):
         return found
-    parallel = recommendation(several, "against_fastest_parallel")
+    parallel = recommendation(several, "against_fastest_parallel", searched=searched)
     return replace(found, parallel=parallel if parallel.fastest else None)
 
 

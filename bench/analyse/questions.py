@@ -17,7 +17,7 @@ from bench.analyse.launches import looked_at, ok_rows
 from bench.analyse.loader import INPUT_BOUND, found_by, remarks, sentence, together
 from bench.analyse.memory import peak_by_process
 from bench.analyse.memory_parts import ddp_against_shards
-from bench.analyse.overview import recommendation
+from bench.analyse.overview import recommendable, recommendation
 from bench.analyse.pairs import Answer, Row, chance, pair_of, times
 from bench.analyse.parity import by_scenario
 from bench.analyse.steps import phases
@@ -120,10 +120,11 @@ def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
     if run.document.attached:
         return None
     question = "Which is fastest, and by how much?"
-    best = recommendation(table).fastest
+    searched = run.document.tuning is not None
+    best = recommendation(table, searched=searched).fastest
     if best is None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
-    believable = table.loc[table["why_not"].isna(), "scenario"]
+    believable = recommendable(table, searched=searched)["scenario"]
     figures = run.good_figures
     rivals = against_fastest(figures, believable, looked_at(run.document))
     if rivals.empty:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import memory_timeline, published
-from bench.analyse.advice import is_clear
+from bench.analyse.advice import is_clear, recommendations
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import about_intervals, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
@@ -208,8 +208,8 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
     """The summary: speed, memory, energy where it is known, what ran, how it went."""
     notes = (*(f"{line}." for line in _about(table)), *_sources(table), *_why_unknown(run, table))
     records = _by_speed(table)
-    believed = [place for place, row in enumerate(records) if is_unknown(row["why_not"])]
-    marked = believed[0] if is_clear(run.document, table) else None
+    names = [row["scenario"] for row in records]
+    marked = names.index(recommendations(run.document, table).fastest) if is_clear(run.document, table) else None
     return tabulate(_summary_columns(records), records, notes, marked)
 
 

@@ -22,7 +22,8 @@ from bench import report
 from bench.analyse import validity, verdicts
 from bench.analyse.advice import advice, answer, is_clear, recommendations, recommended
 from bench.analyse.analysed import Analysed
-from bench.analyse.parity import loss_curves
+from bench.analyse.overview import recommendation
+from bench.analyse.parity import CANNOT_TELL, DIVERGED, SAME, WITHIN_HALF, loss_curves
 from bench.analyse.questions import mixed_precision, questions
 from bench.analyse.tuned import DOUBTFUL
 from bench.analyse.tuned import answer as answer_of_search
@@ -31,6 +32,7 @@ from bench.core.codec import encode
 from bench.core.text import percent
 from bench.report import launch_tables, plots, tables, verdict_tables
 from bench.report.launch_tables import facts
+from bench.runs.document import Recommendation
 from bench.runs.experiments import Tuning
 from bench.runs.launches import Failure
 from bench.runs.writer import RunWriter
@@ -229,6 +231,27 @@ def test_what_is_perhaps_as_fast_on_several_replicas_is_held_against_the_fastest
     assert tables.summary_table(run, table_of(run)).marked == 0
     told = r" winner on 2 replicas: ddp and ddp_o1 are tied at this precision; about \d+ more launches of each would"
     assert re.match(told, second)
+
+
+def test_what_nobody_can_tell_comes_second(tmp_path: Path) -> None:
+    steps = {"single": (10.0, 10.1, 10.2), "ddp": (40.0, 41.0, 42.0), "ddp_o1": (20.0, 21.0, 20.5)}
+    launches = [
+        Launch(name, [[9, ms, ms]], [[100.0]], strategy="single" if name == "single" else "ddp")
+        for name in steps
+        for ms in steps[name]
+    ]
+    run = analysed(str(write_run(tmp_path, launches)))
+
+    def chosen(**verdicts: str) -> Recommendation:
+        return recommendation(table_of(run).assign(parity=table_of(run)["scenario"].map(verdicts)))
+
+    assert chosen().fastest == "single", "nothing is known of any"
+    found = chosen(single=CANNOT_TELL, ddp=SAME, ddp_o1=CANNOT_TELL)
+    why = f"numerics: {CANNOT_TELL}"
+    assert (found.fastest, found.left_out) == ("ddp", {"single": why, "ddp_o1": why})
+    assert chosen(single=CANNOT_TELL, ddp=CANNOT_TELL, ddp_o1=WITHIN_HALF).fastest == "ddp_o1"
+    assert chosen(single=CANNOT_TELL, ddp=CANNOT_TELL, ddp_o1=CANNOT_TELL).fastest == "single"
+    assert chosen(single=CANNOT_TELL, ddp=DIVERGED).fastest == "single", "what is false is no better"
 
 
 def test_recommendation_without_figures_or_memory(tmp_path: Path) -> None:
