@@ -5,13 +5,12 @@
 
 Each run of bench draws a workload, a size, a batch, a seed and what the CPU's kernels may use (``ONEDNN_MAX_CPU_ISA``,
 ``ATEN_CPU_CAPABILITY``), and trains ten of the honest scenarios on it, on two ranks with one thread each, or one rank
-with two. Passes if none is diverged and at most 2 % cannot be told. ``--planted`` plants each mistake of frauds.py (and
-of ``--more FILE``, a dict of the same form) in runs of ResNet-18: passes if none is as good as an honest one and 95 %
-are diverged, or refused since what ran contradicts its label.
+with two. Passes if none is diverged and at most 2 % cannot be told. ``--planted`` plants each mistake of frauds.py and
+more_frauds.py in runs of ResNet-18: passes if none is as good as an honest one and 95 % are diverged, or refused since
+what ran contradicts its label.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import frauds
 import paired
+from more_frauds import MORE_FRAUDS
 
 from bench.core.records import PARITIES
 
@@ -79,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1e9, metavar="N", help="stop after so many")
     parser.add_argument("--seed", type=int, default=0, help="what the runs are drawn from (default: 0)")
     parser.add_argument("--planted", action="store_true", help="planted mistakes in place of honest launches")
-    parser.add_argument("--more", metavar="FILE", help="more mistakes: a Python file with a dict BLIND")
     options = parser.parse_args(arguments)
     until = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="bench-parity-") as folder:
@@ -132,13 +131,7 @@ def draw(drawn: random.Random) -> Run:
 
 
 def planted(options: argparse.Namespace, folder: Path, until: float) -> int:
-    mistakes = dict(frauds.FRAUDS)
-    if options.more:
-        spec = importlib.util.spec_from_file_location("more", options.more)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        mistakes |= module.BLIND
+    mistakes = frauds.FRAUDS | MORE_FRAUDS
     cases = list(every_case(mistakes, folder))
     random.Random(options.seed).shuffle(cases)
     runs = []
