@@ -245,7 +245,8 @@ def _label_from_3(ran: Json) -> str:
 
 def _look_from_3(look: Json) -> Json:
     reasons = {name.removesuffix("_reason"): why for name, why in look.items() if name.endswith("_reason")}
-    return {"reasons": reasons, "profile": {"trace": None} | look["profile"]}
+    nccl = {"transports": {}, "algorithms": {}, "reason": "NCCL's log was not read"}
+    return {"reasons": reasons, "profile": {"trace": None} | look["profile"], "nccl": nccl}
 
 
 def _advice_from_3(found: Json | None) -> Json | None:
