@@ -42,6 +42,7 @@ def questions(run: Run) -> list[Answer]:
         sync_bn,
         channels_last,
         compiled,
+        transport,
         one_gpu,
         same_weights,
         memory,
@@ -213,6 +214,21 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
     pair = pair_of(run, every, once)
     text = f"Exchanging gradients after every micro-batch instead of once a step takes {times(pair)} as long."
     return "What does no_sync gain with gradient accumulation?", f"{text} {chance(pair)}"
+
+
+def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
+    """Of the diagnostic launches, whose ranks have NCCL's log."""
+    channels: dict[str, int] = {}
+    for look in (look for launch in run.document.diagnostics for look in launch.looks):
+        for name, count in look.nccl.transports.items():
+            channels[name] = channels.get(name, 0) + count
+    if not channels:
+        return None
+    text = f"By {listed([f'{name} ({count} channels)' for name, count in channels.items()])}, as its own log says."
+    if any(name.startswith("NET/Socket") for name in channels):
+        text += " NET/Socket is TCP: where the hosts have InfiniBand or RoCE, NCCL does not see it"
+        text += " (on Kubernetes: bench submit --rdma)."
+    return "Which way do the ranks exchange?", text
 
 
 def one_gpu(run: Analysed, table: pd.DataFrame) -> Answer | None:

@@ -49,7 +49,8 @@ def container(asked: Asked) -> Yaml:
 
 
 def gpus(asked: Asked) -> Yaml:
-    return {"limits": {"nvidia.com/gpu": asked.gpus}}
+    """And the RDMA devices, without which NCCL takes TCP between nodes and says so nowhere but in its own log."""
+    return {"limits": {"nvidia.com/gpu": asked.gpus, **({asked.rdma: 1} if asked.rdma else {})}}
 
 
 def mounts(*, results: bool) -> list[Yaml]:

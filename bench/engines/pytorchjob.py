@@ -39,6 +39,7 @@ def _replicas(asked: Asked, count: int, *, leads: bool = False) -> Yaml:
         "name": "pytorch",
         **container(asked),
         **({"resources": gpus(asked)} if asked.gpus else {}),
+        **({"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if asked.rdma else {}),
         "volumeMounts": mounts(results=leads),
     }
     spec = {**pod(asked, "training.kubeflow.org/job-name", results=leads), "containers": [only]}

@@ -8,7 +8,7 @@ from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
-from bench.runs.experiments import DiagnosticRecord, Look, MemoryForecast, Profile
+from bench.runs.experiments import NO_NCCL, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found
 
 
@@ -35,6 +35,7 @@ def found_by(done: Performed) -> dict[str, Any]:
         Look(
             reasons={name: of["reason"] for name, of in result["probes"].items()},
             profile=decode(Profile, result["profile"], "profile"),
+            nccl=decode(NcclPath, result["nccl"], "nccl") if "nccl" in result else NO_NCCL,
         )
         for result in done.results
     )

@@ -19,11 +19,26 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NcclPath:
+    """The way that NCCL took (:mod:`bench.worker.nccl_path`): channels by transport, such as ``P2P/CUMEM``, and by
+    algorithm and protocol the bytes of the smallest and of the largest collective. ``reason``: why none is known.
+    """
+
+    transports: Mapping[str, Count]
+    algorithms: Mapping[str, tuple[Count, ...]]
+    reason: str | None
+
+
+NO_NCCL = NcclPath(transports={}, algorithms={}, reason="NCCL took no part in this launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a rank of a diagnostic launch saw: by probe why it has no rows, and its profile."""
+    """What a rank of a diagnostic launch saw: by probe why it has no rows, its profile, and the way that NCCL took."""
 
     reasons: Mapping[str, str | None]
     profile: Profile
+    nccl: NcclPath = NO_NCCL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,8 @@ class Engine:
 class Asked:
     """What is submitted. ``run``: the words after ``python -m bench``. ``out``: where the run goes. ``gpus``: per node.
     ``image`` and ``claim``: None if it runs no image. ``python``: this interpreter. ``folder``: where the user is.
-    ``source``: the checkout of bench, None if bench is installed.
+    ``source``: the checkout of bench, None if bench is installed. ``rdma``: the resource of Kubernetes through which
+    a pod gets its RDMA devices, such as ``rdma/hca_shared_devices_a``; None for none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Asked:
     python: str
     folder: str
     source: str | None
+    rdma: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

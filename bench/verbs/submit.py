@@ -100,6 +100,9 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
     for name in ("image", "claim"):
         if engine.results is None and getattr(options, name) is not None:
             raise RequestError(f"--{name}", f"{options.engine} runs no image", "leave it out")
+    if options.rdma is not None and (engine.results is None or not gpus):
+        what = f"{options.engine} requests no devices of Kubernetes" if engine.results is None else "it is for GPUs"
+        raise RequestError("--rdma", what, "leave it out" if engine.results is None else "add --gpus-per-node")
     if engine.gpu_type == "needed" and gpus and gpu_type is None:
         raise RequestError("--gpus-per-node", f"{options.engine} needs the type of GPU", f"write it like H100:{gpus}")
     if engine.gpu_type == "unused" and gpu_type is not None:
@@ -118,6 +121,7 @@ def _asked(options: argparse.Namespace, engine: Engine, run: list[str]) -> Asked
         claim=(options.claim or CLAIM) if engine.results else None,
         python=sys.executable,
         folder=os.getcwd(),
+        rdma=options.rdma,
         source=checkout if os.path.isfile(os.path.join(checkout, "pyproject.toml")) else None,
     )
 
@@ -178,6 +182,13 @@ def word(text: str) -> str:
     return text
 
 
+def resource(text: str) -> str:
+    """The name of an extended resource, with its domain."""
+    if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a resource, such as rdma/hca_shared_devices_a")
+    return text
+
+
 def job_name(text: str) -> str:
     """What Kubernetes takes as the name of a service, with room for what engines add to it."""
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", text):
@@ -201,6 +212,8 @@ def _parser() -> Parser:
     parser.add_argument("--image", type=word, metavar="IMAGE", help=image)
     claim = f"the persistent volume claim that results go to, on Kubernetes (default: {CLAIM})"
     parser.add_argument("--claim", type=job_name, metavar="NAME", help=claim)
+    rdma = "the resource that gives a pod its RDMA devices, on Kubernetes; without it NCCL takes TCP between nodes"
+    parser.add_argument("--rdma", type=resource, metavar="RESOURCE", help=rdma)
     parser.add_argument("--name", type=job_name, metavar="NAME", help="of the job (default: bench- and six digits)")
     parser.add_argument("--dry-run", action="store_true", help="write the specification and submit nothing")
     parser.add_argument("--out", metavar="FILE", help="where the specification goes (default: standard output)")

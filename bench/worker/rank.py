@@ -40,6 +40,7 @@ from bench.worker import (
     memory_forecast,
     memory_parts,
     memory_probe,
+    nccl_path,
     probe,
     reference,
     restart,
@@ -123,6 +124,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     _bind(job.ranks[me.rank])
     torch.set_num_threads(job.ranks[me.rank].threads)
     device = device_of(job, me)
+    nccl = job.group and device.type == "cuda" and job.purpose == "diagnose"
+    heard = nccl_path.listen() if nccl else None
     tell("phase", phase="rendezvous")
     if job.purpose == "exchanges":
         exchanges.join()
@@ -153,6 +156,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
     }
     result = purposes[job.purpose](plan, report, born_ns)
     _leave()
+    if nccl:
+        result["nccl"] = nccl_path.read(heard)
     return {"rank": me.rank, "pid": os.getpid(), **result}
 
 

@@ -77,7 +77,9 @@ CONTAINER = {
     "args": some(text(), most=100),
     "env": some(ENVIRONMENT),
 }
-GPUS = fields(limits=fields(**{"nvidia.com/gpu": COUNT}))
+GPUS = fields(
+    limits=fields(("rdma/hca_shared_devices_a",), **{"nvidia.com/gpu": COUNT, "rdma/hca_shared_devices_a": only(1)})
+)
 MOUNTS = some(fields(name={"enum": ["shared-memory", "results"]}, mountPath={"enum": ["/dev/shm", "/results"]}))
 VOLUMES = some(
     {
@@ -102,7 +104,15 @@ def pod(label: str) -> dict[str, Schema]:
 
 
 def replicas(count: Schema) -> Schema:
-    container = fields(("resources",), name=only("pytorch"), **CONTAINER, resources=GPUS, volumeMounts=MOUNTS)
+    may_lock = fields(capabilities=fields(add=some(only("IPC_LOCK"), most=1)))
+    container = fields(
+        ("resources", "securityContext"),
+        name=only("pytorch"),
+        **CONTAINER,
+        resources=GPUS,
+        securityContext=may_lock,
+        volumeMounts=MOUNTS,
+    )
     spec = fields(**pod("training.kubeflow.org/job-name"), containers=some(container, most=1))
     return fields(replicas=count, restartPolicy=only("Never"), template=fields(spec=spec))
 

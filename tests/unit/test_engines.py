@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -243,3 +244,14 @@ def test_the_image_is_what_the_pods_expect() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     included = re.findall(r'^(\w+) = "bench/builtin_\w+"$', project, re.MULTILINE)
     assert kept == {"pyproject.toml", "README.md", "LICENSE", "bench", *included}
+
+
+@pytest.mark.parametrize("engine", ["trainjob", "pytorchjob"])
+def test_pods_get_their_rdma_devices(engine: str) -> None:
+    """Without them NCCL takes TCP between nodes, silently."""
+    with_rdma = replace(asked(engine, gpus=8), rdma="rdma/hca_shared_devices_a")
+    text = load(engine).specification(with_rdma)
+    assert valid(engine, document(engine, text))
+    assert text.count("rdma/hca_shared_devices_a") == (1 if engine == "trainjob" else 2)
+    assert ("IPC_LOCK" in text) == (engine == "pytorchjob")
+    assert "rdma" not in load(engine).specification(asked(engine, gpus=8))
