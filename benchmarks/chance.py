@@ -494,6 +494,7 @@ def measured(number: int, times: Array, memory: Array) -> dict[str, Measured]:
             "status": "ok",
             "reason": None,
             "validity": "valid",
+            "invalid": [],
             "parity": "same",
             "launches": [{"step_ms": step, "peak_total_mib": peak} for step, peak in zip(*of, strict=True)],
         }

@@ -177,11 +177,11 @@ class _Judged:
         return {"own_update_error": float(errors[worst]), "own_update_bound": float(bounds[worst])}
 
     def _loss_error(self) -> float | None:
-        """Of launches whose kernels are the reference's."""
+        """Of launches whose kernels are the reference's, and whose ranks draw dropout as its chunks do: once a rank."""
         effective = self.launch.effective
         assert effective is not None
         eager = effective.compiled is None and effective.memory_format == "contiguous"
-        if not eager or not full_precision(effective):
+        if not eager or not full_precision(effective) or effective.replicas > effective.world_size:
             return None
         theirs = _reference_losses(self.document, self.launch, self.numbers)[: len(self.loss)]
         scale = np.abs(theirs).max(initial=1e-300)

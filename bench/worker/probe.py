@@ -95,7 +95,8 @@ def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> di
         batch = cast_floats(load(), torch.float64)
         session.fill(begin.weights)
         begin.fill_buffers(model)
-        with alike(parts.workload.seed + step, parts.device), _first_changes(session, begin) as first:
+        seed = parts.workload.seed + step
+        with alike(seed, parts.device), _micro_batches(session, begin, seed) as first:
             session.backward(session.forward(batch))
             session.optimize()
         made = session.gradients()
@@ -131,22 +132,29 @@ def _whole(session: Session) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @contextmanager
-def _first_changes(session: Session, begin: State) -> Iterator[list[Tensor]]:
-    """What the first of several micro-batches within this context does to each buffer; empty if there is one batch."""
+def _micro_batches(session: Session, begin: State, seed: int) -> Iterator[list[Tensor]]:
+    """Within this context each of several micro-batches draws the same at random, as the chunks of the reference do.
+
+    Gives what the first of them does to each buffer; empty if there is one batch.
+    """
     changes: list[Tensor] = []
     if session.micro_batches == 1:
         yield changes
         return
 
+    def draw_again(*_: Any) -> None:
+        torch.manual_seed(seed)
+
     def look(*_: Any) -> None:
         if not changes:
             changes.extend(begin.changes(session.model))
 
-    watch = session.model.register_forward_hook(look)
+    hooks = [session.model.register_forward_pre_hook(draw_again), session.model.register_forward_hook(look)]
     try:
         yield changes
     finally:
-        watch.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 class Plain:

@@ -70,7 +70,7 @@ def test_energy_and_memory_of_gpus_have_verdicts_too(bench: Bench, tmp_path: Pat
     for seed, watts in ((1, 1.0), (2, 0.8)):
         draw = random.Random(seed)
         launches: list[Launch] = []
-        for _ in range(3):
+        for _ in range(5):
             for one in (DP, DDP2):
                 factor = draw.lognormvariate(0, 0.003)
                 power = {gpu: (value or 0.0) * watts * factor for gpu, value in one.watts.items()}

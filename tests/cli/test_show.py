@@ -13,6 +13,8 @@ from bench.analyse.analysed import Analysed
 from bench.cli import main
 from bench.runs.writer import RunWriter
 
+BROKEN = "20260101T000000Z-00000000"
+
 
 def judge(writer: RunWriter) -> None:
     writer.judge(**verdicts.of(Analysed.of(writer.frames())))
@@ -24,13 +26,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     slow = [Launch("ddp", [[9, ms, ms]], [[100.0]]) for ms in (40, 41, 42)]
     fast = [Launch("ddp_o2", [[9, ms, ms]], [[90.0]], precision="O2") for ms in (20, 20, 21)]
     write_run(tmp_path / "results", [*slow, *fast], label="three of each", also=judge)
-    (tmp_path / "results" / "broken").mkdir()
-    (tmp_path / "results" / "broken" / "run.json").write_text("[]")
+    (tmp_path / "results" / BROKEN).mkdir()
+    (tmp_path / "results" / BROKEN / "run.json").write_text("[]")
     return tmp_path
 
 
 def test_show_says_what_the_run_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run,) = [path.name for path in (here / "results").iterdir() if path.name != "broken"]
+    (run,) = [path.name for path in (here / "results").iterdir() if path.name != BROKEN]
     assert main(["show", run]) == 0
     answer, _, heading, _, first, second, *_ = capsys.readouterr().out.splitlines()
     assert answer.startswith("Fastest: ddp_o2, ") and "times as fast as ddp" in answer
@@ -49,7 +51,7 @@ def test_runs_are_listed_with_their_answers(here: Path, capsys: pytest.CaptureFi
     assert re.search(
         r"three of each  resnet18, 32 px +2 +6  ddp_o2$|three of each +resnet18, 32 px +2 +6  -", table, re.M
     )
-    assert "broken" in table and "incomplete" in table
+    assert BROKEN in table and "incomplete" in table
     assert main(["runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
     assert {one["label"] for one in found} == {"three of each", "-"} and len(found) == 3

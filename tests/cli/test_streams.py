@@ -12,6 +12,7 @@ from standin import gated
 from standin.runs import DDP, write_run
 
 from bench.cli import main
+from bench.core.codec import encode
 
 
 def shell(command: str, here: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +79,9 @@ def test_unforeseen_errors(
 def test_a_label_of_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``--label $'\\xff'`` comes from a shell; the run that has it is sealed, and must not be lost for its label."""
     monkeypatch.chdir(tmp_path)
-    runs = [write_run(tmp_path / "results", [DDP], label="night \udcff", host="h\udcff") for _ in range(2)]
+    runs = [
+        write_run(tmp_path / "results", [DDP], label=encode("night \udcff"), host=encode("h\udcff")) for _ in range(2)
+    ]
     first, second = map(str, runs)
     asked = [
         ["report", first],

@@ -36,7 +36,7 @@ def build(parts):
     session.backward = planted
     return session
 """
-CANDIDATES = {"quick": (0.02, 1.0), "slow": (0.06, 1.0), "wrong": (0.01, 1.5), "slowest": (1.0, 1.0)}
+CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
 """Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else."""
 
 LATER_S = 600.0

@@ -190,7 +190,7 @@ def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, An
         ({"command": ["x" * 65537]}, "command[0] must be at most 65,536 characters long"),
         ({"command": ["\ud800"]}, "command[0] is no text: it has half a character"),
         ({"versions": {"\udcff": "1"}}, "versions['\\udcff'] is no text: it has half a character"),
-        ({"strategies": {"ddp": {"hue": "puce", "dash": "solid", "not_comparable": None}}}, "hue must be one of grey"),
+        ({"strategies": {"ddp": {"hue": "puce", "dash": "solid", "differs": None}}}, "hue must be one of grey"),
         ({"launches": [record_of(0, "ddp") | {"precision": "O9"}]}, "precision must be one of O0, O1, O2, O3, not"),
         ({"recommendation": ADVICE | {"fastest": "gone"}}, "recommends 'gone', which has no launch"),
         ({"recommendation": ADVICE | {"parallel": ADVICE | {"leanest": "gone"}}}, "recommends 'gone', which has"),

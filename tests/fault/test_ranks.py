@@ -320,10 +320,9 @@ MEDDLING = {
         "ok",
         "os.mkfifo(os.path.join(run, 'logs', 'pipe'))\n"
         "os.symlink('/dev/zero', os.path.join(run, 'logs', 'zero'))\n"
-        "os.rename(os.path.join(run, 'steps.parquet'), os.path.join(run, 'logs', 'moved.parquet'))\n"
         "os.mkdir(os.path.join(run, 'steps.parquet'))\n",
     ),
-    "tables": ("ok", "os.truncate(os.path.join(run, 'memory.parquet'), 7)"),
+    "tables": ("ok", "import glob\nfor part in glob.glob(os.path.join(run, '.parts', '*')):\n    os.truncate(part, 7)"),
     "log": ("error", "log = os.path.join(run, 'logs', parts.job.log_name(0))\nos.unlink(log)\nos.mkfifo(log)\n1 / 0"),
     "listed": ("error", f"{SEALED}lambda result: '[]'"),
     "nonsense": ("error", f"{SEALED}lambda result: 'nonsense'"),

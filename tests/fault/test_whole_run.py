@@ -56,7 +56,8 @@ def test_a_killed_run_is_resumed(killed: Path, repository: Path, capsys: pytest.
         ("single", "ok"),
         ("ddp", "ok"),
     ]
-    assert [record.launch for record in read(str(path)).document.records] == [1, 2, 3], "with the reference"
+    numbers = [record.launch for record in read(str(path)).document.records]
+    assert numbers == [1, 2, 3, 4, 5], "with two in double precision, and the reference"
     assert (path / "logs" / "interrupted-launch-002-ddp-rank0.log").is_file()
     assert findings(str(path)) == []
     assert len(read(str(path)).steps) == 3 * 5

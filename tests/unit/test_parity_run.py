@@ -18,6 +18,7 @@ from bench.analyse.analysed import Analysed
 from bench.analyse.overview import recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF, loss_curves
 from bench.runs.reader import Run
+from bench.seams import discover
 from bench.sites.local import WorkerHost
 from benchmarks import frauds
 
@@ -66,6 +67,50 @@ def assert_sound(run: Run, scenario: str) -> None:
     assert found["replicas"] == (1 if scenario == "single" else 2)
     if scenario != "single":
         assert float(str(found["gradient_alone"])) > 0.3, "averaging makes a difference"
+
+
+DROPOUT = """
+from bench.seams import Workload
+
+WORKLOAD = Workload(summary="an MLP with dropout", unit="samples", global_batch={"cpu": 8, "cuda": 8}, settings={})
+
+
+def model(work):
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def example(work, index):
+    import torch
+
+    drawn = torch.Generator().manual_seed(index)
+    return torch.randn(8, generator=drawn), torch.randint(4, (), generator=drawn)
+
+
+def loss(model, batch):
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+def optimizer(work, parameters):
+    from torch.optim import SGD
+
+    return SGD(parameters, lr=0.01)
+"""
+
+
+def test_dropout_is_no_mistake(host: WorkerHost, tmp_path: Path) -> None:
+    """Also in micro-batches, which draw one after the other."""
+    (tmp_path / "dropout.py").write_text(DROPOUT)
+    task = discover.load_workload("dropout", str(tmp_path / "dropout.py")).task("cpu", {})
+    run = measured(host, tmp_path, ["ddp", "ddp_accumulate", "ddp_o2"], warmup=1, iters=2, task=task, global_batch=8)
+    assert {one.scenario: one.verdict for one in run.document.parity} == {
+        "ddp": SAME,
+        "ddp_accumulate": SAME,
+        "ddp_o2": WITHIN_HALF,
+    }
 
 
 GRADIENT = "in double precision, the gradient of a tensor is"

@@ -44,6 +44,8 @@ class Queue:
 
 
 class Instant(Session):
+    kept = staticmethod(torch.Tensor.detach)
+
     def __init__(self) -> None:
         pass
 
