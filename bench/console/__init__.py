@@ -327,7 +327,7 @@ def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: b
     """
     import pandas as pd
 
-    from bench.analyse.bars import about_intervals, plus_minus
+    from bench.analyse.bars import about_intervals, about_memory, plus_minus
     from bench.analyse.steps import BASE, about_base, short_base
 
     records = table.sort_values("throughput_per_s", ascending=False, kind="stable").to_dict("records")
@@ -351,7 +351,7 @@ def summary_table(table: "pd.DataFrame", width: int | None = None, *, verbose: b
         )
     text = align(list(zip(*columns, strict=True)), left=("scenario", "numerics", "status", "what ran"), width=width)
     reasons = [f"{row['scenario']}: {row['status']}: {row['reason']}" for row in failed]
-    return "\n".join([text, *about_intervals(table), *about_base(base), *reasons])
+    return "\n".join([text, *about_intervals(table), *about_memory(table), *about_base(base), *reasons])
 
 
 LEAST = 24

@@ -101,7 +101,7 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.grid(True, color=light("grid"), linewidth=0.7)
     axes.xaxis.set_major_locator(locator(8))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
+    axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     for row, entry in zip(rows, entries, strict=True):
         _bars(axes, row, light(entry.colour))

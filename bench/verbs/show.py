@@ -74,7 +74,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     from bench.analyse.advice import advice, findings, main_finding
     from bench.analyse.caveats import about_implementations
 
-    said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
+    said = (*(() if verbose else ("Fastest", "No clear winner")), *(("Least memory",) if run.document.tuning else ()))
     if run.document.scaling is not None:
         from bench.report.scaling import on_terminal
 
