@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import plus_minus
+from bench.analyse.bars import all_mib, plus_minus
 from bench.analyse.caveats import listed, of_several_replicas
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
@@ -56,7 +56,7 @@ def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
         return f"{what}: no valid result."
     time = " ".join(filter(None, (f"{row['step_median_ms']:,.4g}", plus_minus(row, "step_median_ms"))))
     speed = "" if _unknown(row["throughput_per_s"]) else f", {row['throughput_per_s']:,.1f} {row['unit']} a second"
-    peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} MiB in all"
+    peak = "" if _unknown(row["peak_total_mib"]) else f" at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
     return f"{what} ({row['what_ran']}): a step takes {time} ms{speed}{peak}."
 
 
@@ -142,7 +142,8 @@ def _headline(one: Standing) -> str:
     if one.tied:
         names = [one.best["scenario"], *(row["scenario"] for row in one.tied)]
         said = listed(names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"])
-        return f"No clear winner{one.where}: {said} are tied at this precision{_would_tell(one)}."
+        apart = f"{said} are not told apart by these launches{_would_tell(one)}"
+        return f"No clear winner{one.where}: {apart}.{_reserve(one.best, *one.tied)}"
     return f"Fastest{one.where}: {speed}.{_reserve(one.best)}"
 
 
@@ -222,7 +223,7 @@ def _choice(one: Standing) -> list[Advice]:
     what = f"{_figures(best)}.{_reserve(best)}"
     if one.tied and one.tested:
         rivals = "; ".join(_speed(row) for row in one.tied)
-        lines = [(f"Tied for fastest{one.where}", f"{what} Not distinguishable with this data: {rivals}.")]
+        lines = [(f"No clear winner{one.where}", f"{what} Not distinguishable with this data: {rivals}.")]
     else:
         lines = [(f"Fastest{one.where}" if one.tested else f"Fastest{one.where}, untested", what)]
     title = f"Least memory within {100 * (1 - LEAN_ENOUGH):.0f} % of its speed{one.where}"
@@ -243,20 +244,20 @@ def _choice(one: Standing) -> list[Advice]:
 
 
 def _figures(row: Row) -> str:
-    """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 ±0.3% MiB in all``."""
+    """``ddp_o2, 19.7 ±1.2% img/s at a peak of 2,544 MiB in all``."""
     if _unknown(row["peak_total_mib"]):
         return f"{_speed(row)}; its memory is unknown"
-    peak = " ".join(filter(None, (f"{row['peak_total_mib']:,.0f}", plus_minus(row, "peak_total_mib"))))
-    return f"{_speed(row)} at a peak of {peak} MiB in all"
+    return f"{_speed(row)} at a peak of {row['peak_total_mib']:,.0f} {all_mib(row)}"
 
 
-def _reserve(row: Row) -> str:
-    """What has to be said beside a figure, apart from how few launches it comes from."""
+def _reserve(*rows: Row) -> str:
+    """What has to be said beside the figures of these, apart from how few launches they come from."""
     said = []
-    if _unknown(row["parity"]):
-        said.append("whether it trains the same model was not shown")
-    doubts = [] if _unknown(row["findings"]) else [code for code in row["findings"].split(", ") if code != FEW]
-    if row["validity"] == "warning" and doubts:
+    if any(_unknown(row["parity"]) for row in rows):
+        said.append(f"whether {'each' if len(rows) > 1 else 'it'} trains the same model was not shown")
+    warned = [row["findings"].split(", ") for row in rows if row["validity"] == "warning"]
+    doubts = dict.fromkeys(code for codes in warned for code in codes if code != FEW)
+    if doubts:
         said.append(f"low confidence: {', '.join(doubts)}")
     text = "; ".join(said)
     return f" {text[0].upper()}{text[1:]}." if text else ""

@@ -12,13 +12,14 @@ ENDS = {
     "step_median_ms": "step_{}_ms",
     "step_p95_ms": "step_p95_{}_ms",
     "relative_to_ddp": "relative_{}",
-    "peak_pid_mib": "peak_pid_{}_mib",
-    "peak_total_mib": "peak_total_{}_mib",
     "energy_per_1000_j": "energy_per_1000_{}_j",
     "energy_j": "energy_{}_j",
     "mean_power_w": "mean_power_{}_w",
 }
-"""The figures of a table with a row per scenario that have an interval, and the columns of its ends."""
+"""The figures of a table with a row per scenario that have an interval, and the columns of its ends. A peak has none:
+it is the largest of all launches, and the interval in the files is that of their mean.
+"""
+RSS = "rss"
 
 
 def plus_minus(row: Mapping[Any, Any], name: str) -> str:
@@ -33,6 +34,17 @@ def bar(percent: float | None) -> str:
     if percent is None or pd.isna(percent):
         return ""
     return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 999.5 else "±>999%"
+
+
+def all_mib(row: Mapping[Any, Any]) -> str:
+    """The unit of the memory of all processes: on the CPU their resident sizes are added up."""
+    return "MiB in all (RSS added up)" if RSS in str(row["memory_source"]) else "MiB in all"
+
+
+def about_memory(summary: pd.DataFrame) -> list[str]:
+    """What the memory of all processes is, below a summary, where it is more than they take of the host."""
+    added = any(RSS in str(source) for source in summary["memory_source"])
+    return ["MiB total: RSS added up, in which a page that ranks share counts once in each"] if added else []
 
 
 def about_intervals(summary: pd.DataFrame) -> list[str]:

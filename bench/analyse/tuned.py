@@ -6,7 +6,7 @@ import pandas as pd
 
 from bench.analyse import advice, scaling_words
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import plus_minus
+from bench.analyse.bars import all_mib, plus_minus
 from bench.analyse.comparison import ALIKE, FASTER, compared, judged
 from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
@@ -51,7 +51,7 @@ def _lean(rows: dict[str, dict[Any, Any]], lean: str, winner: str) -> str:
     if lean not in rows:
         return f"{lean}, of which no fresh launch ended well"
     peak = rows[lean]["peak_total_mib"]
-    memory = "" if pd.isna(peak) else f", {peak:,.0f} MiB in all {plus_minus(rows[lean], 'peak_total_mib')}".rstrip()
+    memory = "" if pd.isna(peak) else f", {peak:,.0f} {all_mib(rows[lean])}"
     return f"{lean} itself{memory}" if lean == winner else f"{_speed(rows[lean])}{memory}"
 
 

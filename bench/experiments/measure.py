@@ -3,7 +3,7 @@
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,16 +15,20 @@ from bench.plan import one_round
 from bench.plan.interval_target import IntervalTarget
 from bench.runs.launches import LaunchRecord
 
+Affords = Callable[[Sequence[str]], bool]
 
-def in_rounds(lab: Lab) -> None:
+
+def in_rounds(lab: Lab, affords: Affords = lambda scenarios: True) -> None:
+    """``affords``: whether there is time for one more launch of each of these; asked before each round but the first,
+    and before a launch that other work held up is done again."""
     target = _target(lab)
-    for job in _rounds(lab, target):
-        _measure(job, lab, target)
+    for job in _rounds(lab, target, affords):
+        _measure(job, lab, target, affords if target is None else target.affords)
     if target is not None:
         lab.writer.note_interval_target(target.outcome([found.name for found in lab.runnable]))
 
 
-def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
+def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterator[Job]:
     """The planned launches, round by round; then rounds until all scenarios are precise enough.
 
     What would exceed a budget is left out, except the first launch of each scenario.
@@ -37,7 +41,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
             names = names if target and target.affords(names) else []
             lacking = [one for one in lab.runnable if one.name in names]
             lab.progress.expect([found.name for found in lacking if (found.name, repeat) not in done])
-        if not lacking:
+        if not lacking or (repeat and not affords([found.name for found in lacking])):
             return
         for planned in one_round(request, lacking, repeat, 0, hosts):
             if (planned.found.name, repeat) in done:
@@ -49,7 +53,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None) -> Iterator[Job]:
             yield replace(planned.job, launch=lab.next_launch(), probe_seed=seed)
 
 
-def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
+def _measure(job: Job, lab: Lab, target: IntervalTarget | None, affords: Affords) -> None:
     """One measured launch, or a record of why there cannot be one; once more if other work held it up."""
     reason = lab.obstacles[job.scenario]
     if reason is not None:
@@ -57,7 +61,7 @@ def _measure(job: Job, lab: Lab, target: IntervalTarget | None) -> None:
         return
     done = perform(job, lab, "measuring", partial(_kept, lab))
     cores = lab.writer.document.machine.cores_usable
-    if done.record.checks.held_up(cores) and (target is None or target.affords([job.scenario])):
+    if done.record.checks.held_up(cores) and affords([job.scenario]):
         again = replace(job, launch=lab.next_launch())
         lab.writer.supersede(done.record, _why_again(done.record, cores, again.launch))
         lab.progress.expect([job.scenario])

@@ -71,12 +71,19 @@ def tune(
     folder.
     """
     how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
+    began_s = time.monotonic()
     with opened(request, candidates, **how, also=_switches(search.allow)) as lab, lab.progress:
-        hunt = _Hunt(lab, search)
+        hunt = _Hunt(lab, search, began_s=time.monotonic() if wait else began_s)  # a queue is no part of the search
         hunt.run()
         names = hunt.choose()
         if names:
-            measure.in_rounds(_of_finalists(lab, hunt.found, names))
+            final = _of_finalists(lab, hunt.found, names)
+            measure.in_rounds(final, hunt.affords)
+            rounds = 1 + max(one.repeat for one in lab.writer.document.launches)
+            if rounds < FINAL_LAUNCHES:
+                lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
+            lab.writer.note_request(*recorded(replace(final.request, launches=rounds)))
+            lab.writer.note_tuning(spent_s=hunt.spent_s)
     finalists = tuple(hunt.found[name] for name in names)
     return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
 
@@ -121,6 +128,7 @@ class _Hunt:
 
     lab: Lab
     search: Search
+    began_s: float
     race: Race = field(default_factory=lambda: Race([]))
     found: dict[str, Found] = field(default_factory=dict)
     peaks_mib: dict[str, float] = field(default_factory=dict)
@@ -130,7 +138,6 @@ class _Hunt:
     judged: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
-    began_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         search, before = self.search, self.lab.writer.document.tuning
@@ -277,12 +284,22 @@ class _Hunt:
         usual_s = fmean(everything)
         ahead_s = [fmean(self.took_s[one]) for one in self._finalists()]
         more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead_s))
+        reference = self.lab.writer.document.reference
         reserved_s = FINAL_LAUNCHES * (sum(ahead_s) + more * usual_s)
+        reserved_s += (reference.wall_s if reference else None) or usual_s  # it is trained again for a new computation
         if len(everything) == 1:
             self._refuse_short_budget(max(usual_s * len(self.race.still_in), 2 * usual_s + reserved_s))
         expected_s = fmean(self.took_s.get(name, [usual_s]))
         if self.spent_s + expected_s + reserved_s > self.search.budget_s:
             raise _OutOfTime
+
+    def affords(self, names: Sequence[str]) -> bool:
+        """Whether there is time for one more launch of each of these, as long as the longest so far."""
+        took_s = {name: list(self.took_s[name]) for name in names}
+        for launch in self.lab.writer.document.launches:
+            if launch.scenario in took_s:
+                took_s[launch.scenario].append(launch.wall_s or 0.0)
+        return self.spent_s + sum(map(max, took_s.values())) <= self.search.budget_s
 
     def _refuse_short_budget(self, needed_s: float) -> None:
         """``needed_s``: for a round, or for two candidates and the finalists, but not for both: how fast the finalists

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse import memory_timeline, published
 from bench.analyse.advice import is_clear, recommendations
 from bench.analyse.analysed import Analysed
-from bench.analyse.bars import about_intervals, bar, plus_minus
+from bench.analyse.bars import RSS, about_intervals, about_memory, bar, plus_minus
 from bench.analyse.intervals import half_width_percent
 from bench.analyse.steps import BASE, about_base, base_of, scenarios, short_base
 from bench.console import SHORT, align
@@ -218,7 +218,7 @@ def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
     records = _by_speed(table)
     hidden = {"validity", "launches ok", *(() if verbose else ("what ran",))}
     columns = [column for column in _summary_columns(records, brief=True) if column.heading not in hidden]
-    return tabulate(columns, records, (*_about(table), *_failed(table)))
+    return tabulate(columns, records, (*_about(table), *about_memory(table), *_failed(table)))
 
 
 def _by_speed(table: "pd.DataFrame") -> list[Record]:
@@ -273,7 +273,10 @@ def _sources(table: "pd.DataFrame") -> list[str]:
     for row in table[table["memory_source"].notna()].to_dict("records"):
         named.setdefault(row["memory_source"], []).append(row["scenario"])
     each = (f"{source} ({', '.join(names)})" if len(named) > 1 else source for source, names in named.items())
-    return [f"Source of memory: {'; '.join(each)}."] if named else []
+    shared = (
+        "; in a sum of RSS, a page that ranks share counts once in each" if any(RSS in one for one in named) else ""
+    )
+    return [f"Source of memory: {'; '.join(each)}{shared}."] if named else []
 
 
 def _verdict(verdict: Any, why: Any) -> Cell:

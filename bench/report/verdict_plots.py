@@ -109,7 +109,7 @@ def trade_off(run: Analysed) -> Plot | None:
     axes.set_ylim(*_around(known[["throughput_per_s", "throughput_low_per_s", "throughput_high_per_s"]], 0.12))
     axes.grid(True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel("peak memory of all processes together (MiB); further left is leaner")
+    axes.set_xlabel("peak memory of all processes, added up (MiB); further left is leaner")
     axes.set_ylabel(f"{run.document.workload.unit} a second; higher is faster")
     cut = [name for name, (low, _) in (("memory", axes.get_xlim()), ("speed", axes.get_ylim())) if low > 0.0]
     caption = _about_trade_off(known, table, cut)

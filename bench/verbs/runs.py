@@ -73,6 +73,6 @@ def _fastest(document: RunDocument) -> str:
     others = len(advice.not_told_apart)
     doubts = [
         *(["incomplete"] if not document.complete else []),
-        *(["untested"] if launches < REPLICATES_WANTED else [f"tied with {others}"] if others else []),
+        *(["untested"] if launches < REPLICATES_WANTED else [f"not told apart from {others}"] if others else []),
     ]
     return advice.fastest + (f" ({', '.join(doubts)})" if doubts else "")

@@ -75,7 +75,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     from bench.analyse.caveats import about_implementations
     from bench.report.tables import brief_summary
 
-    said = (*(() if verbose else ("Fastest", "Tied")), *(("Least memory",) if run.document.tuning else ()))
+    said = (*(() if verbose else ("Fastest", "No clear winner")), *(("Least memory",) if run.document.tuning else ()))
     if run.document.scaling is not None:
         from bench.report.scaling import on_terminal
 

@@ -1,6 +1,7 @@
 """``bench tune`` on planted candidates: the fastest that trains the same wins, and every other says why not."""
 
 import json
+import math
 import re
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from conftest import CommandLine
 from standin.schemas import is_valid
 from test_workload import MLP
 
-from bench.experiments import tuning
+from bench.experiments import measure, tuning
 from bench.experiments.launch import perform
 from bench.seams import switching
 from bench.sites.local import WorkerHost
@@ -109,6 +110,31 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     assert run_here("report", "--results", str(tmp_path / "out"), "--out", str(page)).returncode == 0
     text = (page / "index.html").read_text()
     assert "How was the winner found?" in text and "numerics: diverged" in text and (page / "search.svg").is_file()
+
+
+def test_the_budget_ends_the_rounds_of_the_finalists(
+    run_here: CommandLine, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine becomes busy while they are measured: their third launch ends after the budget."""
+    launched: list[str] = []
+
+    def late(job: Any, *rest: Any) -> Any:
+        launched.append(job.scenario)
+        if len(launched) == 3:
+            monkeypatch.setattr(tuning, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * LATER_S))
+        return perform(job, *rest)
+
+    monkeypatch.setattr(measure, "perform", late)
+    two = [one.replace(f",{tmp_path}/slow.py,{tmp_path}/wrong.py,{tmp_path}/slowest.py", "") for one in asked]
+    done = run_here("tune", *two, "--budget", "10m")
+    document = document_of(tmp_path)
+    finalists, rounds = document["tuning"]["finalists"], document["request"]["launches"]
+    assert rounds == math.ceil(3 / len(finalists)) and len(launched) == rounds * len(finalists), launched
+    assert done.returncode == 0 and f"the budget ends after {rounds} round" in done.stderr, done.stderr
+    assert document["complete"] and document["tuning"]["spent_s"] > 2 * LATER_S
+    before = len(launched)
+    again = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
+    assert again.returncode == 0 and len(launched) == before, "there is nothing to resume"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ HARD = (
     "there is no such verb",
     "is no identifier",
     "not told",
+    "are tied at",
+    "tied with",
+    "tied for",
 )
 """Phrases that nobody says aloud."""
 
@@ -44,5 +47,6 @@ HARD = (
 def test_nothing_is_said_that_nobody_says() -> None:
     said = {path: " ".join(path.read_text(encoding="utf-8").lower().split()) for path in [*READ, *ROOT.glob("*.md")]}
     said.pop(ROOT / "CHANGELOG.md")
+    said = {path: text.replace("not told apart", "") for path, text in said.items()}  # which people do say
     assert [(str(path), phrase) for path in said for phrase in HARD if phrase in said[path]] == []
     assert len(said) > 150

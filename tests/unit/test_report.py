@@ -303,7 +303,7 @@ def test_what_is_unknown_about_memory_says_why(mixed: Written) -> None:
     table = tables.summary_table(mixed.run, tables.summary_of(mixed.run))
     by_name = {row[0].text: [cell.text for cell in row] for row in table.rows}
     assert by_name["apex_ddp"][5:7] == ["–", "–"]
-    assert "Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)." in table.notes
+    assert any(note.startswith("Source of memory: rss (ddp, ddp_o2); unavailable (apex_ddp)") for note in table.notes)
     assert "Memory of apex_ddp is unknown, or a part of it: it hid." in table.notes
     assert table.marked is None, "one launch each is no test"
 
@@ -327,7 +327,7 @@ def test_each_figure_of_the_summary_has_its_bar(tmp_path: Path) -> None:
     table = tables.summary_table(run, tables.summary_of(run))
     alone, ddp = ([(cell.text, cell.small) for cell in row[1:7]] for row in table.rows)
     # Logarithms of 40, 41, 42 deviate by 0.0244; times t (4.303 at 2 degrees of freedom) over root 3: 0.061, so +6.2 %.
-    assert [small for _, small in ddp] == ["±6.2%"] * 3 + ["", "±0.0%", "±0.0%"]
+    assert [small for _, small in ddp] == ["±6.2%"] * 3 + [""] * 3
     assert [text for text, _ in ddp] == ["195.2", "41.0", "41.0", "1.00", "100", "200"]
     assert [small for _, small in alone] == [""] * 6
     assert table.notes[0] == "±: from the figure to the farther end of its 95 % interval over launches."
