@@ -24,6 +24,7 @@ import pandas as pd
 
 from bench.analyse.intervals import estimate_positive
 from bench.analyse.launches import joined
+from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
 from bench.runs.frames import Iterations
 
@@ -38,6 +39,7 @@ COLUMNS = [
     *("utilisation_percent", "sm_clock_mhz", "min_sm_clock_mhz", "memory_clock_mhz", "max_temperature_c"),
     *("throttle_reasons", "throttle", "verdict"),
     *("pcie_tx_mib_s", "pcie_rx_mib_s", "nvlink_tx_mib_s", "nvlink_rx_mib_s"),
+    *ACTIVITY_COLUMNS[:3],
 ]
 
 LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
@@ -47,6 +49,7 @@ SCENARIO_COLUMNS = [
     *("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j"),
     *("mean_power_w", "mean_power_low_w", "mean_power_high_w", "peak_power_w", "sm_clock_mhz", "min_sm_clock_mhz"),
     *("max_temperature_c", "throttle", "verdict", *(f"{link}_mib_s" for link in LINKS)),
+    *ACTIVITY_COLUMNS[:3],
 ]
 
 
@@ -155,6 +158,7 @@ def per_scenario(
         }
         for link in (f"{link}_mib_s" for link in LINKS):
             row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
+        row |= {name: _known(theirs[name], "mean") for name in ACTIVITY_COLUMNS[:3]}
         rows.append(row)
     return _table(rows, SCENARIO_COLUMNS)
 
@@ -246,7 +250,14 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
         **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
+        **{name: _over_time(samples, name) for name in ACTIVITY_COLUMNS[:3]},
     }
+
+
+def _over_time(samples: pd.DataFrame, column: str) -> float | None:
+    """The mean of a value that each sample has of the time since the one before, which is within the window."""
+    spans_ns = samples["t_ns"].diff().where(samples[column].notna(), 0.0).fillna(0.0)
+    return float((samples[column].fillna(0.0) * spans_ns).sum() / spans_ns.sum()) if spans_ns.sum() else None
 
 
 def _energy(samples: pd.DataFrame, window_s: float) -> tuple[float | None, str | None, str | None]:

@@ -58,6 +58,8 @@ MEMORY_COLUMNS = {
 
 MEMORY_SOURCES = ("nvml_pid", "nvml_probe", "nvml_device_delta", "torch_allocator", "rss", "unavailable")
 
+ACTIVITY_COLUMNS = ("sm_percent", "tensor_percent", "dram_percent", "nvlink_tx_mib_s", "nvlink_rx_mib_s")
+
 LINK_COLUMNS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 
 DEVICE_COLUMNS = {
@@ -72,11 +74,15 @@ DEVICE_COLUMNS = {
     "reason": "string",
     **dict.fromkeys(LINK_COLUMNS, "float64"),
     "mig": "bool",
+    **dict.fromkeys(ACTIVITY_COLUMNS, "float64"),
+    "activity_reason": "string",
 }
 """One row per sample and GPU. ``energy_mj``: the driver's counter in millijoules; ``throttle_reasons``: NVML's bits.
 
 ``pcie_*`` and ``nvlink_*``: counters, in every tenth sample, null where the driver has none. On the CPU one row per
-sample and package with ``energy_mj`` alone (RAPL).
+sample and package with ``energy_mj`` alone (RAPL). NVML's GPM metrics, of the time since the sample before:
+``sm_percent`` (busy SMs), ``tensor_percent`` (time in tensor cores), ``dram_percent`` (of its bandwidth) and
+``nvlink_*_mib_s``; null with ``activity_reason`` where unknown.
 """
 
 NUMERICS_COLUMNS = {
@@ -125,7 +131,8 @@ RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("start_ns", "t_ns", "pid", "throttle_reasons"), (0, 2**63 - 1)),
     **dict.fromkeys((f"{phase}_ms" for phase in (*PHASES, "step")), (0, 10**12)),
     **dict.fromkeys(("used_mib", "pss_mib", "power_w", "sm_clock_mhz", "memory_clock_mhz"), (0, 10**9)),
-    "utilisation_percent": (0, 100),
+    **dict.fromkeys(("utilisation_percent", *ACTIVITY_COLUMNS[:3]), (0, 100)),
+    **dict.fromkeys(ACTIVITY_COLUMNS[3:], (0, 10**9)),
     "temperature_c": (-273, 1000),
     **dict.fromkeys(("energy_mj", *LINK_COLUMNS), (0, 10**18)),
     **dict.fromkeys(("comm_ms", "compute_ms", "overlap_ms"), (-(10**12), 10**12)),

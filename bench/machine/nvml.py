@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.core.errors import BenchError
+from bench.core.records import ACTIVITY_COLUMNS
 
 LIBRARY = "libnvidia-ml.so.1"
 """The soname that pynvml loads."""
@@ -37,6 +38,9 @@ METRICS = (
 
 LINKS = ("pcie_tx_kib", "pcie_rx_kib", "nvlink_tx_kib", "nvlink_rx_kib")
 """Counters of what a device sent and received, where the driver offers them; they only ever grow."""
+
+NO_GPM = "this GPU has no GPM metrics; Hopper and later have them"
+FIRST = "activity is known between two samples, and this is the first"
 
 NO_FIGURE = "the driver gives no figure here (NVML_VALUE_NOT_AVAILABLE)"
 ZERO = "the driver gives 0 bytes for a process that is there, as R560 does in a container"
@@ -151,6 +155,8 @@ class Nvml:
         self.scrambled = 0
         self._handles: dict[str, Any] = {}
         self._mig: dict[str, bool] = {}
+        self._gpm: dict[str, Any] = {}
+        self._no_gpm: dict[str, str] = {}
         self._list_processes: Callable[[Any], Any] = pynvml.nvmlDeviceGetComputeRunningProcesses
         self._throttle_reasons: Callable[[Any], Any] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
         self._reads: dict[str, tuple[Callable[[Any], Any], float]] = {
@@ -250,6 +256,7 @@ class Nvml:
     def device_sample(self, uuid: str, *, links: bool = True) -> dict[str, Any]:
         """:data:`METRICS` and :data:`LINKS` (KiB) now, ``mig``, and ``reason``: which are None and why.
 
+        GPM metrics (``ACTIVITY_COLUMNS``) are of the time since the last call, or None with ``activity_reason``.
         ``utilisation_percent``: the share of the driver's last sampling period with a kernel on the device;
         ``energy_mj``: the driver's counter since it was loaded, None under MIG, as it is that of the whole GPU;
         ``used_mib``: the driver's reserve included; ``throttle_reasons``: NVML's bits (``nvmlClocksEventReasons``).
@@ -272,7 +279,62 @@ class Nvml:
             sample["energy_mj"], reasons["energy_mj"] = None, MIG_ENERGY
         counters, problems = self._read_links(handle) if links else (dict.fromkeys(LINKS), {})
         told = "; ".join(f"{metric}: {reason}" for metric, reason in (reasons | problems).items())
-        return {**sample, "reason": told or None, **counters, "mig": mig}
+        return {**sample, "reason": told or None, **counters, "mig": mig, **self._activity(uuid)}
+
+    def _activity(self, uuid: str) -> dict[str, Any]:
+        """The GPM metrics of a GPU or a MIG slice since the last call, and why some are None."""
+        if uuid not in self._no_gpm:
+            values, reason = self._try(self._gpm_since, uuid)
+            if reason is None:
+                return dict(values)
+            self._no_gpm[uuid] = reason  # it is not asked again
+        return unknown_activity(self._no_gpm[uuid])
+
+    def _gpm_since(self, uuid: str) -> dict[str, Any]:
+        pynvml, handle = self._pynvml, self._handle(uuid)
+        of_slice = uuid.startswith("MIG-")
+        gpu = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if of_slice else handle
+        if uuid not in self._gpm and not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
+            self._no_gpm[uuid] = NO_GPM
+            return unknown_activity(NO_GPM)
+        before, now = self._gpm.get(uuid), pynvml.nvmlGpmSampleAlloc()
+        try:
+            if of_slice:
+                pynvml.nvmlGpmMigSampleGet(gpu, pynvml.nvmlDeviceGetGpuInstanceId(handle), now)
+            else:
+                pynvml.nvmlGpmSampleGet(gpu, now)
+        except self._errors:
+            pynvml.nvmlGpmSampleFree(now)
+            raise
+        self._gpm[uuid] = now
+        if before is None:
+            return unknown_activity(FIRST)
+        try:
+            return self._gpm_between(before, now)
+        finally:
+            pynvml.nvmlGpmSampleFree(before)
+
+    def _gpm_between(self, before: Any, now: Any) -> dict[str, Any]:
+        pynvml = self._pynvml
+        metrics = (
+            pynvml.NVML_GPM_METRIC_SM_UTIL,
+            pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+            pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+            pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+            pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
+        )
+        asked = pynvml.c_nvmlGpmMetricsGet_t(
+            version=pynvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(metrics), sample1=before, sample2=now
+        )
+        for place, metric in enumerate(metrics):
+            asked.metrics[place].metricId = metric
+        pynvml.nvmlGpmMetricsGet(asked)
+        answers = dict(zip(ACTIVITY_COLUMNS, asked.metrics, strict=False))
+        known = {name: one.value for name, one in answers.items() if one.nvmlReturn == pynvml.NVML_SUCCESS}
+        reasons = [
+            f"{name}: {_line(pynvml.NVMLError(one.nvmlReturn))}" for name, one in answers.items() if name not in known
+        ]
+        return unknown_activity("; ".join(reasons) or None) | known
 
     def versions(self) -> dict[str, str | None]:
         """The driver's ``version``, that of ``nvml``, and the newest ``cuda`` that it supports; None: unknown."""
@@ -373,6 +435,9 @@ class Nvml:
 
     def close(self) -> None:
         """End the session."""
+        for sample in self._gpm.values():
+            self._try(self._pynvml.nvmlGpmSampleFree, sample)
+        self._gpm.clear()
         self._handles.clear()
         self._try(self._pynvml.nvmlShutdown)
 
@@ -469,7 +534,13 @@ class Nvml:
 
 def unknown_sample(reason: str) -> dict[str, Any]:
     """What :meth:`Nvml.device_sample` gives for a device of which nothing is known."""
-    return {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
+    unknown = {**dict.fromkeys(METRICS), "reason": reason, **dict.fromkeys(LINKS), "mig": None}
+    return unknown | unknown_activity(reason)
+
+
+def unknown_activity(reason: str | None) -> dict[str, Any]:
+    """No GPM metric, for this reason."""
+    return {**dict.fromkeys(ACTIVITY_COLUMNS), "activity_reason": reason}
 
 
 def _scaled(value: int | None, unit: float) -> float | None:

@@ -46,6 +46,9 @@ def energy_table(run: Analysed) -> Table | None:
         figure("peak", "peak_power_w", ",.0f", group=power),
         figure("median", "sm_clock_mhz", ",.0f", group=clock),
         figure("lowest", "min_sm_clock_mhz", ",.0f", group=clock),
+        figure("SMs busy", "sm_percent", ".0f", group="activity (%)"),
+        figure("tensor cores", "tensor_percent", ".0f", group="activity (%)"),
+        figure("DRAM", "dram_percent", ".0f", group="activity (%)"),
         figure("highest °C", "max_temperature_c", ".0f"),
         text("held back by", _throttle),
         figure("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
@@ -89,7 +92,7 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
     ]
     lacking = {"power": "peak_power_w", "clocks": "sm_clock_mhz", "temperature": "max_temperature_c"}
     lacking |= {"what holds a device back": "throttle", "PCIe traffic": "pcie_tx_mib_s"}
-    lacking |= {"NVLink traffic": "nvlink_tx_mib_s"}
+    lacking |= {"NVLink traffic": "nvlink_tx_mib_s", "activity of SMs (Hopper and later)": "sm_percent"}
     absent = [name for name, column in lacking.items() if table[column].isna().all()]
     if absent:
         packages = all(str(name).startswith("package-") for name in run.device["device"].unique())

@@ -38,7 +38,8 @@ class Clock:
     """Deadlines on a fixed grid, so that they never drift; missed ones are skipped.
 
     Samples that take more than ``duty`` of ``period_ns`` (mean of the last eight) skip points of the grid to stay
-    within it. Clocks ``beside`` each other share :data:`DUTY_CYCLE`: each gets half its ``duty``, or more if free.
+    within it. This is wall time: work in the driver and a wait for its lock look alike from here. Clocks ``beside``
+    each other share :data:`DUTY_CYCLE`: each gets half its ``duty``, or more if free.
     """
 
     def __init__(self, period_ns: int, duty: float = DUTY_CYCLE) -> None:
@@ -333,7 +334,7 @@ class Loop:
             return {uuid: self.nvml.device_sample(uuid, links=links) for uuid in given(self.gpus, ranks)}
         readings = {} if self.rapl is None else self.rapl.read()
         return {
-            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason}
+            name: {**unknown_sample(""), "energy_mj": energy_mj, "reason": reason, "activity_reason": None}
             for name, (energy_mj, reason) in readings.items()
         }
 

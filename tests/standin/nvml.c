@@ -391,6 +391,77 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
     return code;
 }
 
+#ifndef OLD_DRIVER
+/* GPM as R525 has it: room for 98 metrics. A sample is a device and how many were taken. */
+typedef struct { unsigned version, supported; } GpmSupport;
+typedef struct { void *device; unsigned instance; } GpmSample;
+typedef struct { unsigned id; int code; double value; const char *names[3]; } GpmMetric;
+typedef struct { unsigned version, count; GpmSample *before, *now; GpmMetric metrics[98]; } GpmMetrics;
+
+int nvmlGpmQueryDeviceSupport(void *handle, GpmSupport *support)
+{
+    return unsigned_metric(__func__, handle, "gpm", &support->supported);
+}
+
+int nvmlGpmSampleAlloc(GpmSample **sample)
+{
+    *sample = calloc(1, sizeof **sample);
+    load(__func__);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(GpmSample *sample)
+{
+    free(sample);
+    load(__func__);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(void *handle, GpmSample *sample)
+{
+    unsigned unused;
+    sample->device = handle;
+    return unsigned_metric(__func__, handle, "gpm_sample", &unused);
+}
+
+int nvmlGpmMigSampleGet(void *handle, unsigned instance, GpmSample *sample)
+{
+    sample->instance = instance;
+    return nvmlGpmSampleGet(handle, sample);
+}
+
+int nvmlDeviceGetGpuInstanceId(void *handle, unsigned *instance)
+{
+    return unsigned_metric(__func__, handle, "instance", instance);
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **parent)
+{
+    (void)handle;
+    load(__func__);
+    *parent = (void *)1;
+    return SUCCESS;
+}
+
+/* Of an instance the script has the metric with its number, such as gpm_2_of_7. */
+int nvmlGpmMetricsGet(GpmMetrics *asked)
+{
+    unsigned long long number;
+    char key[64];
+    unsigned version;
+    int code = unsigned_metric(__func__, asked->now->device, "gpm_version", &version);
+    if (code || asked->version != (version ? version : 1))
+        return code ? code : 25;
+    for (unsigned i = 0; i < asked->count; i++) {
+        GpmMetric *m = &asked->metrics[i];
+        snprintf(key, sizeof key, asked->now->instance ? "gpm_%u_of_%u" : "gpm_%u", m->id, asked->now->instance);
+        m->code = metric(__func__, asked->now->device, key, &number);
+        m->value = (double)number;
+    }
+    return SUCCESS;
+}
+#endif
+
 int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned length)
 {
     load(__func__);

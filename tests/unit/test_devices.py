@@ -200,3 +200,9 @@ def test_the_power_over_time_leaves_out_what_is_unknown() -> None:
     table = devices.power_timeline(samples(1.0, power_w=lambda at_s: None if at_s < 0 else 10.0))
     assert table["power_w"].tolist() == [10.0] * 21
     assert table["t_ns"].is_monotonic_increasing
+
+
+def test_activity_is_weighed_by_time_and_begins_in_the_window() -> None:
+    samples = pd.DataFrame({"t_ns": [0, 10, 40, 50], "sm_percent": [99.0, 20.0, 60.0, None]})
+    assert devices._over_time(samples, "sm_percent") == pytest.approx((10 * 20 + 30 * 60) / 40)
+    assert devices._over_time(samples[:1], "sm_percent") is None

@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 from standin import DEVICE_A, DEVICE_B, KEYS, MIB, NOT_AVAILABLE, TWO_GPUS, A, B, Driver, compile_driver, python
 
-from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
-from bench.machine.nvml import LINKS, METRICS, MIG_ENERGY, NO_FIGURE, REQUIREMENT, SCRAMBLED, ZERO
+from bench.core.records import ACTIVITY_COLUMNS, DEVICE_COLUMNS, MEMORY_COLUMNS
+from bench.machine.nvml import (
+    FIRST,
+    LINKS,
+    METRICS,
+    MIG_ENERGY,
+    NO_FIGURE,
+    NO_GPM,
+    REQUIREMENT,
+    SCRAMBLED,
+    ZERO,
+    unknown_activity,
+)
 from bench.sample import Sampler, read_spool
 from bench.sample.process import spool_path
 
@@ -223,6 +234,7 @@ SAMPLE = {
     "nvlink_tx_kib": 0.0,
     "nvlink_rx_kib": 0.0,
     "mig": False,
+    **unknown_activity(NO_GPM),
 }
 
 
@@ -232,7 +244,7 @@ def test_a_device_sample_has_every_metric_in_the_unit_of_its_name(driver: Driver
     assert sample == SAMPLE
     assert isinstance(sample["throttle_reasons"], int)
     assert {*sample, "launch", "scenario", "host", "t_ns", "device"} == set(DEVICE_COLUMNS)
-    assert (*METRICS, "reason", *LINKS, "mig") == tuple(sample)
+    assert (*METRICS, "reason", *LINKS, "mig", *ACTIVITY_COLUMNS, "activity_reason") == tuple(sample)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -283,7 +295,37 @@ def test_what_gpus_are_linked_by_and_how_fast_it_nominally_is(
 
 def test_a_gpu_that_is_lost_says_so_once(driver: Driver) -> None:
     driver.write(*TWO_GPUS, *(f"error {A} {key} 15" for key in KEYS))
-    assert asked(driver, f"nvml.device_sample({A!r})") == NOTHING | {"reason": "GPU is lost"}
+    assert asked(driver, f"nvml.device_sample({A!r})") == NOTHING | {
+        "reason": "GPU is lost",
+        **unknown_activity("GPU is lost"),
+    }
+
+
+GPM = [f"value {A} gpm 1", *(f"value {A} gpm_{metric} {10 + metric}" for metric in (2, 5, 10, 61, 60))]
+TWICE = f"[nvml.device_sample({A!r}) for _ in range(2)]"
+
+
+def test_activity_is_that_between_two_samples(driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *GPM, f"error {A} gpm_60 3")
+    first, second = asked(driver, TWICE)
+    assert {name: first[name] for name in unknown_activity("")} == unknown_activity(FIRST)
+    assert [second[name] for name in ACTIVITY_COLUMNS] == [12.0, 15.0, 20.0, 71.0, None]
+    assert second["activity_reason"] == "nvlink_rx_mib_s: Not Supported"
+
+
+def test_activity_of_a_mig_slice_is_its_own(driver: Driver) -> None:
+    one = "MIG-cccccccc-0000-0000-0000-000000000000"
+    slice_ = (f"device {one} 0 65 0 Slice {MIB}", f"value {one} instance 7", f"value {A} gpm_2_of_7 44")
+    driver.write(*TWO_GPUS, *slice_, *GPM)
+    _, second = asked(driver, f"[nvml.device_sample({one!r}) for _ in range(2)]")
+    assert (second["sm_percent"], second["activity_reason"]) == (44.0, None)
+
+
+def test_drivers_without_gpm_say_why(driver: Driver, old_driver: Driver) -> None:
+    driver.write(*TWO_GPUS, *GPM, f"value {A} gpm_version 2")
+    assert asked(driver, TWICE)[1]["activity_reason"] == "NVML Error with code 25"  # of an argument's version
+    old_driver.write(*TWO_GPUS, *GPM)
+    assert asked(old_driver, TWICE)[1]["activity_reason"] == "Function Not Found"
 
 
 def test_under_mig_the_energy_of_the_whole_gpu_is_nobodys(driver: Driver) -> None:
