@@ -384,7 +384,8 @@ def test_names_of_processes_come_from_the_driver_or_from_the_kernel(driver: Driv
 def test_a_device_that_is_not_there_is_unknown_altogether(driver: Driver) -> None:
     driver.write(DEVICE_B)
     answers = asked(driver, f"[nvml.device_sample({A!r}), nvml.processes({A!r})]")
-    assert answers == [NOTHING | {"reason": "Not Found"}, [[], "Not Found"]]
+    unknown = NOTHING | {"reason": "Not Found", **unknown_activity("Not Found")}
+    assert answers == [unknown, [[], "Not Found"]]
 
 
 def test_there_is_one_initialisation_and_one_look_up_per_device(driver: Driver, tmp_path: Path) -> None:
