@@ -38,7 +38,7 @@ Artist = Any
 WIDTH_IN = 10.5
 HEAD_IN, FOOT_IN, ROW_IN, KEY_ROW_IN = 0.62, 0.3, 0.45, 0.36
 """Heights: of the title with what it is about, of the source, of a row, of a scenario in a key beside a plot."""
-PNG_DPI = 200
+PNG_DPI = 175
 FREE_HUES = ("orange", "green", "magenta", "cyan", "red", "olive", "violet", "teal", "blue", "grey")
 """For scenarios with switches on: neighbours are told apart."""
 LABEL_LIMIT = 54
@@ -363,8 +363,8 @@ def drawn(figure: Artist, name: str, title: str, caption: str, *, about: str, so
     if key is not None:
         key.set_bbox_to_anchor((x, 1 - HEAD_IN / height_in), transform=figure.transFigure)
     figure.get_layout_engine().set(rect=(0, FOOT_IN / height_in, 1, panels_in / height_in))
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it is done, for both files
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)  # it is done, for both files
     svg, png = io.StringIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
@@ -381,10 +381,12 @@ def _key(figure: Artist) -> tuple[Artist, float]:
     for axes in figure.axes:
         for artist, label in zip(*axes.get_legend_handles_labels(), strict=True):
             keys.setdefault(label, artist)
-    for columns in range(len(keys), 0, -1):
+    columns = len(keys)
+    while columns:
         legend = figure.legend(keys.values(), keys, loc="upper left", ncols=columns)
         size = legend.get_window_extent(figure.canvas.get_renderer())
         if size.width <= figure.bbox.width or columns == 1:
             return legend, size.height / figure.dpi + 0.05
         legend.remove()
+        columns = max(1, min(columns - 1, int(columns * figure.bbox.width / size.width)))
     return None, 0.0

@@ -13,7 +13,7 @@ from bench.core.text import printable
 from bench.history import gate
 from bench.history.gate import Judged, Outcome
 from bench.report import markdown
-from bench.report.tables import UNKNOWN, Cell, Table, figure, inert, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Table, as_change, figure, inert, tabulate, text
 
 TITLES = {gate.STEP_TIME: "step time", gate.MEMORY: "peak memory", gate.PARITY: "numerics"}
 UNITS = {gate.STEP_TIME: "ms", gate.MEMORY: "MiB", gate.PARITY: ""}
@@ -199,8 +199,8 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         text("metric", lambda row: TITLES[row.metric] + (f" ({UNITS[row.metric]})" if UNITS[row.metric] else "")),
         figure("tonight", lambda row: _value(row.tonight)),
         figure("base", lambda row: _value(row.base)),
-        figure("change", lambda row: _change(row.ratio)),
-        figure("bound", lambda row: _change(row.bound)),
+        figure("change", lambda row: as_change(row.ratio)),
+        figure("bound", lambda row: as_change(row.bound)),
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
@@ -263,13 +263,13 @@ def _about_shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
-    return f"{who} {_change(row.ratio)} (bound {_change(row.bound)})"
+    return f"{who} {as_change(row.ratio)} (bound {as_change(row.bound)})"
 
 
 def _about(row: Judged) -> str:
     parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
-        parts.append(f"{_change(row.ratio)}, bound {_change(row.bound)}")
+        parts.append(f"{as_change(row.ratio)}, bound {as_change(row.bound)}")
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     if row.why:
@@ -281,13 +281,6 @@ def _value(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or UNKNOWN
     return format(value, ",.0f" if value >= 1000 else ".1f" if value >= 100 else ".2f")
-
-
-def _change(ratio: float | None) -> str:
-    if ratio is None:
-        return UNKNOWN
-    text = f"{100 * (ratio - 1):+,.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def _flat(text: str) -> str:

@@ -16,8 +16,8 @@ from bench.history.trends import METRICS, RECENT, Change, Event, Track, Trend
 from bench.report import page, put
 from bench.report.blocks import Block, Chapter, Grid, PagePlot, there
 from bench.report.drawing import plain
-from bench.report.history_plots import FLAT, WORDS, moving, of_track, percent, value
-from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, tabulate, text
+from bench.report.history_plots import FLAT, WORDS, moving, of_track, value
+from bench.report.tables import UNKNOWN, Cell, Column, Table, as_change, figure, tabulate, text
 from bench.runs.files import check_writable, utf8
 
 PAGE = "history.html"
@@ -151,9 +151,9 @@ def what_shifted(event: Event) -> list[str]:
         mine = [change for change in event.changes if change.metric == metric]
         ratios = sorted(change.shift.ratio for change in mine)
         if len(mine) > NAMED:
-            each = f"{len(mine)} scenarios by {percent(ratios[0])} to {percent(ratios[-1])}"
+            each = f"{len(mine)} scenarios by {as_change(ratios[0])} to {as_change(ratios[-1])}"
         else:
-            each = ", ".join(f"{change.scenario} {percent(change.shift.ratio)}" for change in mine)
+            each = ", ".join(f"{change.scenario} {as_change(change.shift.ratio)}" for change in mine)
         if mine:
             texts.append(f"{NAMES[metric]}: {each}")
     return texts
@@ -192,7 +192,7 @@ def _cells(trend: Trend | None) -> list[Cell]:
     """The last figure, how it changed, and how often it shifted."""
     if trend is None or trend.latest is None:
         return [Cell(text=UNKNOWN)] * 4
-    ratios = (UNKNOWN if ratio is None else percent(ratio) for ratio in (trend.over_all, trend.over_recent))
+    ratios = (as_change(ratio) for ratio in (trend.over_all, trend.over_recent))
     texts = (value(trend.metric, trend.latest), *ratios, str(len(trend.levels.shifts) or UNKNOWN))
     return [Cell(text=text) for text in texts]
 
@@ -214,14 +214,14 @@ def shifts_table(track: Track) -> Table:
 
     def ratio(pair: tuple[Event, Change]) -> Cell:
         found = pair[1].shift.ratio
-        return Cell(text=percent(found), tone="bad" if found > 1.0 else "good")
+        return Cell(text=as_change(found), tone="bad" if found > 1.0 else "good")
 
     columns = (
         text("scenario", lambda pair: Cell(text=pair[1].scenario, small=pair[1].what_ran)),
         text("figure", lambda pair: NAMES[pair[1].metric]),
         text("first night after", lambda pair: pair[0].after.date),
         figure("change", ratio),
-        figure("95 % interval", lambda pair: f"{percent(pair[1].shift.low)} to {percent(pair[1].shift.high)}"),
+        figure("95 % interval", lambda pair: f"{as_change(pair[1].shift.low)} to {as_change(pair[1].shift.high)}"),
         figure("nights before", lambda pair: f"{pair[1].shift.n_before:,}"),
         figure("nights after", lambda pair: f"{pair[1].shift.n_after:,}"),
     )

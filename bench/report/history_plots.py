@@ -15,6 +15,7 @@ from bench.history.shifts import MIN_NIGHTS
 from bench.history.trends import Track, Trend
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator
+from bench.report.tables import as_change
 
 PANEL_IN = 1.3
 
@@ -53,12 +54,6 @@ def value(metric: str, figure: float) -> str:
     """A figure with as many digits as matter: ``1,234``, ``26.61``."""
     form = ",.0f" if figure >= 1000 else WORDS[metric].form
     return format(figure, form)
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
-    text = f"{100.0 * (ratio - 1.0):+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def of_track(track: Track, prefix: str = "history") -> list[Plot]:
@@ -134,7 +129,7 @@ def _panel(axes: Artist, track: Track, trend: Trend, *, many: bool) -> None:
     _shifts(axes, trend)
     drawing.panel_title(axes, trend.scenario, trend.what_ran)
     latest = f"{value(trend.metric, trend.latest or math.nan)} {WORDS[trend.metric].unit}"
-    over_all = "" if trend.over_all is None else f"{percent(trend.over_all)} over all"
+    over_all = "" if trend.over_all is None else f"{as_change(trend.over_all)} over all"
     drawing.right_label(axes, 0.5, latest, over_all, within=True)
 
 
@@ -202,4 +197,4 @@ def _shifts(axes: Artist, trend: Trend) -> None:
         if all(abs(place - other) >= 0.06 * (last - first) for other in labelled):
             labelled.append(place)
             of = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(percent(shift.ratio), (place, 1.0), (0, 2), fontsize=7.2, color=colour, **of)
+            axes.annotate(as_change(shift.ratio), (place, 1.0), (0, 2), fontsize=7.2, color=colour, **of)

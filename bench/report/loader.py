@@ -8,7 +8,7 @@ from bench.analyse.intervals import Estimate, half_width_percent
 from bench.analyse.loader import Swept, found_by, rates, remarks, sentence, together, why_open
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, is_unknown, number, tabulate, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,17 +37,17 @@ def loader_table(run: Analysed) -> Table | None:
     unit = run.document.workload.unit_short
 
     def rate(row: Record) -> Cell:
-        ends = (None if _unknown(row[f"throughput_{end}per_s"]) else row[f"throughput_{end}per_s"] for end in ENDS)
-        return Cell(text=_number(row["throughput_per_s"]), small=bar(half_width_percent(*ends)))
+        ends = (None if is_unknown(row[f"throughput_{end}per_s"]) else row[f"throughput_{end}per_s"] for end in ENDS)
+        return Cell(text=number(row["throughput_per_s"], ",.1f"), small=bar(half_width_percent(*ends)))
 
     def enough(row: Record) -> str:
-        return UNKNOWN if _unknown(row["enough"]) else "yes" if row["enough"] else "no"
+        return UNKNOWN if is_unknown(row["enough"]) else "yes" if row["enough"] else "no"
 
     columns = (
         text("", lambda row: NAMES[row["what"]]),
-        figure("workers of each rank", lambda row: UNKNOWN if _unknown(row["workers"]) else f"{row['workers']}"),
+        figure("workers of each rank", lambda row: UNKNOWN if is_unknown(row["workers"]) else f"{row['workers']}"),
         figure(f"{unit}/s", rate),
-        figure(f"{unit}/s that training can reach", lambda row: _number(row["bound_per_s"])),
+        figure(f"{unit}/s that training can reach", lambda row: number(row["bound_per_s"], ",.1f")),
         text("enough", enough),
         figure("launches", lambda row: f"{row['launches']}"),
     )
@@ -76,7 +76,7 @@ def loader_plot(run: Analysed) -> Plot | None:
     if both.value is not None:
         place = list(swept.loader).index(swept.workers)
         axes.plot([place], [both.value], marker="D", markersize=7, linestyle="none", color=light("ink"))
-        axes.lines[-1].set(gid="both", markerfacecolor=light("paper"), markeredgewidth=1.6)
+        axes.lines[-1].set(gid="both", markerfacecolor=light("paper"), markeredgewidth=1.6, clip_on=False)
         axes.lines[-1].set_label(f"both together, --workers {swept.workers}")
         _interval(axes, place, both, light("ink"))
     axes.set_xticks(places, [str(workers) for workers in swept.loader])
@@ -98,13 +98,3 @@ def _interval(axes: Any, place: float, rate: Estimate, colour: str) -> None:
 
 def _found(run: Analysed) -> tuple[Swept | None, Estimate]:
     return found_by(run.document), together(run.document, run.good_figures)
-
-
-def _number(value: Any) -> str:
-    return UNKNOWN if _unknown(value) else format(value, ",.1f")
-
-
-def _unknown(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))

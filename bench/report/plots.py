@@ -245,7 +245,9 @@ def _memory_lines(axes: Artist, line: "pd.DataFrame", gpus: Sequence[Gpu]) -> No
         drawing.hover(axes.lines[-1], f"rank {rank}, PID {pid}{where}: peak {samples['used_mib'].max():,.0f} MiB")
     axes.yaxis.set_major_locator(locator(4))
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    legend = axes.legend(axes.lines, names, loc="best", fontsize=7, ncols=-(-len(keys) // 4), frameon=True)
+    ends = [float(samples["used_mib"].iloc[-1]) / axes.get_ylim()[1] for _, samples in keys]
+    free = "upper right" if min(ends) < 0.45 and max(ends) < 0.55 else "lower right"  # "best" takes long
+    legend = axes.legend(axes.lines, names, loc=free, fontsize=7, ncols=-(-len(keys) // 4), frameon=True)
     legend.get_frame().set(facecolor=light("paper"), edgecolor="none", alpha=0.75)
 
 

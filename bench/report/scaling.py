@@ -44,9 +44,9 @@ def scaling_table(run: Analysed) -> Table | None:
         figure("devices", lambda one: f"{one.count}"),
         figure("batch in all", lambda one: f"{one.global_batch}"),
         figure("step ms", step),
-        figure(f"{unit}/s", lambda one: UNKNOWN if one.per_s is None else f"{one.per_s:,.1f}"),
+        figure(f"{unit}/s", lambda one: number(one.per_s, ",.1f")),
         figure("efficiency", efficiency),
-        figure("loses ms", lambda one: _ms(one.loss.total_ms)),
+        figure("loses ms", lambda one: number(one.loss.total_ms, ",.1f")),
         *(figure(f"{part} %", partial(_part, part)) for part in PARTS),
     )
     notes = (
@@ -155,7 +155,3 @@ def _curve(axes: Any, points: Sequence[Scaled], mode: str, colour: str) -> None:
 def _part(part: str, one: Scaled) -> str:
     share = one.loss.shares.get(part)
     return UNKNOWN if share is None else f"{round(100 * share)}"
-
-
-def _ms(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"

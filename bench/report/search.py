@@ -3,7 +3,7 @@
 from bench.analyse.analysed import Analysed
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, tabulate, text
+from bench.report.tables import UNKNOWN, Cell, Record, Table, figure, number, tabulate, text
 from bench.runs.experiments import Candidate, Tuning
 
 FINALIST, LEFT, BEATEN, OUT = "finalist", "still in at the end", "beaten", "cannot be used"
@@ -36,7 +36,7 @@ def search_table(run: Analysed) -> Table | None:
     columns = (
         text("candidate", lambda row: row["name"]),
         figure(f"{unit}/s in the race", speed),
-        figure("peak MiB of a device", lambda row: _number(row["one"].peak_mib)),
+        figure("peak MiB of a device", lambda row: number(row["one"].peak_mib, ",.0f")),
         figure("launches", lambda row: f"{row['one'].launches}"),
         figure("last round", lambda row: f"{row['one'].round}" if row["one"].round else UNKNOWN),
         text("what became of it", lambda row: Cell(text=_became(tuning, row["name"], row["one"]), wrap=True)),
@@ -103,7 +103,3 @@ def _became(tuning: Tuning, name: str, one: Candidate) -> str:
     if name in tuning.finalists:
         return "won" if name == tuning.finalists[0] else "finalist"
     return LEFT
-
-
-def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.0f}"

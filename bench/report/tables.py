@@ -214,7 +214,7 @@ def summary_table(run: Run, table: "pd.DataFrame") -> Table:
 
 
 def brief_summary(table: "pd.DataFrame", *, verbose: bool = False) -> Table:
-    """The same columns as far as a terminal has room. ``verbose``: with what ran, and each status."""
+    """The same columns as far as a terminal has room. ``verbose``: with what ran."""
     records = _by_speed(table)
     hidden = {"validity", "launches ok", *(() if verbose else ("what ran",))}
     columns = [column for column in _summary_columns(records, brief=True) if column.heading not in hidden]
@@ -358,6 +358,12 @@ def _with_bar(heading: str, name: str, group: str = "") -> Column:
 def number(value: Any, form: str) -> str:
     """A figure as text, or a dash where there is none."""
     return UNKNOWN if is_unknown(value) else format(value, form)
+
+
+def as_change(ratio: float | None) -> str:
+    """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
+    text = UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
 def is_unknown(value: Any) -> bool:

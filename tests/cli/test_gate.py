@@ -19,6 +19,7 @@ from bench.history import gate as judging
 from bench.history import nights
 from bench.history.gate import Outcome, Rule
 from bench.report import gate as report
+from bench.report.tables import as_change
 from bench.runs.files import seal_of
 
 NAMES = ("ddp", "dp", "ddp_o2")
@@ -132,7 +133,7 @@ def test_on_a_terminal_the_verdict_stands_beside_its_figures(history: Path, widt
 
 
 def test_a_change_of_nothing_has_no_sign() -> None:
-    assert [report._change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]
+    assert [as_change(ratio) for ratio in (0.9999, 1.0, 1.0001, 1.01)] == ["0.0 %", "0.0 %", "0.0 %", "+1.0 %"]
 
 
 def test_a_run_is_not_its_own_base_nor_is_what_came_after_it(gate: Gate, history: Path, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from bench.cli import main
 from bench.history import nights
 from bench.history.shifts import levels
 from bench.history.trends import Night, Track, Trend, commit_range, tracks
-from bench.report.history_plots import DOTS_AT_MOST, of_track, percent
+from bench.report.history_plots import DOTS_AT_MOST, of_track
+from bench.report.tables import as_change
 
 THREE = ("dp", "ddp", "ddp_o2")
 SHIFTED, COUNT = 24, 40
@@ -358,7 +359,7 @@ def test_thousands_of_nights_are_drawn_in_columns() -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.031, "+3.1 %"), (0.969, "-3.1 %"), (1.0, "0.0 %"), (0.99999, "0.0 %")])
 def test_a_change_in_percent(ratio: float, said: str) -> None:
-    assert percent(ratio) == said
+    assert as_change(ratio) == said
 
 
 def test_no_night_is_no_track() -> None:
