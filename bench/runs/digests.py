@@ -110,7 +110,7 @@ def _of_today(digest: Any) -> dict[str, Any] | None:
         digest = digest_from_2(digest) if digest["digest_version"] == 2 else digest
         digest = digest_from_3(digest) if digest["digest_version"] == 3 else digest
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no digest of version {version} ({type(error).__name__}: {error})") from error
+        raise ValueError(f"it is not a digest of version {version} ({type(error).__name__}: {error})") from error
     if digest["digest_version"] != VERSION:
         return None
     decode(Digest, digest)

@@ -241,9 +241,12 @@ def _tried(workload: Training) -> dict[str, Any]:
     from bench.worker.trial import needs_two, refusal
 
     try:
-        return ask(lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S)
+        found: dict[str, Any] = ask(
+            lambda: {"refused": refusal(workload), "needs_two": needs_two(workload)}, TRIAL_LIMIT_S
+        )
     except Unanswered:
         return {}
+    return found
 
 
 def _describe(apex_path: str | None) -> dict[str, Any]:
