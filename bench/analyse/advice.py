@@ -61,7 +61,7 @@ def _of_attached(document: RunDocument, table: pd.DataFrame) -> str:
 
 
 def is_clear(document: RunDocument, table: pd.DataFrame) -> bool:
-    """Whether the fastest scenario is so beyond noise."""
+    """True if the fastest scenario is significantly faster."""
     return any(one.clear for one in _standings(document, table)[:1])
 
 

@@ -86,5 +86,6 @@ def _gain(ratio: Ratio) -> str:
 
 def _effort(tuning: Tuning) -> str:
     tried, of = sum(one.round > 0 for one in tuning.candidates.values()), len(tuning.candidates)
+    launches = f"{len(tuning.launches)} launch{'es' * (len(tuning.launches) != 1)}"
     ended = "; the budget ended the search" if tuning.stopped_by == "budget" else ""
-    return f" [{tried} of {of} candidates tried in {len(tuning.launches)} launches{ended}]"
+    return f" [{tried} of {of} candidates tried in {launches}{ended}]"

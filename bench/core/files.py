@@ -26,7 +26,7 @@ def open_regular(path: str, *, limit: int, within: str | None = None) -> Buffere
     try:
         real = os.path.realpath(path)
     except ValueError as error:  # such as a byte 0 in it
-        raise OSError(errno.EINVAL, "it is no name of a file", path) from error
+        raise OSError(errno.EINVAL, "it is not a valid file name", path) from error
     home = os.path.realpath(within) if within is not None else os.sep
     if os.path.commonpath((real, home)) != home:
         raise OSError(errno.ELOOP, f"it lies outside {within}", path)

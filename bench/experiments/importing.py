@@ -126,7 +126,7 @@ def read(path: str, options: Options) -> Measurement:
         with open_regular(path, limit=TEXT_BYTES) as file:
             text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        _refuse(path, "is no text in UTF-8")
+        _refuse(path, "is not text in UTF-8")
     except OSError as error:
         raise RequestError("FILE", f"{path} cannot be read: {error.strerror}", "give a CSV or JSON file") from error
     if not text.strip():
@@ -288,7 +288,7 @@ def of_pytorch(path: str, text: str, options: Options) -> Measurement:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        _refuse(path, f"is no JSON: {error}")
+        _refuse(path, f"is not JSON: {error}")
     configurations = _configurations(path, document)
     chosen = [
         one
@@ -424,7 +424,7 @@ def _get(path: str, value: Any, name: str, where: str) -> Any:
 def _list(path: str, value: Any, name: str, where: str) -> list[Any]:
     found = _get(path, value, name, where)
     if not isinstance(found, list) or not found:
-        _refuse(path, f"{where}: {name!r} is no list with something in it")
+        _refuse(path, f"{where}: {name!r} is not a list with something in it")
     return found
 
 

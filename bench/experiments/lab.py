@@ -195,7 +195,7 @@ def _alone(
 def _site(
     request: Request, locks: tuple[int, ...], files: Sequence[tuple[Kind, str, str]] = (), party: Party | None = None
 ) -> Iterator[Connected]:
-    """The site with its log in memory, since there is no run folder yet: nothing is left of it, whatever happens.
+    """The site with its log in memory, since there is not a run folder yet: nothing is left of it, whatever happens.
 
     ``files``: what ranks may execute, as :class:`Hosts` takes it.
     """

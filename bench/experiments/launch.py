@@ -90,7 +90,7 @@ def _described(job: Job, lab: Lab, done: Executed, memory: rows.Rows, device: ro
 
 def _without_results(done: Executed, error: Exception) -> Executed:
     """A launch whose ranks sent what no rank of bench does; what failed before that is still why it failed."""
-    reason = f"what its ranks sent is no result: {' '.join(str(error).split()) or type(error).__name__}"
+    reason = f"what its ranks sent is not a result: {' '.join(str(error).split()) or type(error).__name__}"
     outcome = replace(done.outcome, results=[], partial=[], elsewhere=())
     return replace(done, outcome=replace(outcome, status="error", reason=reason) if outcome.status == "ok" else outcome)
 

@@ -288,7 +288,8 @@ class _Hunt:
         reserved_s = FINAL_LAUNCHES * (sum(ahead_s) + more * usual_s)
         reserved_s += (reference.wall_s if reference else None) or usual_s  # it is trained again for a new computation
         if len(everything) == 1:
-            self._refuse_short_budget(max(usual_s * len(self.race.still_in), 2 * usual_s + reserved_s))
+            more_s = max(usual_s * (len(self.race.still_in) - 1), usual_s + reserved_s)
+            self._refuse_short_budget(self.spent_s + more_s)
         expected_s = fmean(self.took_s.get(name, [usual_s]))
         if self.spent_s + expected_s + reserved_s > self.search.budget_s:
             raise _OutOfTime

@@ -1,4 +1,4 @@
-"""What a scenario took, night after night: trends, the shifts in them, and what else changed on those nights.
+"""Nightly history of a scenario: trends, the shifts in them, and what else changed on those nights.
 
 Pure: digests (:mod:`bench.analyse.digest`) in the order of time go in. Nights of one track are comparable
 (:func:`bench.analyse.comparable.key`); a trend is of one scenario and of what really ran under its name.

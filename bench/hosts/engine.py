@@ -166,7 +166,7 @@ def _engine(
     own = f"{prefix}MASTER_PORT"
     port = _number(environment, own if own in environment else "MASTER_PORT")
     if not 0 < port < 1 << 16:
-        raise RequestError(own, f"{port} is no port", "set it to a port that is free on the first host")
+        raise RequestError(own, f"{port} is not a port", "set it to a port that is free on the first host")
     return Started(name=name, address=named, port=port, **about)  # type: ignore[arg-type]
 
 

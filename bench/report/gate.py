@@ -81,7 +81,7 @@ def remedies(outcome: Outcome) -> list[str]:
     if invalid:
         lines.append(
             f"measure {_who(invalid, outcome)} again in a new run ('--resume' keeps what is invalid); "
-            f"what to mend before: python -m bench report {run}"
+            f"what to fix before: python -m bench report {run}"
         )
     if gate.TOO_FEW in said:
         lines.append("measure with --launches 5, or --profile nightly")

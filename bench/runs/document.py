@@ -187,7 +187,7 @@ class EngineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(State):
-    """When a run was gone on with. ``launch``: the first of that part. ``force``: also on GPUs in use."""
+    """When the run was resumed. ``launch``: the first of that part. ``force``: also on GPUs in use."""
 
     launch: Count
     force: bool

@@ -245,11 +245,16 @@ def _refuse_in_run(option: str, path: str) -> None:
 
 
 def is_run(folder: str) -> bool:
-    """Whether a folder holds a run. What ``--json`` prints is no run.json: it has the path of the run besides."""
+    """Whether a folder holds a run that can be read."""
     try:
         document = read_json(os.path.join(folder, "run.json"))
     except (OSError, ValueError):
         return False
+    return is_of_bench(document)
+
+
+def is_of_bench(document: Any) -> bool:
+    """Whether this is a run.json of bench. What ``--json`` prints is none: it has the path of the run besides."""
     return isinstance(document, dict) and "schema_version" in document and "path" not in document
 
 

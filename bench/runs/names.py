@@ -5,7 +5,7 @@ import re
 
 from bench.core.errors import RequestError
 from bench.core.files import read_json
-from bench.runs.files import is_run, unreadable
+from bench.runs.files import is_of_bench, unreadable
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
@@ -56,9 +56,14 @@ def run_ids(out: str, option: str) -> list[str]:
 
 
 def _holds_run(entry: os.DirEntry[str]) -> bool:
-    """Whether a folder holds a run; one that is named like a run does, even if its run.json is damaged."""
-    named_so = RUN_ID.fullmatch(entry.name) and os.path.isfile(os.path.join(entry.path, "run.json"))
-    return bool(named_so) or is_run(entry.path)
+    """Whether a folder holds a run, whose run.json may be damaged, and not that of another program."""
+    file = os.path.join(entry.path, "run.json")
+    if RUN_ID.fullmatch(entry.name) or not os.path.isfile(file):
+        return os.path.isfile(file)
+    try:
+        return is_of_bench(read_json(file))
+    except (OSError, ValueError):
+        return True
 
 
 def _says(path: str, name: str) -> bool:

@@ -138,14 +138,16 @@ def salvage(path: str, document: RunDocument) -> dict[str, list[dict[str, Any]]]
 def _read_document(path: str) -> RunDocument:
     file = os.path.join(path, "run.json")
     if not is_file(file):
-        raise RequestError("RUN", f"{path} is no run folder: it has no run.json", "give a folder made by 'bench run'")
+        raise RequestError(
+            "RUN", f"{path} is not a run folder: it has no run.json", "give a folder made by 'bench run'"
+        )
     try:
         stored = read_json(file, within=path)
     except ValueError as error:
         raise RequestError("RUN", f"{file} is damaged: {error}", RESTORE) from error
     version = stored.get("schema_version") if isinstance(stored, dict) else None
     if type(version) is not int or "path" in stored:
-        what = "is no run.json of bench" if type(version) is not int else "is what --json printed, not a run"
+        what = "is not a run.json of bench" if type(version) is not int else "is what --json printed, not a run"
         raise RequestError("RUN", f"{file} {what}", "give a folder made by 'bench run'")
     if version != SCHEMA_VERSION:
         problem = f"{file} has schema version {version} and this bench reads {SCHEMA_VERSION}"

@@ -1,4 +1,4 @@
-"""``python -m bench history``: what each scenario took night after night, and where it shifted."""
+"""``python -m bench history``: nightly history of each scenario, and where it shifted."""
 
 import os
 import sys

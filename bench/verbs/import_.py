@@ -95,5 +95,5 @@ def _utc(text: str) -> str:
     except ValueError:
         text = ""
     if not UTC.fullmatch(text):
-        raise argparse.ArgumentTypeError("it is no time in UTC, such as 2024-05-01T12:00:00Z")
+        raise argparse.ArgumentTypeError("it is not a time in UTC, such as 2024-05-01T12:00:00Z")
     return text

@@ -121,7 +121,7 @@ def what_if(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{brief(value)} is not a number with one of the units {known}")
     mbit = float(parts[1]) * UNITS_MBIT[parts[2]]
     if not 0.0 < mbit <= 1e12:
-        raise argparse.ArgumentTypeError(f"{brief(value)} is no bandwidth that a link can have")
+        raise argparse.ArgumentTypeError(f"{brief(value)} is not a bandwidth that a link can have")
     return mbit
 
 
@@ -211,7 +211,7 @@ def any_name(text: str) -> str:
     from bench.experiments.importing import is_name
 
     if not is_name(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
     return text.strip()
 
 
@@ -219,7 +219,7 @@ def scenario_name(text: str) -> str:
     from bench.experiments.importing import is_scenario
 
     if not is_scenario(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of one scenario")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of one scenario")
     return text.strip()
 
 

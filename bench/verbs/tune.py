@@ -127,7 +127,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
 
 
 def _allowed(asked: str | None, device: str, floor: str) -> tuple[str, ...]:
-    """The precision levels and the switches to try. Raises :class:`RequestError` for one that there is not."""
+    """The precision levels and the switches to try. Raises :class:`RequestError` for an unknown name."""
     if asked is None:
         known = {name: switching.load_switch(name, file) for name, file in discover.names(SWITCH).items()}
         gain = (name for name, one in known.items() if device in one.searched_on and one.device in (None, device))

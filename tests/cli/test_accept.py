@@ -79,7 +79,7 @@ def test_check_does_not_take_it_for_a_run(slower: list[Path], capsys: pytest.Cap
     named_so = Path("results/20260101T000000Z-00000000")
     named_so.mkdir()
     main(["check", str(slower[0]), str(named_so)])
-    assert f"{named_so.name}: {named_so} is no run folder" in capsys.readouterr().out
+    assert f"{named_so.name}: {named_so} is not a run folder" in capsys.readouterr().out
 
 
 def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_json_alone_on_standard_output(slower: list[Path], capsys: pytest.Captur
         (("absent", "--reason", "x"), ("there is no run 'absent'",)),
         (("", "--reason", "x"), ("RUN: it is empty",)),
         (("latest", "--reason", "x", "--history", ""), ("--history: it is empty",)),
-        (("results", "--reason", "x"), ("is no run folder",)),
+        (("results", "--reason", "x"), ("is not a run folder",)),
         (("results/{run}", "--reason", "x", "--history", "absent"), ("RUN:", "is not in absent; copy it there first")),
         (("results/{run}", "--reason", "x", "--history", "elsewhere"), ("is not in elsewhere",)),
         (("{run}", "--reason", "x", "--history", "elsewhere"), ("there is no run",)),

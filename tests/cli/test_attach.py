@@ -125,7 +125,7 @@ REFUSED = {
     "a script": (("--", "./train.py"), "COMMAND: ./train.py cannot be started: Permission denied; write -- python ./"),
     "no Python": (("--", "true"), "COMMAND: nothing was recorded: no optimizer of torch stepped in any Python process"),
     "a fork": (("--", PYTHON, "-c", "import os; os.fork() and os.wait()"), "nothing was recorded: no optimizer"),
-    "two words": (("--scenario", "a,b", "--", "true"), "--scenario: 'a,b' is no name of one scenario"),
+    "two words": (("--scenario", "a,b", "--", "true"), "--scenario: 'a,b' is not the name of one scenario"),
 }
 
 

@@ -180,7 +180,7 @@ REPORTS: dict[str, Case] = {
     "no such run": ((*REPORT, "20200101T000000Z-00000000"), ("RUN", "20200101T000000Z-00000000", "latest")),
     "no run at all": ((*REPORT, "--results", "{here}/empty"), ("RUN", "{here}/empty", "bench run")),
     "results not there": (("report", "--results", "{here}/absent", "--out", "{here}/out"), ("RUN", "{here}/absent")),
-    "folder that is no run": ((*REPORT, "{here}/empty"), ("RUN", "{here}/empty", "no run folder")),
+    "folder that is no run": ((*REPORT, "{here}/empty"), ("RUN", "{here}/empty", "not a run folder")),
     "incomplete run": ((*REPORT, "latest"), ("RUN", "{here}/results", "incomplete", "--allow-incomplete")),
     "run named twice": ((*COMPLETE, "{here}/out", "latest", "latest"), ("RUN", "twice")),
     "report into a file": ((*COMPLETE, "{here}/file"), ("--out", "{here}/file", "not a folder")),

@@ -251,11 +251,11 @@ CASES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "late warm-up": ("t.csv", "step_ms,warmup\n40,0\n40,1\n", (), "warm-up steps must be its first"),
     "all warm-up": ("t.csv", "step_ms\n40\n40\n", ("--warmup", "2"), "has 2 steps, all of them warm-up"),
     "more ranks": ("t.csv", "step_ms,rank\n4,0\n4,1\n", ("--world-size", "1"), "--world-size: 1 was given and"),
-    "bytes": ("t.csv", "\udcff\udcfe", (), "is no text in UTF-8"),
-    "no JSON": ("t.json", '{"benchmark_results": ', (), "t.json is no JSON"),
+    "bytes": ("t.csv", "\udcff\udcfe", (), "is not text in UTF-8"),
+    "no JSON": ("t.json", '{"benchmark_results": ', (), "t.json is not JSON"),
     "other JSON": ("t.json", '{"a": 1}', (), "the document has no 'benchmark_results'"),
     "list": ("t.json", "[1, 2]", (), "the document has no 'benchmark_results'"),
-    "no results": ("t.json", json.dumps(pytorch(benchmark_results=[])), (), "no list with something in it"),
+    "no results": ("t.json", json.dumps(pytorch(benchmark_results=[])), (), "not a list with something in it"),
 }
 
 
@@ -338,8 +338,8 @@ def test_choosing_a_configuration(bench: Bench, tmp_path: Path, options: tuple[s
         (("nowhere.csv", "--scenario", "ddp"), "nowhere.csv cannot be read: No such file"),
         ((".", "--scenario", "ddp"), "cannot be read: it is not a regular file"),
         (("t.csv",), "--scenario: t.csv does not say what was run"),
-        (("t.csv", "--scenario", " "), "--scenario: ' ' is no name"),
-        (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is no name of one scenario"),
+        (("t.csv", "--scenario", " "), "--scenario: ' ' is not the name of one scenario"),
+        (("t.csv", "--scenario", "a,b"), "--scenario: 'a,b' is not the name of one scenario"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "many"), "--global-batch"),
         (("t.csv", "--scenario", "ddp", "--global-batch", "9" * 400), "--global-batch: '999"),
         (("t.csv", "--scenario", "ddp", "--world-size", "1000000000"), "--world-size: 1000000000 devices are too many"),

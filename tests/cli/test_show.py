@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fast = [Launch("ddp_o2", [[9, ms, ms]], [[90.0]], precision="O2") for ms in (20, 20, 21)]
     write_run(tmp_path / "results", [*slow, *fast], label="three of each", also=judge)
     (tmp_path / "results" / BROKEN).mkdir()
-    (tmp_path / "results" / BROKEN / "run.json").write_text("[]")
+    (tmp_path / "results" / BROKEN / "run.json").write_text("{")
     return tmp_path
 
 

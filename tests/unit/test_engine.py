@@ -65,7 +65,7 @@ def test_one_host_alone_needs_no_address(environment: dict[str, str]) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT: it is not set"),
         ({**MASTER, "RANK": "one", "WORLD_SIZE": "2"}, "RANK: 'one' is not a whole number"),
         ({**MASTER, "RANK": "2", "WORLD_SIZE": "2"}, "number hosts from 0"),
-        ({**MASTER, "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "70000 is no port"),
+        ({**MASTER, "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "70000"}, "70000 is not a port"),
         ({**MASTER, "RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "use one process per host"),
         (TORCHRUN | {"WORLD_SIZE": "8"}, "--nproc-per-node: torchrun started 8 processes on 2 hosts"),
         (TORCHRUN | {"WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}, "use --nproc-per-node 1"),

@@ -291,7 +291,7 @@ def test_another_schema_is_refused(run: Path, version: int) -> None:
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     error = refusal(lambda: read(str(tmp_path)))
-    assert f"{tmp_path} is no run folder" in error.problem
+    assert f"{tmp_path} is not a run folder" in error.problem
 
 
 @pytest.mark.parametrize(
