@@ -30,7 +30,7 @@ from bench.runs.frames import Iterations
 from bench.runs.launches import DoubleRecord, Effective, LaunchRecord
 
 BOUND = 1e-6
-"""The worst gradient of some 180 honest launches was 5e-10 off (docs/evidence.md)."""
+"""The worst gradient of some 220 honest launches was 5e-10 off (docs/evidence.md)."""
 TIMES_TWIN = 1000.0
 COARSE = 1e-2
 """A bound that hides mistakes."""
