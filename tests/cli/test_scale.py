@@ -144,7 +144,7 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
         (("--scenario", "ddp,dp"), "--scenario: bench scale is about one scenario"),
         (("--what-if", "bandwidth=100Gb"), "--what-if: '100Gb' is not a number with one of the units"),
         (("--what-if", "latency=1ms"), "--what-if: 'latency=1ms' is not bandwidth=VALUE"),
-        (("--what-if", "bandwidth=0Gbit"), "--what-if: '0Gbit' is no bandwidth"),
+        (("--what-if", "bandwidth=0Gbit"), "--what-if: '0Gbit' is not a bandwidth"),
         (("--predict", "-4"), "--predict: "),
         (("--each", "--counts", "1,2"), "--counts: --each measures every device by itself; leave one of them out"),
         (("--each", "--launches", "1"), "--launches: one launch of each shows no scatter to judge by"),
