@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.analyse.intervals import mean_interval
 from bench.runs.document import RunDocument
-from bench.runs.experiments import CheckpointRecord
+from bench.runs.experiments import CheckpointRecord, Checkpoints
 
 COLUMNS = (
     *("scenario", "how", "every", "launches", "size_mib", "save_ms", "cost_ms", "cost_low_ms", "cost_high_ms"),
@@ -24,9 +24,9 @@ def checkpoints(document: RunDocument) -> pd.DataFrame:
     over launches); ``cost_percent`` of a step. ``resume_s``: to load, and to train the first step after that. Of ranks
     the slowest, of launches the mean.
     """
-    rows = []
-    for scenario in dict.fromkeys(one.scenario for one in document.checkpoints):
-        mine = [one for one in document.checkpoints if one.scenario == scenario and one.status == "ok" and one.saves]
+    rows, launches = [], document.begun(Checkpoints).launches
+    for scenario in dict.fromkeys(one.scenario for one in launches):
+        mine = [one for one in launches if one.scenario == scenario and one.status == "ok" and one.saves]
         if mine:
             rows.append(_row(scenario, mine))
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -74,7 +74,7 @@ def in_words(document: RunDocument) -> list[str]:
             f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
     known = set(table["scenario"])
-    failed = {one.scenario: one.reason for one in document.checkpoints if one.scenario not in known}
+    failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in known}
     return said + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.analyse.intervals import mean_interval
 from bench.runs.document import RunDocument
-from bench.runs.experiments import RestartLook
+from bench.runs.experiments import RestartLook, Restarts
 
 PARTS = ("up_s", "joined_s", "loaded_s", "step_s")
 COLUMNS = (
@@ -25,9 +25,9 @@ def restarts(document: RunDocument) -> pd.DataFrame:
     ``joined_s`` (they meet), ``loaded_s`` (each builds the model and loads the checkpoint) and ``step_s``.
     ``caught_up_s``: until the first step is over that had not been trained before. ``loss_error``: the largest.
     """
-    rows = []
-    for scenario in dict.fromkeys(one.scenario for one in document.restarts):
-        mine = [one for one in document.restarts if one.scenario == scenario and one.restart and one.status == "ok"]
+    rows, launches = [], document.begun(Restarts).launches
+    for scenario in dict.fromkeys(one.scenario for one in launches):
+        mine = [one for one in launches if one.scenario == scenario and one.restart and one.status == "ok"]
         looks = [one.restart for one in mine if one.restart is not None]
         if looks:
             rows.append({"scenario": scenario, "launches": len(looks), "every": mine[0].every, **_row(looks)})
@@ -72,5 +72,5 @@ def in_words(document: RunDocument) -> list[str]:
             f"{lost} step{'s' if lost != 1 else ''} trained again, caught up after {row['caught_up_s']:.1f} s."
         )
     known = set(table["scenario"])
-    failed = {one.scenario: one.reason for one in document.restarts if one.scenario not in known}
+    failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in known}
     return said + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]

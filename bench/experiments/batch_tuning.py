@@ -15,6 +15,7 @@ from bench.core.errors import RequestError
 from bench.experiments.tuning import Searched
 from bench.plan import Request
 from bench.plan.tuning import Search
+from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 
 FIRST = 0.5
@@ -55,7 +56,7 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
 def _said(searched: Searched) -> str:
     from bench.analyse.tuned import nothing_usable
 
-    tuning, times = searched.document.tuning, _times(searched)
+    tuning, times = searched.document.of(Tuning), _times(searched)
     assert tuning is not None
     if not times:
         return f"no fresh launch of {tuning.finalists[0]} ended well" if tuning.finalists else nothing_usable(tuning)

@@ -11,8 +11,11 @@ from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import checkpointed
 from bench.runs.document import RunDocument
-from bench.runs.experiments import CheckpointLook, CheckpointRecord
+from bench.runs.experiments import CheckpointLook, CheckpointRecord, Checkpoints
 from bench.runs.launches import LaunchRecord
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=Checkpoints)
 
 SPARE_MIB = 64.0
 """What must be left on the disk for the run itself."""
@@ -35,14 +38,14 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         why = "its optimizer state is on the server, and rank 0, which saves, has none of it"
         blank = replace(record.blank(job), status="unsupported", reason=why)
         lab.progress.drop(job.scenario)
-        lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
     reason = no_room(lab, job.scenario)
     if reason is not None:
         blank = replace(record.blank(job), status="error", reason=reason)
         lab.progress.begin(job.scenario, "saving", job.launch)
         lab.progress.end(status="error", text=reason)
-        lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
 
     def keep(done: Performed) -> str:
@@ -50,7 +53,7 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         seen = [result["checkpoint"] for result in done.results if "checkpoint" in result]
         size = max((one.pop("size_mib") for one in seen), default=None)
         looks = tuple(decode(CheckpointLook, one, "checkpoint") for one in seen)
-        lab.writer.add_checkpoint(CheckpointRecord.of(done.record, size_mib=size, saves=looks, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(done.record, size_mib=size, saves=looks, **wanted))
         return where_to_look(done.record) or f"{size:,.0f} MiB saved"
 
     perform(job, lab, "saving", keep)

@@ -8,8 +8,11 @@ from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
-from bench.runs.experiments import NO_NCCL, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
+from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=Diagnosis)
 
 
 def each_scenario(lab: Lab) -> None:
@@ -23,7 +26,7 @@ def _diagnose(found: Found, lab: Lab) -> None:
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
-        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
+        lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
     perform(job, lab, "diagnosing", keep)

@@ -18,6 +18,9 @@ from bench.experiments.measure import slowest_ms
 from bench.plan import input_sweep as plan
 from bench.plan import loading, one_round
 from bench.runs.experiments import InputRecord, InputSweep
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=InputSweep)
 
 TRAINING = None
 """Instead of a number of workers: nothing loads, and the ranks train."""
@@ -32,8 +35,10 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     if lab.request.workers is not None:
         return lab
     (found,) = lab.scenarios
-    sweep = lab.writer.document.input_sweep or InputSweep(counts=plan.worker_counts(lab.request, found, lab.site.hosts))
-    lab.writer.note_input_sweep(sweep)
+    sweep = lab.writer.document.of(InputSweep) or InputSweep(
+        counts=plan.worker_counts(lab.request, found, lab.site.hosts)
+    )
+    lab.writer.note(sweep)
     done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
     rounds = [one for one in _rounds(sweep.counts, lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
@@ -132,7 +137,7 @@ def _kept(
             disk_mib=sum(filter(None, read)) / 2**20 if read and None not in read else None,
         )
         records.append(record)
-        lab.writer.add_input(record, **done.tables)
+        lab.writer.add_to(InputSweep, record, **done.tables)
         unit = lab.request.task.unit_short
         return f"{what}: {record.throughput_per_s:,.1f} {unit}/s" if ok else f"{what}: {where_to_look(record)}"
 

@@ -39,8 +39,8 @@ from bench.runs.document import (
     StrategyRecord,
     WorkloadRecord,
 )
+from bench.runs.experiments import BatchSearch, Numerics
 from bench.runs.files import check_writable, sha256
-from bench.runs.launches import Record
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.sample import Sampler
@@ -95,18 +95,12 @@ class Finished:
     @property
     def failed(self) -> int:
         """Launches of any kind that should have run and did not end well."""
-        document = self.document
-        if document.batch_search:
-            return sum(found.failed for found in document.batch_search.scenarios.values())
-        everything: list[Record | None] = [
-            *document.launches,
-            *document.diagnostics,
-            *document.checkpoints,
-            *document.restarts,
-        ]
-        everything += [document.reference, *(document.input_sweep.launches if document.input_sweep else ())]
-        everything += document.scaling.records if document.scaling else ()
-        return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
+        search = self.document.of(BatchSearch)
+        if search is not None:
+            return sum(found.failed for found in search.scenarios.values())
+        doubles = self.document.begun(Numerics).doubles
+        shown = [one for one in (*self.document.launches, *self.document.beside) if one not in doubles]
+        return sum(launch.status not in ("ok", "unsupported") for launch in shown)
 
 
 @contextmanager
@@ -328,7 +322,7 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
             from bench.analyse.digest import of_run
 
             run = judged(writer)
-            digest = None if writer.document.batch_search else of_run(run)
+            digest = None if writer.document.of(BatchSearch) else of_run(run)
             writer.finish(complete=True, digest=digest, end=State(**machine.state()))
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():

@@ -12,8 +12,12 @@ from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.plan import REFERENCE, in_double, reference
+from bench.runs.experiments import Numerics
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=Numerics)
 
 
 def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: Sequence[Found] | None = None) -> None:
@@ -44,9 +48,12 @@ def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
     judged = resume.done(lab.writer.document).doubles
     for job, same in ways(lab, scenarios):
         names = tuple(one.name for one in same)
-        known = next((one for one in lab.writer.document.doubles if {*names} & {*one.scenarios} & judged), None)
+        numerics = lab.writer.document.begun(Numerics)
+        known = next((one for one in numerics.doubles if {*names} & {*one.scenarios} & judged), None)
         if known is not None:
-            lab.writer.add_double(replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names)))))
+            more = replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names))))
+            doubles = tuple(more if one is known else one for one in numerics.doubles)
+            lab.writer.note(replace(numerics, doubles=doubles))
             continue
 
         def keep(done: Performed, job: Job = job, same: Sequence[Found] = same) -> str:
@@ -59,7 +66,7 @@ def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
                 wall_s=record.wall_s,
                 left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
             )
-            lab.writer.add_double(about, **done.tables)
+            lab.writer.add_to(Numerics, about, "doubles", **done.tables)
             return record.reason or f"in {record.wall_s:.0f} s"
 
         lab.progress.expect([job.scenario])
@@ -69,11 +76,11 @@ def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
 def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
     document = lab.writer.document
     computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
-    known = document.reference.computations if document.reference and resume.done(document).reference else ()
-    if set(computations) <= set(known):
+    known = document.begun(Numerics).reference
+    if set(computations) <= set(known.computations if known and resume.done(document).reference else ()):
         return
-    if document.reference:
-        lab.writer.supersede(document.reference)
+    if known:
+        lab.writer.supersede(known)
     job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
 
     def keep(done: Performed) -> str:
@@ -86,7 +93,7 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
             computations=computations if passes else (),
             step_ms=tuple(one["step_ms"] for one in passes),
         )
-        lab.writer.add_reference(about, **done.tables)
+        lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
     lab.progress.expect([REFERENCE])

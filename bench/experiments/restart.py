@@ -12,8 +12,11 @@ from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import Request, restarted
-from bench.runs.experiments import RestartLook, RestartRecord
+from bench.runs.experiments import RestartLook, RestartRecord, Restarts
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=Restarts)
 
 COPIES = 2
 """Of a checkpoint: the one before goes when the next one is whole."""
@@ -47,9 +50,8 @@ def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
         why = reason or f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
         lab.progress.begin(job.scenario, "restarting", job.launch)
         lab.progress.end(status=status, text=why)
-        lab.writer.add_restart(
-            RestartRecord.of(replace(record.blank(inner), status=status, reason=why), every=every, restart=None)
-        )
+        blank = replace(record.blank(inner), status=status, reason=why)
+        lab.writer.add_to(Restarts, RestartRecord.of(blank, every=every, restart=None))
         return
     os.makedirs(folder)
     with open(job.checkpoint.job_file, "w", encoding="utf-8") as file:
@@ -63,7 +65,7 @@ def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
             launch = replace(launch, status="unsupported", reason=seen["missing"])
         times = {name: seen[name] for name in RestartLook.__dataclass_fields__ if name in seen}
         look = decode(RestartLook, times, "restart") if times else None
-        lab.writer.add_restart(RestartRecord.of(launch, every=every, restart=look))
+        lab.writer.add_to(Restarts, RestartRecord.of(launch, every=every, restart=look))
         return (
             where_to_look(launch) or f"the next step is over {times['next_step_ms'] / 1e3:.1f} s after a rank is killed"
         )

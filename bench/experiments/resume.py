@@ -19,6 +19,7 @@ from bench.hosts.party import Party
 from bench.machine import VISIBLE, redact
 from bench.plan import Request
 from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord
+from bench.runs.experiments import BatchSearch, Checkpoints, Diagnosis, Numerics, Restarts, Scaling, Tuning
 from bench.runs.files import sha256
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
@@ -59,13 +60,19 @@ def done(document: RunDocument) -> Done:
     """What of a run ended well, or cannot run here anyway."""
     good = [launch for launch in document.launches if launch.status in DONE]
     wanted = {launch.effective.computation for launch in document.good if launch.effective}
-    reference = document.reference
+    reference = document.begun(Numerics).reference
     return Done(
         launches=frozenset((launch.scenario, launch.repeat) for launch in good),
-        diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
-        checkpoints=frozenset((one.scenario, one.repeat) for one in document.checkpoints if one.status in DONE),
-        restarts=frozenset((one.scenario, one.repeat) for one in document.restarts if one.status in DONE),
-        doubles=frozenset(name for one in document.doubles if one.status not in STOPPED for name in one.scenarios),
+        diagnosed=frozenset(launch.scenario for launch in document.begun(Diagnosis).launches if launch.status in DONE),
+        checkpoints=frozenset(
+            (one.scenario, one.repeat) for one in document.begun(Checkpoints).launches if one.status in DONE
+        ),
+        restarts=frozenset(
+            (one.scenario, one.repeat) for one in document.begun(Restarts).launches if one.status in DONE
+        ),
+        doubles=frozenset(
+            name for one in document.begun(Numerics).doubles if one.status not in STOPPED for name in one.scenarios
+        ),
         reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
     )
 
@@ -112,17 +119,18 @@ def check_hosts(document: RunDocument, party: Party | None) -> None:
 def anything_missing(document: RunDocument, request: Request) -> bool:
     if not document.complete:
         return True
-    if document.tuning:
+    if document.of(Tuning):
         return False
-    if document.scaling:
-        return any(one.status not in DONE for one in (*document.launches, *document.scaling.records))
+    if document.of(Scaling):
+        return any(one.status not in DONE for one in (*document.launches, *document.beside))
     have = done(document)
     measured = {launch.scenario for launch in document.good}
     return bool(
         have.missing(request, request.scenarios)
         or (request.diagnose and measured - have.diagnosed)
         or (request.checkpoint and set(product(measured, range(request.launches))) - have.checkpoints)
-        or set(product({one.scenario for one in document.restarts}, range(request.launches))) - have.restarts
+        or set(product({one.scenario for one in document.begun(Restarts).launches}, range(request.launches)))
+        - have.restarts
         or (request.parity and measured and not (have.reference and measured <= have.doubles))
     )
 
@@ -130,17 +138,16 @@ def anything_missing(document: RunDocument, request: Request) -> bool:
 def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
-    swept = document.input_sweep.launches if document.input_sweep else ()
-    scaled = document.scaling.records if document.scaling else ()
-    mine = (*document.launches, *document.diagnostics, *document.checkpoints, *document.restarts)
-    for record in [*mine, *swept, *scaled]:
-        if record.status not in DONE:
+    numerics, tuning = document.begun(Numerics), document.of(Tuning)
+    own = (*numerics.doubles, numerics.reference, *(tuning.launches if tuning else ()))
+    for record in (*document.launches, *document.beside):
+        if record.status not in DONE and record not in own:
             writer.supersede(record)
-    for launch in document.tuning.launches[-1:] if document.tuning else ():
+    for launch in tuning.launches[-1:] if tuning else ():
         if (launch.reason or "").startswith("interrupted"):
             writer.supersede(launch)
-    if document.reference and not done(document).reference:
-        writer.supersede(document.reference)
+    if numerics.reference and not done(document).reference:
+        writer.supersede(numerics.reference)
 
 
 def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
@@ -155,7 +162,7 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
 
 def request_of(document: RunDocument) -> Request:
     """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
-    if document.batch_search:
+    if document.of(BatchSearch):
         raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
     if not document.planned:
         raise RequestError(
@@ -250,7 +257,8 @@ def check_site(document: RunDocument, site: str) -> None:
 
 def _all_of(document: RunDocument) -> tuple[str, ...]:
     """The scenarios that a run was asked for; of a search the candidates that it began with."""
-    return document.tuning.asked if document.tuning else document.request.scenarios
+    tuning = document.of(Tuning)
+    return tuning.asked if tuning else document.request.scenarios
 
 
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:

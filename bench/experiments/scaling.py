@@ -22,6 +22,9 @@ from bench.plan import scaling as plan
 from bench.plan.scaling import Point
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=Scaling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +57,15 @@ def scale(
     points = asked.points(request)
     how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
     with opened(request, (found,), **how) as lab, lab.progress:
-        lab.writer.note_scaling(
-            counts=asked.counts,
-            modes=asked.modes,
-            batch_per_rank=request.global_batch // max(asked.counts),
-            predict=asked.predict,
-            what_if_mbit=asked.what_if_mbit,
-        )
+        how = {
+            "counts": asked.counts,
+            "modes": asked.modes,
+            "batch_per_rank": request.global_batch // max(asked.counts),
+            "predict": asked.predict,
+            "what_if_mbit": asked.what_if_mbit,
+        }
+        known = lab.writer.document.of(Scaling)
+        lab.writer.note(replace(known, **how) if known else Scaling(**how))
         if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:
@@ -99,7 +104,7 @@ class _Curves:
 
     @property
     def _scaling(self) -> Scaling:
-        scaling = self.lab.writer.document.scaling
+        scaling = self.lab.writer.document.of(Scaling)
         assert scaling is not None
         return scaling
 
@@ -124,7 +129,7 @@ class _Curves:
                 lab.writer.add(done.record, **done.tables)
             else:
                 record = PointRecord.of(done.record, global_batch=point.global_batch)
-                lab.writer.add_scaling("launches", record, **done.tables)
+                lab.writer.add_to(Scaling, record, **done.tables)
             return measure.how_fast(at, done)
 
         lab.progress.units, lab.progress.steps = at.request.workload.units, at.request.warmup + at.request.iters
@@ -136,7 +141,7 @@ class _Curves:
 
         def keep(done: Performed) -> str:
             record = PointDiagnostic.of(done.record, global_batch=point.global_batch, **found_by(done))
-            lab.writer.add_scaling("diagnostics", record, **done.tables)
+            lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
             return where_to_look(done.record) or "profiled"
 
         job = plan.diagnosed_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts)
@@ -147,7 +152,7 @@ class _Curves:
 
         def keep(done: Performed) -> str:
             record = bandwidth.of(done.job, done.record, done.results)
-            lab.writer.add_scaling("bandwidth", record)
+            lab.writer.add_to(Scaling, record, "bandwidth")
             return where_to_look(done.record) or f"all-reduces of {count(len(record.sizes), 'size')}"
 
         job = plan.bandwidth_at(lab.request, self.found, number, lab.next_launch(), lab.site.hosts)
@@ -166,7 +171,7 @@ class _Curves:
                 exchanges=decode(tuple[Exchange, ...], said["exchanges"], "exchanges"),
                 why_not=said.get("why_not"),
             )
-            lab.writer.add_scaling("exchanges", record)
+            lab.writer.add_to(Scaling, record, "exchanges")
             noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
             return where_to_look(done.record) or noted
 
@@ -182,7 +187,7 @@ class _Curves:
 
 def _each_alone(lab: Lab, found: Found) -> None:
     """Every device by itself, in rounds."""
-    scaling = lab.writer.document.scaling
+    scaling = lab.writer.document.of(Scaling)
     assert scaling is not None
     done, slots = {(one.slot, one.repeat) for one in scaling.launches}, range(lab.request.replicas)
     every = [
@@ -198,7 +203,7 @@ def _each_alone(lab: Lab, found: Found) -> None:
 
         def keep(done: Performed, slot: int = slot) -> str:
             record = PointRecord.of(done.record, global_batch=batch, slot=slot)
-            lab.writer.add_scaling("launches", record, **done.tables)
+            lab.writer.add_to(Scaling, record, **done.tables)
             return f"device {slot}: {measure.how_fast(at, done)}"
 
         job = plan.alone_on(lab.request, found, slot, batch, repeat, lab.next_launch(), lab.site.hosts)

@@ -25,6 +25,8 @@ from bench.report.loader import loader_table, loader_words
 from bench.report.restart_tables import restart_table
 from bench.report.scaling import prediction_table, scaling_table
 from bench.report.search import search_table, search_words
+from bench.runs.document import Attached
+from bench.runs.experiments import Scaling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +64,7 @@ def _search(of: Material) -> Chapter:
 
 
 def _scaling(of: Material) -> Chapter | None:
-    scaling = of.run.document.scaling
+    scaling = of.run.document.of(Scaling)
     if scaling is None or scaling.by_itself:
         return None
     reduced = all_reduce.bandwidth_table(measured_all_reduces(scaling.bandwidth))
@@ -114,7 +116,7 @@ def _time(of: Material) -> Chapter:
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
     if communication is None:
-        missing = None if of.run.document.attached else NO_DIAGNOSIS
+        missing = None if of.run.document.of(Attached) else NO_DIAGNOSIS
         return _chapter("time", "Where does the time go?", phases, missing)
     return _chapter(
         "time",

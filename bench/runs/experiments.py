@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from bench.core.codec import OneOf
 from bench.core.records import CHECKPOINTS, PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
-from bench.runs.launches import LaunchRecord, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,14 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticRecord(LaunchRecord):
+    timed: ClassVar[bool] = False
     looks: tuple[Look, ...] = ()
     forecast: MemoryForecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    launches: tuple[DiagnosticRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +95,17 @@ class CheckpointRecord(LaunchRecord):
     ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
     """
 
+    timed: ClassVar[bool] = False
     every: Several
     steps: Several
     how: Annotated[str, OneOf(CHECKPOINTS)]
     size_mib: Amount | None
     saves: tuple[CheckpointLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    launches: tuple[CheckpointRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +134,26 @@ class RestartLook:
 class RestartRecord(LaunchRecord):
     """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
 
+    timed: ClassVar[bool] = False
     every: Several
     restart: RestartLook | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    launches: tuple[RestartRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What launches are judged by."""
+
+    doubles: tuple[DoubleRecord, ...] = ()
+    reference: ReferenceRecord | None = None
+
+    def double_of(self, scenario: str) -> DoubleRecord | None:
+        """The launch in double precision that stands for a scenario."""
+        return next((one for one in self.doubles if scenario in one.scenarios), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +299,7 @@ class AllReduces:
 class BandwidthRecord(LaunchRecord):
     """A launch of all-reduces and nothing else. ``left_out``: why larger sizes are missing."""
 
+    timed: ClassVar[bool] = False
     transport: Transport | None
     sizes: tuple[AllReduces, ...]
     left_out: str | None
@@ -294,6 +325,7 @@ class ExchangesRecord(LaunchRecord):
     ``ends_ms``: of each phase, since the step's start. ``why_not``: why nothing is known of the exchanges.
     """
 
+    timed: ClassVar[bool] = False
     global_batch: Batch
     ends_ms: Mapping[str, Amount]
     exchanges: tuple[Exchange, ...]
@@ -349,16 +381,3 @@ class Scaling:
         if mode != "strong":
             return self.batch_per_rank
         return None if whole % count else whole // count
-
-    @property
-    def records(self) -> tuple[LaunchRecord, ...]:
-        return (*self.launches, *self.diagnostics, *self.bandwidth, *self.exchanges)
-
-
-OfAnyKind = LaunchRecord | DiagnosticRecord | CheckpointRecord | RestartRecord | ReferenceRecord | InputRecord
-
-
-OfScaling = PointRecord | PointDiagnostic | BandwidthRecord | ExchangesRecord
-
-
-Superseded = OfAnyKind | OfScaling

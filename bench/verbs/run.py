@@ -15,7 +15,7 @@ from bench.experiments import resume
 from bench.hosts.party import Party
 from bench.plan import PROFILES, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.runs.experiments import IntervalTargetRecord
+from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
@@ -133,7 +133,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     from bench.experiments.batch_search import find_batches
 
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
-    search = finished.document.batch_search
+    search = finished.document.of(BatchSearch)
     assert search is not None
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
     for name, found in search.scenarios.items():
@@ -155,7 +155,7 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
     """Continue a run under its own request."""
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    if document.scaling:
+    if document.of(Scaling):
         raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
@@ -192,7 +192,7 @@ def _show(
     shown = (
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
-        *_how_precise(done.document.interval_target),
+        *_how_precise(done.document.of(IntervalTargetRecord)),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
     )

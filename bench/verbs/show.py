@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from bench.console import columns, tell
 from bench.core.codec import encode
 from bench.core.errors import OK
+from bench.runs.experiments import Scaling, Tuning
 from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json
 
@@ -75,8 +76,11 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
     from bench.analyse.caveats import about_implementations
     from bench.report.tables import brief_summary
 
-    said = (*(() if verbose else ("Fastest", "No clear winner")), *(("Least memory",) if run.document.tuning else ()))
-    if run.document.scaling is not None:
+    said = (
+        *(() if verbose else ("Fastest", "No clear winner")),
+        *(("Least memory",) if run.document.of(Tuning) else ()),
+    )
+    if run.document.of(Scaling) is not None:
         from bench.report.scaling import on_terminal
 
         return on_terminal(run, width)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from conftest import one_host, request_for
-from standin.documents import document
+from standin.documents import document, with_records
 
 from bench.analyse.restarts import in_words, restarts
 from bench.core.records import Checkpoint, job_to_json
 from bench.experiments import restart as experiment
 from bench.plan import restarted
-from bench.runs.experiments import RestartLook, RestartRecord
+from bench.runs.experiments import RestartLook, RestartRecord, Restarts
 from bench.seams.switching import scenario
 from bench.worker import restart
 from bench.worker import restarted as member
@@ -118,7 +118,8 @@ def test_what_cannot_be_restarted_says_why(
         status="ok" if results else "error",
         reason=None if results else "it broke",
     )
-    writer = SimpleNamespace(add_restart=kept.append, document=document(launches=[{"scenario": "ddp_elastic"}]))
+    run = document(launches=[{"scenario": "ddp_elastic"}])
+    writer = SimpleNamespace(add_to=lambda kind, record: kept.append(record), document=run)
     writer.path = str(tmp_path)
     lab: Any = SimpleNamespace(writer=writer)
     monkeypatch.setattr(
@@ -148,7 +149,7 @@ def test_the_mean_over_launches() -> None:
     one = RestartRecord.of(launch, every=4, restart=look)
     two = replace(one, restart=replace(look, next_step_ms=8000.0, loss_error=0.1))
     failed = replace(one, scenario="mine", status="unsupported", reason="there is no torchrun", restart=None)
-    run = replace(document(), restarts=(one, two, failed))
+    run = with_records(document(), Restarts(launches=(one, two, failed)))
     (row,) = restarts(run).to_dict("records")
     assert (row["launches"], row["next_step_s"], row["up_s"], row["step_s"]) == (2, 7.0, 3.0, 2.0)
     assert row["next_step_low_s"] < 7.0 < row["next_step_high_s"] and row["loss_error"] == 0.1

@@ -14,6 +14,7 @@ import pytest
 from conftest import Bench, request_for
 from pyarrow import parquet
 from standin import documents
+from standin.documents import with_records
 from standin.runs import DDP, write_run
 
 from bench import machine
@@ -91,11 +92,11 @@ SCALING = Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8)
 def test_of_a_search_nothing_is_missing_once_it_is_complete_and_of_a_scaling_what_failed() -> None:
     good, bad = document(launch(0, "ddp", 0), complete=True), document(launch(0, "ddp", 0, "timeout"), complete=True)
     for found, missing in (
-        (replace(good, complete=False, tuning=SEARCH), True),
-        (replace(good, tuning=SEARCH), False),
-        (replace(good, complete=False, scaling=SCALING), True),
-        (replace(good, scaling=SCALING), False),
-        (replace(bad, scaling=SCALING), True),
+        (with_records(replace(good, complete=False), SEARCH), True),
+        (with_records(good, SEARCH), False),
+        (with_records(replace(good, complete=False), SCALING), True),
+        (with_records(good, SCALING), False),
+        (with_records(bad, SCALING), True),
     ):
         assert resume.anything_missing(found, REQUEST) is missing
 
