@@ -37,7 +37,10 @@ from bench.sample import Sampler
 from bench.sample.noticed import allocator_rows, checks
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=stored.Attached)
+EXPERIMENT = Experiment(
+    record=stored.Attached,
+    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
+)
 
 RECORDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "attached")
 FOLDER_VARIABLE = "BENCH_ATTACH"

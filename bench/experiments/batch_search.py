@@ -20,7 +20,12 @@ from bench.runs.launches import LaunchRecord, RankRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=BatchSearch)
+EXPERIMENT = Experiment(
+    record=BatchSearch,
+    no_resume=("that run looked for the largest batch", "start it again with --find-batch"),
+    failed=lambda record: sum(one.failed for one in record.scenarios.values()),
+    instead="looked for the largest batch",
+)
 
 
 def find_batches(

@@ -4,7 +4,6 @@ import os
 from typing import Any
 
 from bench.core.codec import decode
-from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import diagnostic
@@ -12,16 +11,8 @@ from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, M
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=Diagnosis)
 
-
-def each_scenario(lab: Lab) -> None:
-    done = {(name, 0) for name in resume.done(lab.writer.document).diagnosed}
-    for found, _ in lab.rounds(lab.runnable, done, 1):
-        _diagnose(found, lab)
-
-
-def _diagnose(found: Found, lab: Lab) -> None:
+def launch(found: Found, repeat: int, lab: Lab) -> None:
     trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
@@ -44,3 +35,12 @@ def found_by(done: Performed) -> dict[str, Any]:
     )
     forecasts = [decode(MemoryForecast, one["forecast"], "forecast") for one in done.results if "forecast" in one]
     return {"looks": looks, "forecast": next(iter(forecasts), None)}
+
+
+EXPERIMENT = Experiment(
+    record=Diagnosis,
+    rounds=lambda request, strategy: int(request.diagnose),
+    launch=launch,
+    launches="with a profiler",
+    order=1,
+)

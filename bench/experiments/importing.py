@@ -41,7 +41,10 @@ from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=stored.Imported)
+EXPERIMENT = Experiment(
+    record=stored.Imported,
+    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
+)
 
 CSV, PYTORCH_DDP = "csv", "pytorch-ddp-benchmark"
 

@@ -37,7 +37,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterat
 
     What would exceed a budget is left out, except the first launch of each scenario.
     """
-    request, hosts, done = lab.request, lab.site.hosts, resume.done(lab.writer.document).launches
+    request, hosts, done = lab.request, lab.site.hosts, resume.ended(lab.writer.document.launches)
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
         if repeat >= request.launches:

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.core.records import Job
-from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
-from bench.plan import REFERENCE, in_double, reference
+from bench.experiments.resume import DONE
+from bench.plan import REFERENCE, Request, in_double, reference
+from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=Numerics)
+STOPPED = ("killed", "timeout")
+"""A launch in double precision that ended so is done again; one that failed would fail again."""
 
 
 def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: Sequence[Found] | None = None) -> None:
@@ -45,7 +47,7 @@ def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
 
 
 def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
-    judged = resume.done(lab.writer.document).doubles
+    judged = in_double_already(lab.writer.document)
     for job, same in ways(lab, scenarios):
         names = tuple(one.name for one in same)
         numerics = lab.writer.document.begun(Numerics)
@@ -77,7 +79,7 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
     document = lab.writer.document
     computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
     known = document.begun(Numerics).reference
-    if set(computations) <= set(known.computations if known and resume.done(document).reference else ()):
+    if set(computations) <= set(known.computations if known and has_reference(document) else ()):
         return
     if known:
         lab.writer.supersede(known)
@@ -98,3 +100,34 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
 
     lab.progress.expect([REFERENCE])
     perform(job, lab, "training", keep)
+
+
+def in_double_already(document: RunDocument) -> set[str]:
+    doubles = document.begun(Numerics).doubles
+    return {name for one in doubles if one.status not in STOPPED for name in one.scenarios}
+
+
+def has_reference(document: RunDocument) -> bool:
+    """Whether there is one for all computations of the run."""
+    wanted = {launch.effective.computation for launch in document.good if launch.effective}
+    reference = document.begun(Numerics).reference
+    return reference is not None and reference.status in DONE and wanted <= set(reference.computations)
+
+
+def _missing(document: RunDocument, request: Request) -> bool:
+    measured = {launch.scenario for launch in document.good}
+    both = has_reference(document) and measured <= in_double_already(document)
+    return request.parity and bool(measured) and not both
+
+
+def _again(document: RunDocument) -> list[ReferenceRecord]:
+    reference = document.begun(Numerics).reference
+    return [reference] if reference and not has_reference(document) else []
+
+
+EXPERIMENT = Experiment(
+    record=Numerics,
+    missing=_missing,
+    again=_again,
+    failed=lambda record: int(record.reference is not None and record.reference.status not in DONE),
+)

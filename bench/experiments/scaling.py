@@ -12,7 +12,7 @@ from typing import Any
 from bench.console import Console, count
 from bench.core.codec import decode
 from bench.core.records import Job
-from bench.experiments import bandwidth, measure
+from bench.experiments import bandwidth, measure, resume
 from bench.experiments.diagnose import found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
@@ -20,11 +20,17 @@ from bench.hosts.party import Party
 from bench.plan import Request
 from bench.plan import scaling as plan
 from bench.plan.scaling import Point
+from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=Scaling)
+
+def _missing(document: RunDocument, request: Request) -> bool:
+    return any(one.status not in resume.DONE for one in (*document.launches, *launches_of(document.of(Scaling))))
+
+
+EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from bench.hosts.party import Party
 from bench.plan import Request, one_round
 from bench.plan.race import Race
 from bench.plan.tuning import FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
@@ -34,7 +35,16 @@ from bench.seams.discover import SWITCH, Found, Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
 
-EXPERIMENT = Experiment(record=Tuning)
+
+def _interrupted(document: RunDocument) -> list[LaunchRecord]:
+    """The last launch of the race, if it was interrupted: those that failed have told what they can."""
+    last = document.begun(Tuning).launches[-1:]
+    return [launch for launch in last if (launch.reason or "").startswith("interrupted")]
+
+
+EXPERIMENT = Experiment(
+    record=Tuning, missing=lambda document, request: False, alone=True, again=_interrupted, failed=lambda record: 0
+)
 
 SAME, WITHIN_HALF, CANNOT_TELL = PARITIES[0], PARITIES[1], PARITIES[3]
 GOOD_ENOUGH = {"same": (SAME,), "half": (SAME, WITHIN_HALF, CANNOT_TELL)}
@@ -101,9 +111,8 @@ def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) ->
     """The lab of a run of these scenarios and no others."""
     request = replace(lab.request, scenarios=tuple(names), launches=FINAL_LAUNCHES)
     lab.writer.note_request(*recorded(request))
-    done = resume.done(lab.writer.document)
     lab.progress.counted = True
-    lab.progress.expect(done.missing(request, names))
+    lab.progress.expect([name for name, _ in resume.left(request, names, lab.writer.document.launches)])
     return replace(
         lab,
         request=request,

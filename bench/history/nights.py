@@ -17,7 +17,6 @@ from bench.core.codec import decode, encode
 from bench.core.errors import RequestError
 from bench.core.files import JSON_BYTES, open_regular, read_json
 from bench.runs.digests import stored
-from bench.runs.experiments import BatchSearch
 from bench.runs.files import DIGEST_BYTES, sha256, unreadable, unwritable, write_atomically
 from bench.runs.names import RUN_ID
 from bench.runs.reader import read as read_run
@@ -193,8 +192,8 @@ def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
     from bench.analyse.verdicts import judged
 
     run = read_run(path, allow_incomplete=allow_incomplete)
-    if run.document.of(BatchSearch):
-        raise RequestError("RUN", f"{path} looked for the largest batch and measured nothing", "choose another")
+    if run.document.instead:
+        raise RequestError("RUN", f"{path} {run.document.instead} and measured nothing", "choose another")
     return judged(run)
 
 

@@ -142,6 +142,7 @@ class StrategyRecord:
     hue: Hue = "magenta"
     dash: Dash = "short"
     differs: str | None = None
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +353,12 @@ class RunDocument:
     def begun(self, kind: type[T]) -> T:
         """The same, or a new record, which has no launch yet."""
         return self.of(kind) or kind()
+
+    @property
+    def instead(self) -> str | None:
+        """What the run did in place of measuring; None if it measured."""
+        known = experiment.experiments()
+        return next((known[name].instead for name in self.experiments if known[name].instead), None)
 
     def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
         """What the strategy of a launch declares; the defaults if it is unknown."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from bench.core.codec import OneOf
-from bench.core.records import CHECKPOINTS, PHASES
+from bench.core.records import PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 
@@ -72,76 +72,6 @@ class DiagnosticRecord(LaunchRecord):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     launches: tuple[DiagnosticRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLook:
-    """What a rank saw of checkpoints: cycles of steps that begin with a save, and as many without (ms).
-
-    ``save_ms``: until training goes on. ``next_step_ms``: the first step after a checkpoint was loaded.
-    """
-
-    saving_ms: tuple[Amount, ...]
-    plain_ms: tuple[Amount, ...]
-    save_ms: tuple[Amount, ...]
-    load_ms: Amount
-    next_step_ms: Amount
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRecord(LaunchRecord):
-    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.records.CHECKPOINTS``.
-
-    ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
-    """
-
-    timed: ClassVar[bool] = False
-    every: Several
-    steps: Several
-    how: Annotated[str, OneOf(CHECKPOINTS)]
-    size_mib: Amount | None
-    saves: tuple[CheckpointLook, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    launches: tuple[CheckpointRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartLook:
-    """What came of killing a rank after its step ``killed_step``: all went on from the checkpoint of ``resumed_step``.
-
-    Times (ms) run from the kill until the last rank was there: its new interpreter had imported torch (``up_ms``), it
-    had met the others (``joined_ms``) and loaded the checkpoint (``loaded_ms``), its next step was over
-    (``next_step_ms``), and the first step that had not been trained before (``caught_up_ms``). ``step_ms``: the median
-    step before. ``loss_error``: how far the losses of steps that were trained twice are apart, relative.
-    """
-
-    killed_rank: Count
-    killed_step: Count
-    resumed_step: Count
-    up_ms: Amount
-    joined_ms: Amount
-    loaded_ms: Amount
-    next_step_ms: Amount
-    caught_up_ms: Amount
-    step_ms: Amount | None
-    loss_error: Amount | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRecord(LaunchRecord):
-    """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
-
-    timed: ClassVar[bool] = False
-    every: Several
-    restart: RestartLook | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarts:
-    launches: tuple[RestartRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

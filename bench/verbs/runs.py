@@ -7,7 +7,7 @@ from typing import Any
 from bench.console import align, columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
-from bench.runs.experiments import BatchSearch, Scaling
+from bench.runs.experiments import Scaling
 from bench.runs.names import run_ids
 from bench.verbs.options import Parser, print_json
 
@@ -62,8 +62,8 @@ def _fastest(document: RunDocument) -> str:
     from bench.analyse.caveats import REPLICATES_WANTED
 
     advice, scaling = document.recommendation, document.of(Scaling)
-    if document.of(BatchSearch):
-        return "looked for the largest batch"
+    if document.instead:
+        return document.instead
     if scaling and scaling.by_itself:
         return f"{scaling.counts[0]} devices, each by itself"
     if scaling:

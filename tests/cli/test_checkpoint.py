@@ -13,10 +13,9 @@ from standin.documents import document, with_records
 from standin.schemas import is_valid
 from test_workload import MLP
 
-from bench.analyse.checkpoints import checkpoints, in_words
 from bench.core.errors import BenchError
 from bench.experiments import checkpoint as experiment
-from bench.runs.experiments import CheckpointLook, CheckpointRecord, Checkpoints
+from bench.experiments.checkpoint import CheckpointLook, CheckpointRecord, Checkpoints, checkpoints, sentences
 from bench.sites.local import WorkerHost
 from bench.worker import checkpoint
 
@@ -131,7 +130,7 @@ def test_the_cost_of_a_step() -> None:
     assert row["cost_low_ms"] < row["cost_ms"] < row["cost_high_ms"]
     assert (row["launches"], row["save_ms"], row["load_s"], row["resume_s"]) == (2, 6.0, 0.05, 0.054)
     assert row["cost_percent"] == pytest.approx(42.5)
-    said, why = in_words(found)
+    said, why = sentences(found)
     assert said.startswith("A checkpoint of ddp every 2 steps (torch) costs 4.25 ms")
     assert why == "single has no checkpoint: no room."
 
