@@ -4,8 +4,10 @@ import os
 from typing import Any
 
 from bench.core.codec import decode
+from bench.core.records import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.rows import Results, Rows
 from bench.plan import diagnostic
 from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found
@@ -20,7 +22,7 @@ def launch(found: Found, repeat: int, lab: Lab) -> None:
         lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
-    perform(job, lab, "diagnosing", keep)
+    perform(job, lab, "diagnosing", keep, diagnostic_rows)
 
 
 def found_by(done: Performed) -> dict[str, Any]:
@@ -35,6 +37,15 @@ def found_by(done: Performed) -> dict[str, Any]:
     )
     forecasts = [decode(MemoryForecast, one["forecast"], "forecast") for one in done.results if "forecast" in one]
     return {"looks": looks, "forecast": next(iter(forecasts), None)}
+
+
+def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    rows: Rows = []
+    for result in results:
+        for probe, of in result["probes"].items():
+            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
+            rows += [{**head, "step": step, **values} for step, values in enumerate(of["rows"])]
+    return {"diagnostics": rows}
 
 
 EXPERIMENT = Experiment(

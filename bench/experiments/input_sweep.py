@@ -15,6 +15,7 @@ from bench.core.records import Job
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
+from bench.experiments.rows import step_rows
 from bench.plan import input_sweep as plan
 from bench.plan import loading, one_round
 from bench.runs.experiments import InputRecord, InputSweep
@@ -141,5 +142,5 @@ def _kept(
         unit = lab.request.task.unit_short
         return f"{what}: {record.throughput_per_s:,.1f} {unit}/s" if ok else f"{what}: {where_to_look(record)}"
 
-    perform(job, lab, doing, keep)
+    perform(job, lab, doing, keep, lambda job, results, partial: {"steps": step_rows(job, results)})
     return records[0]

@@ -6,11 +6,13 @@ casts.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bench.core.records import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.resume import DONE
+from bench.experiments.rows import Results, Rows, numbers, update_rows
 from bench.plan import REFERENCE, Request, in_double, reference
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Numerics
@@ -72,7 +74,7 @@ def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
             return record.reason or f"in {record.wall_s:.0f} s"
 
         lab.progress.expect([job.scenario])
-        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep)
+        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
 
 
 def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
@@ -99,7 +101,44 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
     lab.progress.expect([REFERENCE])
-    perform(job, lab, "training", keep)
+    perform(job, lab, "training", keep, reference_rows)
+
+
+def double_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The rows of numerics.parquet of a launch in double precision: those of rank 0, and the gradients of each rank
+    that differs."""
+    rows: Rows = []
+    for result in results:
+        double, about = result["double"], {"rank": result["rank"]}
+        if result["rank"] == 0 or double["gradients"] != results[0]["double"]["gradients"]:
+            rows += _by_step(job, "probed", double["gradients"], **about)
+        if result["rank"] == 0:
+            rows += _by_step(job, "buffer", double["buffers"], **about)
+            for step, updates in enumerate(double["updates"]):
+                rows += update_rows(job, step, updates)
+    return {"numerics": rows}
+
+
+def reference_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The rows of each pass, by the place of its computation."""
+    rows: Rows = []
+    for place, done in enumerate(done for result in results for done in result["passes"]):
+        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": False}
+        rows += numbers(job, "loss", done["loss"], **about)
+        for quantity, name in (("probed", "gradients"), ("buffer", "buffers"), ("alone", "alone")):
+            rows += _by_step(job, quantity, done[name], **about)
+        for quantity, name in (("probed", "twin_gradients"), ("buffer", "twin_buffers")):
+            rows += _by_step(job, quantity, done[name], **about | {"twin": True})
+    return {"numerics": rows}
+
+
+def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: Any) -> Rows:
+    return [
+        row
+        for step, tensors in enumerate(steps)
+        for tensor, values in enumerate(tensors)
+        for row in numbers(job, quantity, values, step=step, tensor=tensor, **about)
+    ]
 
 
 def in_double_already(document: RunDocument) -> set[str]:

@@ -13,9 +13,10 @@ from bench.console import Console, count
 from bench.core.codec import decode
 from bench.core.records import Job
 from bench.experiments import bandwidth, measure, resume
-from bench.experiments.diagnose import found_by
+from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.rows import Maker, nothing
 from bench.hosts.party import Party
 from bench.plan import Request
 from bench.plan import scaling as plan
@@ -151,7 +152,7 @@ class _Curves:
             return where_to_look(done.record) or "profiled"
 
         job = plan.diagnosed_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts)
-        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep)
+        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep, diagnostic_rows)
 
     def _all_reduce(self, number: int) -> None:
         lab = self.lab
@@ -184,11 +185,11 @@ class _Curves:
         job = plan.exchanges_at(lab.request, self.found, number, batch, lab.next_launch(), lab.site.hosts)
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
-    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str]) -> None:
+    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker = nothing) -> None:
         def told(done: Performed) -> str:
             return f"{doing}: {keep(done)}"
 
-        perform(job, self.lab, doing, told)
+        perform(job, self.lab, doing, told, rows_of)
 
 
 def _each_alone(lab: Lab, found: Found) -> None:

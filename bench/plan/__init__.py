@@ -250,7 +250,7 @@ def loading(
     """
     job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
-    return replace(job, purpose="input", workload=filling, iters=batches)
+    return replace(job, purpose="loading", workload=filling, iters=batches)
 
 
 def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host], probe_seed: int) -> Job:
@@ -259,7 +259,7 @@ def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host]
     job = job_of(request, found, launch, 0, hosts)
     return replace(
         job,
-        purpose="double",
+        purpose="probe",
         precision="O0",
         switches=tuple(one for one in job.switches if load_switch(one.name, one.file).double),
         workload=job.workload.in_small(probe_seed, EXAMPLES * job.replicas),
