@@ -23,8 +23,8 @@ from bench.seams.experiment import Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.analyse.analysed import Analysed
     from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
     from bench.report.tables import Table
 
 SPARE_MIB = 64.0
@@ -254,11 +254,11 @@ def checkpoint_table(document: RunDocument) -> "Table | None":
     return tabulate(columns, table.to_dict("records"), notes)
 
 
-def chapter(run: "Analysed") -> "Chapter | None":
+def chapter(of: "Material") -> "Chapter":
     from bench.report.blocks import Grid, chapter_of
 
-    table = Grid("Cost of checkpoints", checkpoint_table(run.document))
-    return chapter_of("checkpoints", "What does a checkpoint cost?", *sentences(run.document), table)
+    table = Grid("Cost of checkpoints", checkpoint_table(of.run.document))
+    return chapter_of("checkpoints", "What does a checkpoint cost?", *sentences(of.run.document), table)
 
 
 EXPERIMENT = Experiment(

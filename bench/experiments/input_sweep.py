@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bench.core.records import Job
 from bench.experiments.lab import Lab, recorded
@@ -21,7 +22,20 @@ from bench.plan import loading, one_round
 from bench.runs.experiments import InputRecord, InputSweep
 from bench.seams.experiment import Experiment
 
-EXPERIMENT = Experiment(record=InputSweep)
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of
+    from bench.report.loader import loader_table, loader_words
+
+    table = Grid("The loader alone, training alone, and both together", loader_table(of.run))
+    return chapter_of("loader", "Is it the loader?", of.plots.get("loader"), table, *loader_words(of.run)[1:])
+
+
+EXPERIMENT = Experiment(record=InputSweep, chapter=chapter)
 
 TRAINING = None
 """Instead of a number of workers: nothing loads, and the ranks train."""

@@ -24,8 +24,8 @@ from bench.seams.experiment import Experiment
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.analyse.analysed import Analysed
     from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
     from bench.report.tables import Table
 
 COPIES = 2
@@ -222,11 +222,11 @@ def restart_table(document: RunDocument) -> "Table | None":
     return tabulate(columns, table.to_dict("records"), notes)
 
 
-def chapter(run: "Analysed") -> "Chapter | None":
+def chapter(of: "Material") -> "Chapter":
     from bench.report.blocks import Grid, chapter_of
 
-    table = Grid("Cost of a lost rank", restart_table(run.document))
-    return chapter_of("restarts", "What does the loss of a rank cost?", *sentences(run.document), table)
+    table = Grid("Cost of a lost rank", restart_table(of.run.document))
+    return chapter_of("restarts", "What does the loss of a rank cost?", *sentences(of.run.document), table)
 
 
 EXPERIMENT = Experiment(

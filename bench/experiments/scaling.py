@@ -7,7 +7,7 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count
 from bench.core.codec import decode
@@ -26,12 +26,45 @@ from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, P
 from bench.seams.discover import Found
 from bench.seams.experiment import Experiment
 
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
 
 def _missing(document: RunDocument, request: Request) -> bool:
     return any(one.status not in resume.DONE for one in (*document.launches, *launches_of(document.of(Scaling))))
 
 
-EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True)
+def chapter(of: "Material") -> "Chapter":
+    from bench.analyse import scaling_words
+    from bench.analyse.all_reduce import samples, sentences
+    from bench.analyse.scaling import foreseen
+    from bench.report import all_reduce
+    from bench.report.blocks import Grid, chapter_of, fold
+    from bench.report.each import each_table
+    from bench.report.scaling import prediction_table, scaling_table
+
+    scaling = of.run.document.of(Scaling)
+    assert scaling is not None
+    if scaling.by_itself:
+        table = Grid("Each device", each_table(of.run))
+        return chapter_of("each", "Is a device slow?", of.plots.get("each"), table)
+    reduced = all_reduce.bandwidth_table(samples(scaling.bandwidth))
+    return chapter_of(
+        "scaling",
+        "What do more devices bring?",
+        of.plots.get("scaling"),
+        Grid("Efficiency by number of devices", scaling_table(of.run)),
+        *scaling_words.sentences(of.run),
+        Grid("Predictions", prediction_table(*foreseen(of.run))),
+        *scaling_words.about_predictions(of.run),
+        of.plots.get("all-reduces"),
+        fold("All-reduces by size", Grid("All-reduces", reduced)),
+        *sentences(scaling.bandwidth),
+    )
+
+
+EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True, chapter=chapter, leads=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count, duration
 from bench.core.errors import RequestError
@@ -35,6 +35,10 @@ from bench.seams.discover import SWITCH, Found, Kind
 from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
 
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
 
 def _interrupted(document: RunDocument) -> list[LaunchRecord]:
     """The last launch of the race, if it was interrupted: those that failed have told what they can."""
@@ -42,8 +46,23 @@ def _interrupted(document: RunDocument) -> list[LaunchRecord]:
     return [launch for launch in last if (launch.reason or "").startswith("interrupted")]
 
 
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of, fold
+    from bench.report.search import search_table, search_words
+
+    table = search_table(of.run)
+    candidates = fold(f"All candidates ({len(table.rows) if table else 0})", Grid("All candidates", table))
+    return chapter_of("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), candidates)
+
+
 EXPERIMENT = Experiment(
-    record=Tuning, missing=lambda document, request: False, alone=True, again=_interrupted, failed=lambda record: 0
+    record=Tuning,
+    missing=lambda document, request: False,
+    alone=True,
+    again=_interrupted,
+    failed=lambda record: 0,
+    chapter=chapter,
+    leads=True,
 )
 
 SAME, WITHIN_HALF, CANNOT_TELL = PARITIES[0], PARITIES[1], PARITIES[3]

@@ -8,23 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import published, scaling_words
-from bench.analyse.all_reduce import samples as measured_all_reduces
-from bench.analyse.all_reduce import sentences as about_all_reduces
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import failures
 from bench.analyse.questions import questions
-from bench.analyse.scaling import foreseen
 from bench.core.errors import RequestError
-from bench.report import all_reduce, device_tables, launch_tables, recipe, tables, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, there
-from bench.report.each import each_table
+from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
+from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, fold
 from bench.report.ladder import ladder_table, ladder_words
-from bench.report.loader import loader_table, loader_words
-from bench.report.scaling import prediction_table, scaling_table
-from bench.report.search import search_table, search_words
 from bench.runs.document import Attached
-from bench.runs.experiments import Scaling
 from bench.seams.experiment import experiments
 
 if TYPE_CHECKING:
@@ -60,33 +52,19 @@ def _scenarios(of: Material) -> Chapter:
     return chapter_of("summary", "All scenarios", summary, nothing)
 
 
-def _search(of: Material) -> Chapter:
-    table = search_table(of.run)
-    fold = _fold(f"All candidates ({len(table.rows) if table else 0})", Grid("All candidates", table))
-    return chapter_of("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), fold)
+def _leading(of: Material) -> list[Chapter]:
+    """What the run is about, where an experiment says so: above all that is said of each scenario."""
+    return _of_experiments(of, leads=True)
 
 
-def _scaling(of: Material) -> Chapter | None:
-    scaling = of.run.document.of(Scaling)
-    if scaling is None or scaling.by_itself:
-        return None
-    reduced = all_reduce.bandwidth_table(measured_all_reduces(scaling.bandwidth))
-    return chapter_of(
-        "scaling",
-        "What do more devices bring?",
-        of.plots.get("scaling"),
-        Grid("Efficiency by number of devices", scaling_table(of.run)),
-        *scaling_words.sentences(of.run),
-        Grid("Predictions", prediction_table(*foreseen(of.run))),
-        *scaling_words.about_predictions(of.run),
-        of.plots.get("all-reduces"),
-        _fold("All-reduces by size", Grid("All-reduces", reduced)),
-        *about_all_reduces(scaling.bandwidth),
-    )
+def _beside(of: Material) -> list[Chapter]:
+    return _of_experiments(of, leads=False)
 
 
-def _each(of: Material) -> Chapter:
-    return chapter_of("each", "Is a device slow?", of.plots.get("each"), Grid("Each device", each_table(of.run)))
+def _of_experiments(of: Material, *, leads: bool) -> list[Chapter]:
+    known = experiments()
+    declared = [known[name] for name in known if name in of.run.document.experiments]
+    return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
 
 
 def _trust(of: Material) -> Chapter:
@@ -96,7 +74,7 @@ def _trust(of: Material) -> Chapter:
         "findings",
         "Can these results be trusted?",
         Grid("Findings", found) if found else f"Nothing was found: {why}.",
-        _fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
+        fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
     )
 
 
@@ -108,8 +86,8 @@ def _numerics(of: Material) -> Chapter:
         "Does each scenario still train the same model?",
         Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
         verdict_tables.no_reference(of.run.document) if table else None,
-        _fold("Errors, limits and bounds", Grid("Parity with the fp32 reference", table)),
-        _fold("Losses step by step", of.plots.get("losses")),
+        fold("Errors, limits and bounds", Grid("Parity with the fp32 reference", table)),
+        fold("Losses step by step", of.plots.get("losses")),
     )
 
 
@@ -127,16 +105,11 @@ def _time(of: Material) -> Chapter:
         spent or phases,
         Grid("What synchronisation costs", communication),
         *verdict_tables.communication_words(of.run),
-        _fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
-        _fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
-        _fold("Phases of a step", phases if spent else None),
-        _fold(f"Traces ({len(files)})", traces),
+        fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
+        fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
+        fold("Phases of a step", phases if spent else None),
+        fold(f"Traces ({len(files)})", traces),
     )
-
-
-def _loader(of: Material) -> Chapter | None:
-    table = Grid("The loader alone, training alone, and both together", loader_table(of.run))
-    return chapter_of("loader", "Is it the loader?", of.plots.get("loader"), table, *loader_words(of.run)[1:])
 
 
 def _memory(of: Material) -> Chapter:
@@ -148,10 +121,10 @@ def _memory(of: Material) -> Chapter:
         "Where does the memory go?",
         of.plots.get("trade-off"),
         None if known else "No sample of this run shows the memory of a process.",
-        _fold("What the memory of a rank holds", of.plots.get("memory-parts"), held),
-        _fold(ranks, Grid(ranks, device_tables.beside_torch_table(of.run))),
-        _fold("Memory of each process over time", of.plots.get("memory")),
-        _fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
+        fold("What the memory of a rank holds", of.plots.get("memory-parts"), held),
+        fold(ranks, Grid(ranks, device_tables.beside_torch_table(of.run))),
+        fold("Memory of each process over time", of.plots.get("memory")),
+        fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
     )
 
 
@@ -161,15 +134,8 @@ def _energy(of: Material) -> Chapter:
         "energy",
         "Energy and heat",
         Grid("Energy and heat", table) if table else device_tables.no_energy(of.run),
-        _fold("Power of each device over the whole run", of.plots.get("power")),
+        fold("Power of each device over the whole run", of.plots.get("power")),
     )
-
-
-def _experiments(of: Material) -> list[Chapter]:
-    """What experiments show that declare a chapter."""
-    known = experiments()
-    makers = [known[name].chapter for name in known if name in of.run.document.experiments]
-    return [chapter for make in makers if make is not None and (chapter := make(of.run)) is not None]
 
 
 def _ladder(of: Material) -> Chapter:
@@ -191,7 +157,7 @@ def _published(of: Material) -> Chapter:
         f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
         f"{published.PUBLISHED_WORKLOAD}.",
         Grid("Time relative to ddp, here and published", ratios) if ratios else nothing,
-        _fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
+        fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
     )
 
 
@@ -217,25 +183,22 @@ def _how(of: Material) -> Chapter:
     return chapter_of(
         "how",
         "How was it measured?",
-        _fold("Machine, versions and workload", Facts(tuple(launch_tables.facts(of.run.document)))),
-        _fold("What ran in detail", Grid("What ran in detail", table), *same),
-        _fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)),
+        fold("Machine, versions and workload", Facts(tuple(launch_tables.facts(of.run.document)))),
+        fold("What ran in detail", Grid("What ran in detail", table), *same),
+        fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)),
         in_markdown=False,
     )
 
 
 CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
-    _search,
-    _scaling,
-    _each,
+    _leading,
     _trust,
     _numerics,
     _time,
-    _loader,
+    _beside,
     _memory,
     _energy,
-    _experiments,
     _ladder,
     _questions,
     _published,
@@ -243,8 +206,3 @@ CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _recipe,
 )
 """In the order of the page."""
-
-
-def _fold(title: str, *blocks: Block | None) -> Fold | None:
-    """A fold of what is there; None for nothing."""
-    return Fold(title, there(*blocks)) if there(*blocks) else None
