@@ -179,7 +179,7 @@ def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, An
         ({"\x1b[31m": 1}, 'run.json: "\\u001b[31m" is unknown'),
         ({"complete": False}, "is incomplete"),
         ({"launches": [record_of(0, "ddp") | {"status": "fine"}]}, "launches[0].status must be one of ok, oom"),
-        ({"launches": [{"launch": 0}]}, "run.json: launches[0].scenario is missing"),
+        ({"launches": [{"launch": 0}]}, "run.json: launches[0].status is missing"),
         ({"launches": [{}]}, "run.json: launches[0].launch is missing"),
         ({"launches": [record_of(0, "ddp") | {"mine": 1}]}, "run.json: launches[0].mine is unknown"),
         (

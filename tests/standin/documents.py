@@ -83,8 +83,8 @@ def document(**values: Any) -> RunDocument:
     for kind in ("launches", "diagnostics", "superseded"):
         values[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in values.get(kind, ())]
     for name, place, field in PARTS:
-        if name in values:
-            experiments[place][field] = values.pop(name)
+        if part := values.pop(name, None):
+            experiments[place][field] = part
     values["experiments"] = {name: one for name, one in experiments.items() if one} | values.get("experiments", {})
     gpus = [GPU | one for one in values["machine"].get("gpus", ())]
     values["machine"] = values["machine"] | {"gpus": gpus}
