@@ -162,25 +162,25 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
 
     rows, launches = [], document.begun(Checkpoints).launches
     for scenario in dict.fromkeys(one.scenario for one in launches):
-        mine = [one for one in launches if one.scenario == scenario and one.status == "ok" and one.saves]
-        if mine:
-            rows.append(_row(scenario, mine))
+        measured = [one for one in launches if one.scenario == scenario and one.status == "ok" and one.saves]
+        if measured:
+            rows.append(_row(scenario, measured))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _row(scenario: str, mine: list[CheckpointRecord]) -> dict[str, Any]:
+def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
     import numpy as np
 
     from bench.analyse.intervals import mean_interval
 
-    saves, extra, plain, load, resume = zip(*map(_of_launch, mine), strict=True)
+    saves, extra, plain, load, resume = zip(*map(_of_launch, measured), strict=True)
     cost, low, high = mean_interval(np.array(extra))
     return {
         "scenario": scenario,
-        "how": mine[0].how,
-        "every": mine[0].every,
-        "launches": len(mine),
-        "size_mib": max(one.size_mib or 0.0 for one in mine),
+        "how": measured[0].how,
+        "every": measured[0].every,
+        "launches": len(measured),
+        "size_mib": max(one.size_mib or 0.0 for one in measured),
         "save_ms": statistics.mean(saves),
         "cost_ms": cost,
         "cost_low_ms": low,
@@ -206,18 +206,18 @@ def sentences(document: RunDocument) -> list[str]:
     """A sentence for each scenario, and why there is none for one whose launches failed."""
     import pandas as pd
 
-    said = []
+    lines = []
     table = checkpoints(document)
     for row in table.to_dict("records"):
         bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
-        said.append(
+        lines.append(
             f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs "
             f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %; it has "
             f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
     known = set(table["scenario"])
     failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in known}
-    return said + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
+    return lines + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
 
 
 def _steps(every: int) -> str:

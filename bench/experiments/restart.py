@@ -138,10 +138,10 @@ def restarts(document: RunDocument) -> "pd.DataFrame":
 
     rows, launches = [], document.begun(Restarts).launches
     for scenario in dict.fromkeys(one.scenario for one in launches):
-        mine = [one for one in launches if one.scenario == scenario and one.restart and one.status == "ok"]
-        looks = [one.restart for one in mine if one.restart is not None]
+        measured = [one for one in launches if one.scenario == scenario and one.restart and one.status == "ok"]
+        looks = [one.restart for one in measured if one.restart is not None]
         if looks:
-            rows.append({"scenario": scenario, "launches": len(looks), "every": mine[0].every, **_row(looks)})
+            rows.append({"scenario": scenario, "launches": len(looks), "every": measured[0].every, **_row(looks)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -174,7 +174,7 @@ def sentences(document: RunDocument) -> list[str]:
     import pandas as pd
 
     table = restarts(document)
-    said = []
+    lines = []
     for row in table.to_dict("records"):
         bounds = (
             ""
@@ -182,7 +182,7 @@ def sentences(document: RunDocument) -> list[str]:
             else f" ({row['next_step_low_s']:.1f} to {row['next_step_high_s']:.1f})"
         )
         lost = row["killed_step"] - row["resumed_step"]
-        said.append(
+        lines.append(
             f"When a rank of {row['scenario']} is killed, the next step is over {row['next_step_s']:.1f} s{bounds} "
             f"later: {row['up_s']:.1f} s until new interpreters have torch, {row['joined_s']:.1f} s to meet, "
             f"{row['loaded_s']:.1f} s to build the model and load the checkpoint, {row['step_s']:.1f} s for the step. "
@@ -190,7 +190,7 @@ def sentences(document: RunDocument) -> list[str]:
         )
     known = set(table["scenario"])
     failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in known}
-    return said + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]
+    return lines + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]
 
 
 def restart_table(document: RunDocument) -> "Table | None":
