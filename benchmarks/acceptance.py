@@ -138,7 +138,7 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
         for one in document["parity"]
         if one["verdict"] is None and not one["scenario"].endswith("_o3")
     ]
-    reference = document["reference"]
+    reference = document["experiments"].get("numerics", {}).get("reference")
     if reference is not None and reference["status"] != "ok":
         untrue.append(f"the reference: {reference['reason']}")
     strayed = [one["scenario"] for one in document["parity"] if one["scenario"].endswith("_o3")]
@@ -201,7 +201,7 @@ def of_run(part: str, document: Mapping[str, Any], unsound: Sequence[str], *, on
 def of_search(document: Mapping[str, Any]) -> list[Check]:
     """The largest batch of each scenario, from ``bench run --find-batch --json``."""
     checks = []
-    for name, found in document["batch_search"]["scenarios"].items():
+    for name, found in document["experiments"]["batch_search"]["scenarios"].items():
         what = f"largest global batch of {name}"
         if found["largest"] is None:
             checks.append(Check(part="batch", what=what, verdict=FAILED, why=str(found["why_not"])))

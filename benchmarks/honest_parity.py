@@ -66,7 +66,8 @@ class Run:
         failed = [one for one in document["launches"] if one["status"] not in ("ok", "unsupported")]
         self.verdicts = [(one["scenario"], one["verdict"] or "none", one["reason"] or "") for one in document["parity"]]
         self.verdicts += [(one["scenario"], one["status"], one["reason"] or "") for one in failed]
-        judging = [*document["doubles"], *([document["reference"]] if document["reference"] else [])]
+        numerics = document["experiments"]["numerics"]
+        judging = [*numerics["doubles"], *([numerics["reference"]] if numerics["reference"] else [])]
         self.judging_s = sum(one["wall_s"] or 0.0 for one in judging)
         self.wall_s = self.judging_s + sum(one["wall_s"] or 0.0 for one in document["launches"])
 

@@ -36,7 +36,7 @@ def main() -> int:
         began = time.monotonic()
         search = bench("tune", *size, "--budget", options.budget, "--wait", "--out", where, "--json")
         took_s = time.monotonic() - began
-        tuning = search["tuning"]
+        tuning = search["experiments"]["tuning"]
         winner = tuning["finalists"][0]
         seen = {name: one["step_ms"] for name, one in tuning["candidates"].items() if one["step_ms"] is not None}
         rivals = sorted((name for name in DEFAULT if name in seen and name != winner), key=seen.__getitem__)[:RIVALS]

@@ -13,7 +13,8 @@ from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wan
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
-from bench.runs.document import Recommendation, RunDocument, what_is_trained
+from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
+from bench.runs.experiments import Tuning
 from bench.runs.reader import Run
 
 Row = dict[Any, Any]
@@ -25,22 +26,22 @@ def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendatio
     """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
     scenarios that nobody can tell apart, a search recommends the one that won its race.
     """
-    searched = document.tuning is not None
-    found = recommendation(table, searched=searched)
-    winner = document.tuning.finalists[0] if document.tuning and document.tuning.finalists else None
+    tuning = document.of(Tuning)
+    found = recommendation(table, searched=tuning is not None)
+    winner = tuning.finalists[0] if tuning and tuning.finalists else None
     if found.fastest is not None and winner in found.not_told_apart:
         others = tuple(name for name in found.not_told_apart if name != winner)
         found = replace(found, fastest=winner, not_told_apart=(found.fastest, *others))
     several = of_several_replicas(document, table)
     if found.fastest is None or found.fastest in set(several["scenario"]):
         return found
-    parallel = recommendation(several, "against_fastest_parallel", searched=searched)
+    parallel = recommendation(several, "against_fastest_parallel", searched=tuning is not None)
     return replace(found, parallel=parallel if parallel.fastest else None)
 
 
 def answer(document: RunDocument, table: pd.DataFrame) -> str:
     """Which scenario is fastest, if this run can tell; a second sentence if one replica won."""
-    if document.attached:
+    if document.of(Attached):
         return _of_attached(document, table)
     standings = _standings(document, table)
     if not standings:
@@ -71,7 +72,7 @@ def more_wanted(document: RunDocument, table: pd.DataFrame) -> int | None:
 
 
 def advice(document: RunDocument, table: pd.DataFrame) -> list[Advice]:
-    if document.attached:
+    if document.of(Attached):
         return []  # there is nothing to choose from
     lines = [line for one in _standings(document, table) for line in _choice(one)]
     left_out = recommendations(document, table).left_out

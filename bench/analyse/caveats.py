@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.analyse.launches import NOT_RUN
 from bench.analyse.steps import scenarios
-from bench.runs.document import RunDocument
+from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Checks
 
 REPLICATES_WANTED = 3  # launches; with fewer nothing is said about chance
@@ -57,14 +57,15 @@ def _about_completeness(document: RunDocument, summary: pd.DataFrame) -> list[st
 
 
 def _about_attached(document: RunDocument) -> list[str]:
-    if not document.attached:
+    attached = document.of(Attached)
+    if attached is None:
         return []
     batch = "" if document.workload.global_batch else ", throughput (--global-batch N)"
     text = [
-        f"Measured by attaching to: {' '.join(document.attached.command)}. A step lasts {document.attached.step}.",
+        f"Measured by attaching to: {' '.join(attached.command)}. A step lasts {attached.step}.",
         f"Unknown of a script that bench did not write: its data, loss, forward and backward phases, numerics{batch}.",
     ]
-    left_out = [one for launch in document.attached.launches for one in launch.left_out]
+    left_out = [one for launch in attached.launches for one in launch.left_out]
     return [*text, *([f"Left out: {'; '.join(dict.fromkeys(left_out))}."] if left_out else [])]
 
 
@@ -114,7 +115,7 @@ def _about_chance(document: RunDocument, summary: pd.DataFrame) -> list[str]:
     if launches.empty or launches.min() >= REPLICATES_WANTED:
         return []
     few = {1: "one launch", 2: "two launches"}[int(launches.min())]
-    more = "--launches 5" if document.attached else "--profile standard"
+    more = "--launches 5" if document.of(Attached) else "--profile standard"
     which = "per scenario" if launches.nunique() == 1 else "of some scenarios"
     return [f"{few.capitalize()} {which}: no significance claimed; measure again with {more}."]
 
@@ -122,7 +123,7 @@ def _about_chance(document: RunDocument, summary: pd.DataFrame) -> list[str]:
 def _about_device(document: RunDocument) -> list[str]:
     found = []
     workload = document.workload
-    if document.attached:
+    if document.of(Attached):
         return []
     if workload.device == "cpu":
         found.append(

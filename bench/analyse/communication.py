@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.analyse.intervals import mean_interval
 from bench.runs.document import RunDocument
+from bench.runs.experiments import Diagnosis
 
 PARTS = ("scatter", "replicate", "parallel_apply", "gather")
 
@@ -32,7 +33,7 @@ def communication(document: RunDocument, diagnostics: pd.DataFrame) -> pd.DataFr
     synchronisation. ``agree``: whether the intervals of exposed and cost overlap; null by one method alone.
     """
     rows = []
-    for launch in document.diagnostics:
+    for launch in document.begun(Diagnosis).launches:
         mine = diagnostics[diagnostics["scenario"] == launch.scenario]
         row: dict[str, Any] = dict.fromkeys(COLUMNS) | {"scenario": launch.scenario}
         if launch.status != "ok":
@@ -98,7 +99,7 @@ def spent(document: RunDocument) -> pd.DataFrame:
     """
     rows = [
         {"scenario": launch.scenario, **profile.categories, "step_ms": profile.step_ms}
-        for launch in document.diagnostics
+        for launch in document.begun(Diagnosis).launches
         if launch.looks
         for profile in (launch.looks[0].profile,)
     ]

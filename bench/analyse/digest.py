@@ -27,7 +27,7 @@ from bench.analyse.parity import CANNOT_TELL, by_scenario
 from bench.core.codec import encode
 from bench.machine.nvml import Gpu
 from bench.runs.digests import VERSION
-from bench.runs.document import RunDocument
+from bench.runs.document import Attached, Imported, RunDocument
 from bench.runs.reader import Run
 
 METRICS = {
@@ -54,9 +54,9 @@ def of_run(run: Run) -> dict[str, Any]:
         "utc": document.start.utc,
         "label": document.request.label,
         "profile": document.request.profile,
-        "git": encode(document.attached.git if document.attached else document.machine.git),
-        "imported": encode(document.imported),
-        "attached": encode(document.attached),
+        "git": encode((document.of(Attached) or document.machine).git),
+        "imported": encode(document.of(Imported)),
+        "attached": encode(document.of(Attached)),
         "workload": encode(document.workload),
         "device": document.workload.device,
         "hardware": _hardware(document),
@@ -90,8 +90,8 @@ def _known(value: Any) -> float | None:
 
 
 def _hardware(document: RunDocument) -> list[str]:
-    if document.imported:
-        return list(document.imported.hardware)
+    if (imported := document.of(Imported)) is not None:
+        return list(imported.hardware)
     if document.workload.device == "cpu":
         return [str(document.machine.cpu)]
     return [gpu.name for gpu in _gpus(document)]
@@ -116,7 +116,7 @@ def _conditions(document: RunDocument) -> dict[str, Any]:
         "python": document.versions.get("python"),
         **{name: document.versions.get(name) for name in ("torch", "torchvision", "cuda", "cudnn", "nccl")},
         **(ran.versions if ran else {}),
-        "bench": None if document.imported else document.bench,
+        "bench": None if document.of(Imported) else document.bench,
         **({LOOKED_AT: before} if (before := looked_at(document)) else {}),
     }
 

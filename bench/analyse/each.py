@@ -9,7 +9,7 @@ from bench.analyse.caveats import listed
 from bench.analyse.intervals import Estimate, estimate
 from bench.analyse.outliers import Scan, scanned
 from bench.analyse.scaling import launch_figures
-from bench.runs.experiments import PointRecord
+from bench.runs.experiments import PointRecord, Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Device:
 
 def devices(run: Analysed) -> list[Device]:
     """In the order in which they were chosen; empty for a run that measured them together."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     if scaling is None or not scaling.by_itself:
         return []
     of_slot: dict[int, list[PointRecord]] = defaultdict(list)
@@ -52,7 +52,7 @@ def devices(run: Analysed) -> list[Device]:
 
 def scan_of(run: Analysed) -> Scan:
     """Compares the devices over the rounds in which no launch failed."""
-    scaling, medians = run.document.scaling, _medians(run)
+    scaling, medians = run.document.of(Scaling), _medians(run)
     rounds: dict[str, dict[int, float]] = defaultdict(dict)
     for one in scaling.launches if scaling else ():
         if one.status == "ok" and one.launch in medians:
@@ -80,7 +80,7 @@ def sentence(run: Analysed) -> str:
 def _name(run: Analysed, one: PointRecord) -> str:
     """Such as ``node1 GPU 2`` or ``node1 part 1 of 2 of the cores``."""
     host = next((rank.host for rank in one.ranks if rank.host), None) or "this host"
-    slot, scaling = one.slot or 0, run.document.scaling
+    slot, scaling = one.slot or 0, run.document.of(Scaling)
     chosen = run.document.request.devices
     if slot < len(chosen):
         index = next((gpu.index for gpu in run.document.machine.gpus if gpu.uuid == chosen[slot]), slot)
@@ -89,7 +89,7 @@ def _name(run: Analysed, one: PointRecord) -> str:
 
 
 def _medians(run: Analysed) -> dict[int, float]:
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     figures, _ = launch_figures(run, [one.launch for one in scaling.launches] if scaling else [])
     frame: Any = figures.frame
     return dict(zip(frame["launch"].tolist(), frame["median_ms"].tolist(), strict=True))

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from bench.runs.document import RunDocument
+from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.launches import LaunchRecord
 
 LOOKED_AT = "looked_at"
@@ -29,10 +30,11 @@ def looked_at(document: RunDocument) -> int:
     ``--until-precision`` looks at the scatter alone, which spends as much as a verdict on one launch.
     """
     most = max(_counts(document.good).values(), default=0)
-    looks = [int(document.interval_target is not None and most > (document.request.launches or 0))]
+    looks = [int(document.of(IntervalTargetRecord) is not None and most > (document.request.launches or 0))]
+    reference = document.begun(Numerics).reference
     for part in document.resumed:
         counts = _counts(one for one in document.good if one.launch < part.launch)
-        whole = len(set(counts.values())) == 1 and (not document.reference or document.reference.launch < part.launch)
+        whole = len(set(counts.values())) == 1 and (not reference or reference.launch < part.launch)
         if whole and any(one.launch >= part.launch for one in document.good):
             looks.append(max(counts.values()))
     return looks[-1]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bench.analyse.intervals import Estimate, estimate
 from bench.runs.document import RunDocument
-from bench.runs.experiments import InputRecord
+from bench.runs.experiments import InputRecord, InputSweep
 from bench.runs.frames import LaunchFigures
 
 INPUT_BOUND = 0.10
@@ -64,7 +64,7 @@ class Swept:
 
 def found_by(document: RunDocument) -> Swept | None:
     """What the sweep of a run found; None without one, or where launches that it rests on failed."""
-    sweep = document.input_sweep
+    sweep = document.of(InputSweep)
     if sweep is None:
         return None
     good, first = ([one for one in sweep.good if one.first_reading is before] for before in (False, True))
@@ -83,9 +83,10 @@ def found_by(document: RunDocument) -> Swept | None:
 
 def why_open(document: RunDocument) -> str | None:
     """Why a sweep gave no answer; None where it did, and for a run without one."""
-    if document.input_sweep is None or found_by(document) is not None:
+    sweep = document.of(InputSweep)
+    if sweep is None or found_by(document) is not None:
         return None
-    for one in document.input_sweep.launches:
+    for one in sweep.launches:
         if one.status != "ok":
             what = "training alone" if one.workers is None else f"the loader alone with {_workers(one.workers)}"
             return f"The sweep of the input has no answer: {what} failed ({one.status}: {one.reason})."

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from bench.runs.document import RunDocument
-from bench.runs.experiments import MemoryForecast
+from bench.runs.experiments import Diagnosis, MemoryForecast
 from bench.runs.launches import LaunchRecord, MemoryParts, RankRecord
 
 LASTING = ("parameters", "masters", "optimizer", "buffers", "buckets", "gathered", "batch")
@@ -43,7 +43,7 @@ def parts(document: RunDocument) -> pd.DataFrame:
     """
     rows: list[list[Any]] = []
     seen: set[str] = set()
-    forecasts = {one.scenario: one.forecast for one in document.diagnostics}
+    forecasts = {one.scenario: one.forecast for one in document.begun(Diagnosis).launches}
     for launch in document.good:
         if launch.scenario not in seen:
             mine = [_row(launch, rank, rank.memory) for rank in launch.ranks if rank.memory is not None]

@@ -12,6 +12,7 @@ from bench.analyse.memory import LEAST_MEMORY
 from bench.analyse.parity import BY_DESIGN, CANNOT_TELL, SAME, UNTRUE, WITHIN_HALF, by_scenario
 from bench.analyse.steps import scenarios, summary
 from bench.runs.document import Recommendation
+from bench.runs.experiments import Tuning
 
 if TYPE_CHECKING:
     from bench.analyse.analysed import Analysed
@@ -45,7 +46,7 @@ def overview(run: "Analysed") -> pd.DataFrame:
     energy, figures = run.energy.set_index("scenario"), run.good_figures
     for name in ENERGY:
         table[name] = table["scenario"].map(energy[name]).astype("float64")
-    searched = run.document.tuning is not None
+    searched = run.document.of(Tuning) is not None
     for column, rows in (
         ("against_fastest", table),
         ("against_fastest_parallel", of_several_replicas(run.document, table)),

@@ -25,7 +25,8 @@ import pandas as pd
 
 from bench.core.records import PARITIES
 from bench.core.text import percent
-from bench.runs.document import ParityRecord, RunDocument
+from bench.runs.document import Imported, ParityRecord, RunDocument
+from bench.runs.experiments import Numerics
 from bench.runs.frames import Iterations
 from bench.runs.launches import DoubleRecord, Effective, LaunchRecord
 
@@ -107,13 +108,13 @@ class _Judged:
         self, document: RunDocument, launch: LaunchRecord, loss: np.ndarray, numbers: dict[int, pd.DataFrame]
     ) -> None:
         self.document, self.launch, self.loss, self.numbers = document, launch, loss, numbers
-        self.double = document.double_of(launch.scenario)
+        self.double = document.begun(Numerics).double_of(launch.scenario)
 
     def verdict(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         launch, effective = self.launch, self.launch.effective
         if effective is None or not self.document.planned:
-            how = "imported" if self.document.imported else "attached"
+            how = "imported" if self.document.of(Imported) else "attached"
             return {"reason": f"it was {how}: nothing is known of its numerics"}
         values["replicas"] = effective.norm_parts
         bad = np.flatnonzero(~np.isfinite(self.loss))
@@ -137,7 +138,7 @@ class _Judged:
 
     def _why_not(self, double: DoubleRecord | None) -> str | None:
         """Why it cannot be held against the reference."""
-        reference = self.document.reference
+        reference = self.document.begun(Numerics).reference
         if double is None or reference is None:
             return "it was not judged (--no-parity, or the run ended before it)"
         if reference.status != "ok":
@@ -232,7 +233,7 @@ def _exact(
     document: RunDocument, launch: LaunchRecord, numbers: dict[int, pd.DataFrame], quantity: str, twin: bool = False
 ) -> pd.DataFrame:
     """The reference's numbers for the computation of a launch."""
-    reference, effective = document.reference, launch.effective
+    reference, effective = document.begun(Numerics).reference, launch.effective
     if reference is None or effective is None or effective.computation not in reference.computations:
         return pd.DataFrame({"value": np.empty(0)})
     rows = _of(numbers.get(reference.launch), quantity)

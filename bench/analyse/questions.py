@@ -24,6 +24,8 @@ from bench.analyse.steps import phases
 from bench.analyse.switch_questions import channels_last, compiled, sync_bn, unused_parameters
 from bench.analyse.validity import HOST_BOUND
 from bench.core.records import PARITIES, PHASES
+from bench.runs.document import Attached
+from bench.runs.experiments import Diagnosis, Tuning
 from bench.runs.launches import Effective, Failure
 from bench.runs.reader import Run
 
@@ -71,7 +73,7 @@ def loader(run: Analysed, table: pd.DataFrame) -> Answer | None:
         said = [sentence(swept, both), *remarks(swept, both, run.document.machine.cores_usable)]
         return question, " ".join(said)
     share = run.good_figures.frame["data_share"].median()
-    if not run.document.attached or pd.isna(share):
+    if not run.document.of(Attached) or pd.isna(share):
         return None
     text = f"A step waits for its DataLoader for {100 * share:.2g} % of its time (median)."
     bound = f" Above {100 * INPUT_BOUND:.0f} % it is input-bound: raise num_workers of the DataLoader."
@@ -118,10 +120,10 @@ def epochs(run: Analysed, table: pd.DataFrame) -> Answer | None:
 
 
 def fastest(run: Analysed, table: pd.DataFrame) -> Answer | None:
-    if run.document.attached:
+    if run.document.of(Attached):
         return None
     question = "Which is fastest, and by how much?"
-    searched = run.document.tuning is not None
+    searched = run.document.of(Tuning) is not None
     best = recommendation(table, searched=searched).fastest
     if best is None:
         return question, "No scenario of this run can be recommended, so none is called the fastest."
@@ -219,7 +221,7 @@ def no_sync(run: Analysed, table: pd.DataFrame) -> Answer | None:
 def transport(run: Analysed, table: pd.DataFrame) -> Answer | None:
     """Of the diagnostic launches, whose ranks have NCCL's log."""
     channels: dict[str, int] = {}
-    for look in (look for launch in run.document.diagnostics for look in launch.looks):
+    for look in (look for launch in run.document.begun(Diagnosis).launches for look in launch.looks):
         for name, count in look.nccl.transports.items():
             channels[name] = channels.get(name, 0) + count
     if not channels:

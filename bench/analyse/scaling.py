@@ -75,7 +75,7 @@ class Scaled:
 
 def scaled(run: Analysed) -> list[Scaled]:
     """Every point of every curve, weak before strong; empty for a run that is not of ``bench scale``."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     if scaling is None or scaling.by_itself:
         return []
     of_points = _of_points(run.document, scaling)
@@ -215,7 +215,7 @@ def foreseen(
 ) -> tuple[list[Prediction], list[Prediction]]:
     """Predictions for the measured numbers of devices, to check them, and for those that were asked for: weak ones, and
     strong ones if that was measured."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     if scaling is None or scaling.by_itself:
         return [], []
     points = {(one.count, one.global_batch): one.step.value for one in scaled(run)}

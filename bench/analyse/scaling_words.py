@@ -8,6 +8,7 @@ from bench.analyse.caveats import listed
 from bench.analyse.intervals import Ratio
 from bench.analyse.predicted import largest_error, why_not
 from bench.analyse.scaling import STRONG, WEAK, Scaled, foreseen, scaled
+from bench.runs.experiments import Scaling
 
 WORDS = {
     "communication": "communication",
@@ -23,7 +24,7 @@ APART = 0.15
 
 def answer(run: Analysed) -> list[str]:
     """What is left of all devices' speed, in a line for each curve."""
-    scaling, said = run.document.scaling, []
+    scaling, said = run.document.of(Scaling), []
     assert scaling is not None
     if scaling.by_itself:
         return [each.sentence(run)]
@@ -50,7 +51,7 @@ def _share(ratio: Ratio) -> str:
 
 def sentences(run: Analysed) -> list[str]:
     """What the largest number of devices loses, and on what; what the machine has to do with it."""
-    scaling, said = run.document.scaling, []
+    scaling, said = run.document.of(Scaling), []
     if scaling is None or scaling.by_itself:
         return []
     for mode in scaling.modes:
@@ -80,7 +81,7 @@ def sentences(run: Analysed) -> list[str]:
 
 def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: float | None = None) -> list[str]:
     """How far to trust the predictions, or why there are none."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     if scaling is None or scaling.by_itself:
         return []
     why = why_not(scaling)

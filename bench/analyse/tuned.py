@@ -12,7 +12,7 @@ from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.rounds import Rounds
 from bench.core.text import percent
-from bench.runs.experiments import Tuning
+from bench.runs.experiments import Scaling, Tuning
 
 DOUBTFUL = ": check that it trains as well before you use it"
 """Behind numerics that rounding hides."""
@@ -21,8 +21,8 @@ DOUBTFUL = ": check that it trains as well before you use it"
 def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     """The answer of any run, a line or three; ``table``: its overview. A winner was chosen by the race, and its values
     are of fresh launches."""
-    tuning = run.document.tuning
-    if run.document.scaling is not None:
+    tuning = run.document.of(Tuning)
+    if run.document.of(Scaling) is not None:
         return scaling_words.answer(run)
     if tuning is None:
         return [advice.answer(run.document, table)]

@@ -15,7 +15,8 @@ import pandas as pd
 from bench.analyse.hosts import unlike
 from bench.analyse.loader import INPUT_BOUND, found_by, what_to_do
 from bench.analyse.parity import CANNOT_TELL, UNTRUE, WITHIN_HALF
-from bench.runs.document import Finding, RunDocument
+from bench.runs.document import Attached, Finding, RunDocument
+from bench.runs.experiments import IntervalTargetRecord, Numerics
 from bench.runs.frames import LaunchFigures
 from bench.runs.launches import BUSY, Checks, Effective, ForeignProcess, LaunchRecord, Throttle
 
@@ -119,10 +120,10 @@ def _row(launch: int | None, scenario: Any, finding: Finding) -> dict[str, Any]:
 
 def _time(figure: dict[Any, Any], document: RunDocument) -> Iterator[Finding]:
     warmup, iters, drift = document.request.warmup, document.request.iters, figure["drift"]
-    longer = "let the script train longer" if document.attached else f"raise --iters (it was {iters})"
+    longer = "let the script train longer" if document.of(Attached) else f"raise --iters (it was {iters})"
     faster_input = (
         "raise num_workers of its DataLoader, or have it decode less"
-        if document.attached
+        if document.of(Attached)
         else _enough_workers(figure["data_share"], document)
     )
     if pd.notna(drift) and abs(drift) > UNSTEADY:
@@ -175,7 +176,7 @@ def _enough_workers(waiting: float, document: RunDocument) -> str:
 
 def _too_fast(median_ms: float, ran: Effective, document: RunDocument) -> Iterator[Finding]:
     """A step that one replica of the reference would take :data:`TIMES_AS_FAST` times as long for."""
-    reference = document.reference
+    reference = document.begun(Numerics).reference
     if reference is None or ran.computation not in reference.computations:
         return
     step_ms = reference.step_ms[reference.computations.index(ran.computation)]
@@ -334,7 +335,7 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
         yield warning(
             code=FEW,
             text=f"{len(medians)} launch{'es' if len(medians) > 1 else ''}: nothing can be said about chance",
-            remedy="measure with " + ("" if document.attached else "--profile standard, or with ") + "--launches 5",
+            remedy="measure with " + ("" if document.of(Attached) else "--profile standard, or with ") + "--launches 5",
             size=FEWEST_LAUNCHES - len(medians),
         )
     apart = float((medians.max() - medians.min()) / medians.median())
@@ -343,10 +344,10 @@ def _scenario(scenario: Any, medians: pd.Series, document: RunDocument) -> Itera
             code="spread",
             text=f"the medians of its launches are {100 * apart:.0f} % apart",
             remedy="stop other jobs, then add launches"
-            + (" (--launches 10)" if document.attached else " (--until-precision 2%)"),
+            + (" (--launches 10)" if document.of(Attached) else " (--until-precision 2%)"),
             size=apart,
         )
-    wanted = document.interval_target
+    wanted = document.of(IntervalTargetRecord)
     reached = wanted.scenarios.get(scenario) if wanted else None
     if wanted and reached and not reached.reached:
         width, asked = reached.half_width, f"±{100 * wanted.target:g}%"

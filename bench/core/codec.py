@@ -98,6 +98,20 @@ class Moment:
         return "a time in UTC, such as 2024-05-01T12:00:00Z"
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Objects by name, each of the type that ``types()`` has for its name."""
+
+    types: Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Of one of ``types()``, whichever is closest."""
+
+    types: Callable[[], tuple[Any, ...]]
+
+
 def decode(kind: type[T], value: Any, where: str = "") -> T:
     """``value`` as ``kind``; raises :class:`Damaged`, which names the place from ``where`` on."""
     try:
@@ -135,6 +149,10 @@ def _decoder(kind: Any) -> Decoder:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return _anything
+    if origin is Annotated and isinstance(inner[1], Named):
+        return partial(_named, inner[1])
+    if origin is Annotated and isinstance(inner[1], AnyOf):
+        return partial(_either, inner[1].types())
     if origin is Annotated:
         return partial(_bounded, _decoder(inner[0]), inner[1])
     if origin in (Union, UnionType):
@@ -249,6 +267,16 @@ def _mapping(inner: Decoder, value: Any) -> dict[str, Any]:
         except Damaged as error:
             raise error.within(f"[{name!r:.40}]") from None
     return found
+
+
+def _named(kinds: Named, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _other("an object", value)
+    types = kinds.types()
+    for name in value:
+        if name not in types:
+            raise Damaged("is unknown", _safe(name))
+    return {name: decode(types[name], one, name) for name, one in value.items()}
 
 
 def _object(kind: Any, value: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
-from bench.core.codec import REST, Between, Length, Moment, OneOf, hints
+from bench.core.codec import REST, AnyOf, Between, Length, Moment, Named, OneOf, hints
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN: dict[Any, dict[str, Any]] = {
@@ -37,6 +37,11 @@ def json_schema(kind: type, title: str) -> str:
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated and isinstance(inner[1], Named):
+        named = {name: _schema(one, definitions) for name, one in inner[1].types().items()}
+        return {"type": "object", "properties": named, "additionalProperties": False}
+    if origin is Annotated and isinstance(inner[1], AnyOf):
+        return {"anyOf": [_schema(one, definitions) for one in inner[1].types()]}
     if origin is Annotated:
         return _schema(inner[0], definitions) | _bounds(inner[1])
     if origin in (Union, UnionType):

@@ -35,6 +35,12 @@ from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.sample import Sampler
 from bench.sample.noticed import allocator_rows, checks
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(
+    record=stored.Attached,
+    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
+)
 
 RECORDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "worker", "attached")
 FOLDER_VARIABLE = "BENCH_ATTACH"
@@ -409,7 +415,9 @@ def _add(writer: RunWriter, done: Commanded, ranks: list[Notes], left: list[str]
         processes=tuple(processes),
         left_out=tuple(left),
     )
-    writer.note_attached(about)
+    attached = writer.document.of(stored.Attached)
+    assert attached is not None
+    writer.note(replace(attached, launches=(*attached.launches, about)))
     writer.add(record, steps=steps, memory=memory, device=device)
 
 
@@ -493,6 +501,14 @@ def _document(
     command = redact.command_line(wanted.command)
     kind = first.ran["device"]["type"]
     python, executable = first.about["python"]
+    attached = stored.Attached(
+        command=tuple(command),
+        cwd=os.getcwd(),
+        script=stored.Source(file=script, sha256=sha256(script)) if there else None,
+        git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
+        step=STEP,
+        times=CUDA_TIMES if kind == "cuda" else HOST_TIMES,
+    )
     return stored.RunDocument(
         bench=bench.__version__,
         command=tuple(redact.command_line(sys.argv[1:])),
@@ -514,13 +530,6 @@ def _document(
         machine=decode(stored.Machine, here),
         versions={"python": python, "executable": executable, **first.ran["versions"]},
         apex=stored.Apex(),
-        attached=stored.Attached(
-            command=tuple(command),
-            cwd=os.getcwd(),
-            script=stored.Source(file=script, sha256=sha256(script)) if there else None,
-            git=decode(stored.Git, found) if there and (found := machine.git(os.path.dirname(script))) else None,
-            step=STEP,
-            times=CUDA_TIMES if kind == "cuda" else HOST_TIMES,
-        ),
+        experiments={"attaching": attached},
         start=stored.State(**begin),
     )

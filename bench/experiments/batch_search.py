@@ -15,9 +15,17 @@ from bench.experiments.launch import Performed, perform
 from bench.experiments.measure import median_step_ms
 from bench.plan import Planned, Request, one_round
 from bench.plan import batch_search as search
-from bench.runs.experiments import TryRecord
+from bench.runs.experiments import BatchSearch, TryRecord
 from bench.runs.launches import LaunchRecord, RankRecord
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(
+    record=BatchSearch,
+    no_resume=("that run looked for the largest batch", "start it again with --find-batch"),
+    failed=lambda record: sum(one.failed for one in record.scenarios.values()),
+    instead="looked for the largest batch",
+)
 
 
 def find_batches(
@@ -32,7 +40,7 @@ def find_batches(
 def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
     capacity_mib = _capacity_mib(lab)
-    lab.writer.begin_search(capacity_mib, search.KEPT_FREE)
+    lab.writer.note(BatchSearch(capacity_mib=capacity_mib, kept_free=search.KEPT_FREE))
     end_s = None if lab.request.budget_s is None else time.monotonic() + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
@@ -51,10 +59,12 @@ def _find_batch(found: Found, capacity_mib: float, end_s: float | None, lab: Lab
     took_s: list[tuple[int, float]] = []
     stopped_by = None
     while True:
-        lab.writer.note_batch(found.name, search.outcome(tries, stopped_by))
-        known = {one.global_batch: one.why_not is None for one in tries}
+        known = lab.writer.document.of(BatchSearch)
+        assert known is not None
+        lab.writer.note(replace(known, scenarios={**known.scenarios, found.name: search.outcome(tries, stopped_by)}))
+        trains = {one.global_batch: one.why_not is None for one in tries}
         expected = search.expected_batch(tries, capacity_mib) if on_gpu else None
-        batch = search.next_batch(known, unit, first=first, expected=expected)
+        batch = search.next_batch(trains, unit, first=first, expected=expected)
         if stopped_by is not None or batch is None:
             return
         if tries and end_s is not None and time.monotonic() + search.expected_s(took_s, batch) > end_s:
@@ -93,7 +103,7 @@ def _try_batch(found: Found, batch: int, capacity_mib: float, lab: Lab) -> tuple
         tries.append(one)
         about = {"global_batch": batch, "peak_mib": one.peak_mib, "why_not": one.why_not}
         tried = TryRecord.of(done.record, **about, warmup=search.TRY_WARMUP, iters=search.TRY_ITERS)
-        lab.writer.add_try(tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
+        lab.writer.add_to(BatchSearch, tried, **{name: done.tables[name] for name in ("steps", "memory", "device")})
         unit = lab.request.task.unit_short
         return f"global batch {batch}: {one.why_not or f'trains, {one.throughput_per_s:,.1f} {unit}/s'}"
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from bench.core.errors import RequestError
 from bench.experiments.tuning import Searched
 from bench.plan import Request
+from bench.plan.batch_search import next_batch
 from bench.plan.tuning import Search
+from bench.runs.experiments import Tuning
 from bench.seams.discover import Found
 
 FIRST = 0.5
@@ -35,27 +37,25 @@ def tune_batches(request: Request, candidates: tuple[Found, ...], search: Search
     """``tune``: does one search. Raises :class:`RequestError` as the first one does."""
     began_s = time.monotonic()
     best = tune(request, candidates, replace(search, budget_s=FIRST * search.budget_s))
-    tried = {request.global_batch: _said(best)}
-    while best.finalists:
-        request = replace(request, global_batch=2 * request.global_batch)
+    tried, gains = {request.global_batch: _said(best)}, {request.global_batch: True}
+    while best.finalists and all(gains.values()) and (batch := next_batch(gains, unit=1)) is not None:
+        request = replace(request, global_batch=batch)
         left = replace(search, allow=(), budget_s=max(0.0, search.budget_s - (time.monotonic() - began_s)))
         try:
             larger = tune(request, best.finalists, left)
         except RequestError as error:  # of a budget that is spent, or a batch that cannot be had
-            tried[request.global_batch] = f"not tried: {error.problem}"
+            tried[batch] = f"not tried: {error.problem}"
             break
-        ratio, gained = _per_example(best, larger)
-        tried[request.global_batch] = _said(larger) + ratio
-        if not gained:
-            break
-        best = larger
+        ratio, gains[batch] = _per_example(best, larger)
+        tried[batch] = _said(larger) + ratio
+        best = larger if gains[batch] else best
     return Batches(best=best, tried=tried)
 
 
 def _said(searched: Searched) -> str:
     from bench.analyse.tuned import nothing_usable
 
-    tuning, times = searched.document.tuning, _times(searched)
+    tuning, times = searched.document.of(Tuning), _times(searched)
     assert tuning is not None
     if not times:
         return f"no fresh launch of {tuning.finalists[0]} ended well" if tuning.finalists else nothing_usable(tuning)

@@ -1,48 +1,116 @@
-"""Launches that save checkpoints, in rounds over the scenarios and apart from the measured ones."""
+"""Launches that save checkpoints, in rounds over the scenarios and apart from the measured ones: what one costs."""
 
+import argparse
 import os
 import shutil
-from dataclasses import replace
+import statistics
+from dataclasses import dataclass, replace
+from reprlib import repr as brief
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from bench.core.codec import decode
-from bench.core.records import Job
-from bench.experiments import record, resume
+from bench.core.codec import OneOf, decode
+from bench.core.records import CHECKPOINTS, MOST_CHECKPOINT_STEPS, Checkpoint
+from bench.experiments import record
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.plan import checkpointed
+from bench.plan import job_of
 from bench.runs.document import RunDocument
-from bench.runs.experiments import CheckpointLook, CheckpointRecord
+from bench.runs.fields import Amount, Several
 from bench.runs.launches import LaunchRecord
+from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+    from bench.report.tables import Table
 
 SPARE_MIB = 64.0
 """What must be left on the disk for the run itself."""
 OVERHEAD = 1.1
 """Of the files over what is in them."""
+COLUMNS = (
+    *("scenario", "how", "every", "launches", "size_mib", "save_ms", "cost_ms", "cost_low_ms", "cost_high_ms"),
+    *("cost_percent", "load_s", "resume_s"),
+)
+HOW = {
+    "torch": "torch: rank 0 saves everything, whole, by torch.save, and the others wait",
+    "dcp": "dcp: each rank writes its part by torch.distributed.checkpoint, and waits until it is on the disk",
+    "dcp_async": "dcp_async: the same in the background, after a copy to the host's memory",
+}
 
 
-def in_rounds(lab: Lab) -> None:
-    """As many launches of each scenario as were measured of it."""
-    request, done = lab.request, resume.done(lab.writer.document).checkpoints
-    for found, repeat in lab.rounds(lab.runnable, done, request.launches):
-        folder = os.path.join(lab.writer.scratch, "checkpoint")
-        _save(checkpointed(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLook:
+    """What a rank saw of checkpoints: cycles of steps that begin with a save, and as many without (ms).
+
+    ``save_ms``: until training goes on. ``next_step_ms``: the first step after a checkpoint was loaded.
+    """
+
+    saving_ms: tuple[Amount, ...]
+    plain_ms: tuple[Amount, ...]
+    save_ms: tuple[Amount, ...]
+    load_ms: Amount
+    next_step_ms: Amount
 
 
-def _save(job: Job, folder: str, lab: Lab) -> None:
-    assert job.checkpoint is not None
-    wanted = {"every": job.checkpoint.every, "steps": job.checkpoint.steps, "how": job.checkpoint.how}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord(LaunchRecord):
+    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.records.CHECKPOINTS``.
+
+    ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
+    """
+
+    timed: ClassVar[bool] = False
+    every: Several
+    steps: Several
+    how: Annotated[str, OneOf(CHECKPOINTS)]
+    size_mib: Amount | None
+    saves: tuple[CheckpointLook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    launches: tuple[CheckpointRecord, ...] = ()
+
+
+def asked(text: str) -> Checkpoint:
+    """``every=N``, or with a way to save, ``every=N,how=dcp``."""
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    given = dict(pairs)
+    usage = "give every=N, such as every=100, or every=100,how=dcp"
+    if len(given) < len(pairs) or not {"every"} <= set(given) <= {"every", "how"}:
+        raise argparse.ArgumentTypeError(f"{brief(text)} does not say how often; {usage}")
+    if not (given["every"].isascii() and given["every"].isdigit() and 0 < int(given["every"][:12]) <= 10**9):
+        what = f"every={brief(given['every'])} is not a whole number from 1 to 1,000,000,000"
+        raise argparse.ArgumentTypeError(f"{what}; {usage}")
+    how = given.get("how", CHECKPOINTS[0])
+    if how not in CHECKPOINTS:
+        raise argparse.ArgumentTypeError(f"how={brief(how)} is not one of {', '.join(CHECKPOINTS)}; {usage}")
+    return Checkpoint(every=int(given["every"]), how=how)
+
+
+def launch(found: Found, repeat: int, lab: Lab) -> None:
+    wished = lab.request.experiments["checkpoint"]
+    assert isinstance(wished, Checkpoint)
+    folder = os.path.join(lab.writer.scratch, "checkpoint")
+    job = job_of(lab.request, found, lab.next_launch(), repeat, lab.site.hosts)
+    job = replace(job, purpose="checkpoint", checkpoint=replace(wished, folder=folder))
+    wanted = {"every": wished.every, "steps": wished.steps, "how": wished.how}
     if any(rank.role == "server" for rank in job.ranks):
         why = "its optimizer state is on the server, and rank 0, which saves, has none of it"
         blank = replace(record.blank(job), status="unsupported", reason=why)
         lab.progress.drop(job.scenario)
-        lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
     reason = no_room(lab, job.scenario)
     if reason is not None:
         blank = replace(record.blank(job), status="error", reason=reason)
         lab.progress.begin(job.scenario, "saving", job.launch)
         lab.progress.end(status="error", text=reason)
-        lab.writer.add_checkpoint(CheckpointRecord.of(blank, size_mib=None, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(blank, size_mib=None, **wanted))
         return
 
     def keep(done: Performed) -> str:
@@ -50,7 +118,7 @@ def _save(job: Job, folder: str, lab: Lab) -> None:
         seen = [result["checkpoint"] for result in done.results if "checkpoint" in result]
         size = max((one.pop("size_mib") for one in seen), default=None)
         looks = tuple(decode(CheckpointLook, one, "checkpoint") for one in seen)
-        lab.writer.add_checkpoint(CheckpointRecord.of(done.record, size_mib=size, saves=looks, **wanted))
+        lab.writer.add_to(Checkpoints, CheckpointRecord.of(done.record, size_mib=size, saves=looks, **wanted))
         return where_to_look(done.record) or f"{size:,.0f} MiB saved"
 
     perform(job, lab, "saving", keep)
@@ -75,12 +143,139 @@ def size_mib(document: RunDocument, scenario: str) -> float:
     if not held:
         return 0.0
     optimizer = [one.optimizer_mib for one in held]
-    if _sharded(launch):
+    if launch.effective is not None and launch.effective.weights == "sharded":
         return sum(one.parameters_mib for one in held) + sum(optimizer)
     dealt_out = launch.effective is not None and launch.effective.optimizer.endswith("ZeroRedundancyOptimizer")
     state = sum(optimizer) if dealt_out else max(optimizer)
     return held[0].parameters_mib + held[0].masters_mib / 2 + held[0].buffers_mib + state
 
 
-def _sharded(launch: LaunchRecord) -> bool:
-    return launch.effective is not None and launch.effective.weights == "sharded"
+def checkpoints(document: RunDocument) -> "pd.DataFrame":
+    """One row per scenario with an ``ok`` launch that saved: :data:`COLUMNS`.
+
+    ``save_ms``: how long training stands still for a save. ``cost_ms``: what saving every N steps adds to each
+    step, mean over launches of the paired differences of cycles with and without, with its 95 % interval (Student's t
+    over launches); ``cost_percent`` of a step. ``resume_s``: to load, and to train the first step after that. Of ranks
+    the slowest, of launches the mean.
+    """
+    import pandas as pd
+
+    rows, launches = [], document.begun(Checkpoints).launches
+    for scenario in dict.fromkeys(one.scenario for one in launches):
+        measured = [one for one in launches if one.scenario == scenario and one.status == "ok" and one.saves]
+        if measured:
+            rows.append(_row(scenario, measured))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
+    import numpy as np
+
+    from bench.analyse.intervals import mean_interval
+
+    saves, extra, plain, load, resume = zip(*map(_of_launch, measured), strict=True)
+    cost, low, high = mean_interval(np.array(extra))
+    return {
+        "scenario": scenario,
+        "how": measured[0].how,
+        "every": measured[0].every,
+        "launches": len(measured),
+        "size_mib": max(one.size_mib or 0.0 for one in measured),
+        "save_ms": statistics.mean(saves),
+        "cost_ms": cost,
+        "cost_low_ms": low,
+        "cost_high_ms": high,
+        "cost_percent": 100 * cost / statistics.mean(plain),
+        "load_s": statistics.mean(load) / 1e3,
+        "resume_s": statistics.mean(resume) / 1e3,
+    }
+
+
+def _of_launch(one: CheckpointRecord) -> tuple[float, float, float, float, float]:
+    """Of a launch (ms): a save; what it adds to each of ``every`` steps; a step without; a load; and until a step."""
+    saving = [max(cycle) for cycle in zip(*(rank.saving_ms for rank in one.saves), strict=True)]
+    plain = [max(cycle) for cycle in zip(*(rank.plain_ms for rank in one.saves), strict=True)]
+    save = [max(times) for times in zip(*(rank.save_ms for rank in one.saves), strict=True)]
+    extra = statistics.mean(a - b for a, b in zip(saving, plain, strict=True)) / one.every
+    load = max(rank.load_ms for rank in one.saves)
+    resume = max(rank.load_ms + rank.next_step_ms for rank in one.saves)
+    return statistics.median(save), extra, statistics.mean(plain) / one.steps, load, resume
+
+
+def sentences(document: RunDocument) -> list[str]:
+    """A sentence for each scenario, and why there is none for one whose launches failed."""
+    import pandas as pd
+
+    lines = []
+    table = checkpoints(document)
+    for row in table.to_dict("records"):
+        bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
+        lines.append(
+            f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs "
+            f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %; it has "
+            f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
+        )
+    known = set(table["scenario"])
+    failed = {one.scenario: one.reason for one in document.begun(Checkpoints).launches if one.scenario not in known}
+    return lines + [f"{scenario} has no checkpoint: {reason}." for scenario, reason in failed.items()]
+
+
+def _steps(every: int) -> str:
+    return "step" if every == 1 else f"{every:,} steps"
+
+
+def checkpoint_table(document: RunDocument) -> "Table | None":
+    """Cost, size, and the time to resume; None if no launch saved."""
+    from bench.report.tables import figure, ranged, tabulate, text
+
+    table = checkpoints(document)
+    if table.empty:
+        return None
+    columns = (
+        text("scenario", "scenario"),
+        text("how", "how"),
+        figure("every steps", "every", ",d"),
+        figure("launches", "launches", "d"),
+        figure("size MiB", "size_mib", ",.1f"),
+        figure("training stands still (ms)", "save_ms", ",.1f"),
+        ranged("ms", ("cost_ms", "cost_low_ms", "cost_high_ms"), ",.2f", group="cost per step"),
+        figure("%", "cost_percent", "+.2f", group="cost per step"),
+        figure("load (s)", "load_s", ",.2f"),
+        figure("load and next step (s)", "resume_s", ",.2f"),
+    )
+    notes = [
+        "From launches of their own, in which cycles of steps with one save and without take turns (ABBA). cost per "
+        "step: what saving adds to a cycle, over the steps between two saves; below it the 95 % interval over "
+        "launches. The files go through the system's page cache. Processes run already when they load.",
+        f"{'; '.join(HOW[how] for how in dict.fromkeys(table['how']))}.",
+    ]
+    if (table["every"] > MOST_CHECKPOINT_STEPS).any():
+        notes.append(f"A cycle has at most {MOST_CHECKPOINT_STEPS} steps; the cost is that of a save over all steps.")
+    return tabulate(columns, table.to_dict("records"), notes)
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of
+
+    table = Grid("Cost of checkpoints", checkpoint_table(of.run.document))
+    return chapter_of("checkpoints", "What does a checkpoint cost?", *sentences(of.run.document), table)
+
+
+EXPERIMENT = Experiment(
+    record=Checkpoints,
+    option={
+        "type": asked,
+        "metavar": "every=N[,how=H]",
+        "help": "launches that save a checkpoint every N steps: its cost per step, its size, the time to resume; "
+        "how=torch (default), dcp or dcp_async (torch.distributed.checkpoint)",
+    },
+    asked=Checkpoint,
+    one_host="hosts need not share a folder",
+    rounds=lambda request, strategy: request.launches if "checkpoint" in request.experiments else 0,
+    launch=launch,
+    launches="with checkpoints",
+    order=2,
+    chapter=chapter,
+    sentences=sentences,
+    tables=lambda document: {"checkpoints": checkpoints(document)},
+)

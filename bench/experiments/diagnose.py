@@ -4,29 +4,25 @@ import os
 from typing import Any
 
 from bench.core.codec import decode
-from bench.experiments import resume
+from bench.core.records import Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.rows import Results, Rows
 from bench.plan import diagnostic
-from bench.runs.experiments import NO_NCCL, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
+from bench.runs.experiments import NO_NCCL, Diagnosis, DiagnosticRecord, Look, MemoryForecast, NcclPath, Profile
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
 
 
-def each_scenario(lab: Lab) -> None:
-    done = {(name, 0) for name in resume.done(lab.writer.document).diagnosed}
-    for found, _ in lab.rounds(lab.runnable, done, 1):
-        _diagnose(found, lab)
-
-
-def _diagnose(found: Found, lab: Lab) -> None:
+def launch(found: Found, repeat: int, lab: Lab) -> None:
     trace = os.path.join(lab.writer.path, "traces", f"{found.name}-rank{{rank}}.json.gz") if lab.request.trace else ""
     job = diagnostic(lab.request, found, lab.next_launch(), lab.site.hosts, trace).job
 
     def keep(done: Performed) -> str:
-        lab.writer.add_diagnostic(DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
+        lab.writer.add_to(Diagnosis, DiagnosticRecord.of(done.record, **found_by(done)), **done.tables)
         return where_to_look(done.record) or "profiled"
 
-    perform(job, lab, "diagnosing", keep)
+    perform(job, lab, "diagnosing", keep, diagnostic_rows)
 
 
 def found_by(done: Performed) -> dict[str, Any]:
@@ -41,3 +37,21 @@ def found_by(done: Performed) -> dict[str, Any]:
     )
     forecasts = [decode(MemoryForecast, one["forecast"], "forecast") for one in done.results if "forecast" in one]
     return {"looks": looks, "forecast": next(iter(forecasts), None)}
+
+
+def diagnostic_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    rows: Rows = []
+    for result in results:
+        for probe, of in result["probes"].items():
+            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
+            rows += [{**head, "step": step, **values} for step, values in enumerate(of["rows"])]
+    return {"diagnostics": rows}
+
+
+EXPERIMENT = Experiment(
+    record=Diagnosis,
+    rounds=lambda request, strategy: int(request.diagnose),
+    launch=launch,
+    launches="with a profiler",
+    order=1,
+)

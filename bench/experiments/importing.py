@@ -39,6 +39,12 @@ from bench.runs.files import check_writable, sha256, unwritable
 from bench.runs.launches import LaunchRecord, RankRecord
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(
+    record=stored.Imported,
+    no_resume=("that run was imported or attached, and not planned by bench", "start a run of its workload"),
+)
 
 CSV, PYTORCH_DDP = "csv", "pytorch-ddp-benchmark"
 
@@ -383,19 +389,20 @@ def _document(path: str, found: Measurement, options: Options) -> stored.RunDocu
     repeats = Counter(launch.scenario for launch in found.launches)
     now = machine.utc_now()
     hardware = [options.hardware] * (workload["replicas"] or 1) if options.hardware is not None else []
+    imported = stored.Imported(
+        kind=found.kind,
+        file=os.path.basename(path),
+        sha256=sha256(path),
+        utc=now,
+        measured_utc=options.measured,
+        hardware=tuple(hardware[:1] if options.device == "cpu" else hardware),
+        times=TIMES[found.kind],
+        left_out=found.left_out,
+        more=found.about,
+    )
     return stored.RunDocument(
         bench=bench.__version__,
-        imported=stored.Imported(
-            kind=found.kind,
-            file=os.path.basename(path),
-            sha256=sha256(path),
-            utc=now,
-            measured_utc=options.measured,
-            hardware=tuple(hardware[:1] if options.device == "cpu" else hardware),
-            times=TIMES[found.kind],
-            left_out=found.left_out,
-            more=found.about,
-        ),
+        experiments={"importing": imported},
         request=stored.Asked(
             scenarios=tuple(repeats),
             warmup=workload["warmup"],

@@ -10,14 +10,32 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bench.core.records import Job
 from bench.experiments.lab import Lab, recorded
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.experiments.measure import slowest_ms
+from bench.experiments.rows import step_rows
 from bench.plan import input_sweep as plan
 from bench.plan import loading, one_round
 from bench.runs.experiments import InputRecord, InputSweep
+from bench.seams.experiment import Experiment
+
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of
+    from bench.report.loader import loader_table, loader_words
+
+    table = Grid("The loader alone, training alone, and both together", loader_table(of.run))
+    return chapter_of("loader", "Is it the loader?", of.plots.get("loader"), table, *loader_words(of.run)[1:])
+
+
+EXPERIMENT = Experiment(record=InputSweep, chapter=chapter)
 
 TRAINING = None
 """Instead of a number of workers: nothing loads, and the ranks train."""
@@ -32,8 +50,10 @@ def with_enough_workers(lab: Lab) -> Lab | None:
     if lab.request.workers is not None:
         return lab
     (found,) = lab.scenarios
-    sweep = lab.writer.document.input_sweep or InputSweep(counts=plan.worker_counts(lab.request, found, lab.site.hosts))
-    lab.writer.note_input_sweep(sweep)
+    sweep = lab.writer.document.of(InputSweep) or InputSweep(
+        counts=plan.worker_counts(lab.request, found, lab.site.hosts)
+    )
+    lab.writer.note(sweep)
     done = {(one.workers, one.repeat) for one in sweep.good if not one.first_reading}
     rounds = [one for one in _rounds(sweep.counts, lab.request.launches) if one not in done]
     lab.progress.expect([found.name] * len(rounds))
@@ -132,9 +152,9 @@ def _kept(
             disk_mib=sum(filter(None, read)) / 2**20 if read and None not in read else None,
         )
         records.append(record)
-        lab.writer.add_input(record, **done.tables)
+        lab.writer.add_to(InputSweep, record, **done.tables)
         unit = lab.request.task.unit_short
         return f"{what}: {record.throughput_per_s:,.1f} {unit}/s" if ok else f"{what}: {where_to_look(record)}"
 
-    perform(job, lab, doing, keep)
+    perform(job, lab, doing, keep, lambda job, results, partial: {"steps": step_rows(job, results)})
     return records[0]

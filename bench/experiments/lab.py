@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -38,19 +38,17 @@ from bench.runs.document import (
     State,
     StrategyRecord,
     WorkloadRecord,
+    launches_of,
 )
 from bench.runs.files import check_writable, sha256
-from bench.runs.launches import Record
 from bench.runs.reader import Run
 from bench.runs.writer import RunWriter
 from bench.sample import Sampler
 from bench.seams import discover
 from bench.seams.discover import Found, Kind
+from bench.seams.experiment import experiments
 from bench.seams.site import Connected, Options
 from bench.sites.local import WorkerHost
-
-Turn = tuple[Found, int]
-"""A scenario and its repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +67,6 @@ class Lab:
     def runnable(self) -> list[Found]:
         return [found for found in self.scenarios if self.obstacles[found.name] is None]
 
-    def rounds(self, scenarios: Sequence[Found], done: Collection[tuple[str, int]], rounds: int) -> Iterator[Turn]:
-        """What is left to do beside the measured launches. Every other round goes backwards; a scenario that could not
-        be measured is dropped.
-        """
-        measured = {launch.scenario for launch in self.writer.document.good}
-        for repeat in range(rounds):
-            for found in scenarios[:: -1 if repeat % 2 else 1]:
-                if (found.name, repeat) in done:
-                    continue
-                if found.name in measured:
-                    yield found, repeat
-                else:
-                    self.progress.drop(found.name)
-
     def next_launch(self) -> int:
         return self.writer.document.next_launch
 
@@ -95,18 +79,12 @@ class Finished:
     @property
     def failed(self) -> int:
         """Launches of any kind that should have run and did not end well."""
-        document = self.document
-        if document.batch_search:
-            return sum(found.failed for found in document.batch_search.scenarios.values())
-        everything: list[Record | None] = [
-            *document.launches,
-            *document.diagnostics,
-            *document.checkpoints,
-            *document.restarts,
-        ]
-        everything += [document.reference, *(document.input_sweep.launches if document.input_sweep else ())]
-        everything += document.scaling.records if document.scaling else ()
-        return sum(launch.status not in ("ok", "unsupported") for launch in everything if launch)
+        total = len([launch for launch in self.document.launches if launch.status not in resuming.DONE])
+        for name, record in self.document.experiments.items():
+            count = experiments()[name].failed
+            ended = [launch.status in resuming.DONE for launch in launches_of(record)]
+            total += ended.count(False) if count is None else count(record)
+        return total
 
 
 @contextmanager
@@ -264,7 +242,7 @@ def _circumstances(
         apex=decode(Apex, about["apex"]),
         sources={name: Source(file=file, sha256=sha256(file)) for name, file in sources.items()},
         strategies={
-            name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs)
+            name: StrategyRecord(hue=one.hue, dash=one.dash, differs=one.differs, restarts=one.restarts)
             for name, one in ((found.strategy_name, found.strategy) for found in scenarios)
         },
         start=State(**machine.state()),
@@ -328,7 +306,7 @@ def _sealed(writer: RunWriter, site: Connected) -> Iterator[None]:
             from bench.analyse.digest import of_run
 
             run = judged(writer)
-            digest = None if writer.document.batch_search else of_run(run)
+            digest = None if writer.document.instead else of_run(run)
             writer.finish(complete=True, digest=digest, end=State(**machine.state()))
         except (KeyboardInterrupt, HostError) as error:
             with interrupts.held():

@@ -31,13 +31,17 @@ class Performed:
     tables: dict[str, rows.Rows]
 
 
-def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) -> Performed:
+def perform(
+    job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str], rows_of: rows.Maker = rows.nothing
+) -> Performed:
     """Carry out one launch, and show how it went. ``keep(performed)`` puts it on disk and returns the line for people.
+    ``rows_of``: what makes its rows; those of a launch that is measured are always made.
 
     Raises ``KeyboardInterrupt`` for a launch that was interrupted, once it is on disk, and :class:`HostError` for one
     that a host has left.
     """
     sampled = job.purpose == "measure"
+    rows_of = rows.measured if sampled else rows_of
 
     def on_event(event: Event) -> None:
         if sampled:
@@ -51,9 +55,9 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     done = execute(job, lab.site, lab.writer.logs, on_event)
     samples = lab.sampler.finish(job.launch) if sampled else ([], [])
     try:
-        performed = _described(job, lab, done, *samples)
+        performed = _described(job, lab, done, rows_of, *samples)
     except Exception as error:  # noqa: BLE001  # a scenario can send anything: what it breaks here is its launch alone
-        performed = _described(job, lab, _without_results(done, error), [], [])
+        performed = _described(job, lab, _without_results(done, error), rows_of, [], [])
     with interrupts.held():
         text = keep(performed)
     lab.progress.end(status=performed.record.status, text=text)
@@ -65,12 +69,14 @@ def perform(job: Job, lab: Lab, doing: str, keep: Callable[[Performed], str]) ->
     return performed
 
 
-def _described(job: Job, lab: Lab, done: Executed, memory: rows.Rows, device: rows.Rows) -> Performed:
+def _described(
+    job: Job, lab: Lab, done: Executed, rows_of: rows.Maker, memory: rows.Rows, device: rows.Rows
+) -> Performed:
     """The record and the rows of a launch. Raises where what its ranks sent cannot be written, or read back."""
     sampled = job.purpose == "measure"
     outcome, elsewhere = done.outcome, done.outcome.elsewhere
     rows.check(job, outcome.results)
-    tables = rows.of(job, outcome.results, outcome.partial)
+    tables = rows_of(job, outcome.results, outcome.partial)
     noticed: dict[str, Any] = {}
     if sampled:
         memory = [*memory, *(row for one in elsewhere for row in one.memory)]

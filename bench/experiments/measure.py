@@ -13,7 +13,11 @@ from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
 from bench.plan import one_round
 from bench.plan.interval_target import IntervalTarget
+from bench.runs.experiments import IntervalTargetRecord
 from bench.runs.launches import LaunchRecord
+from bench.seams.experiment import Experiment
+
+EXPERIMENT = Experiment(record=IntervalTargetRecord)
 
 Affords = Callable[[Sequence[str]], bool]
 
@@ -25,7 +29,7 @@ def in_rounds(lab: Lab, affords: Affords = lambda scenarios: True) -> None:
     for job in _rounds(lab, target, affords):
         _measure(job, lab, target, affords if target is None else target.affords)
     if target is not None:
-        lab.writer.note_interval_target(target.outcome([found.name for found in lab.runnable]))
+        lab.writer.note(target.outcome([found.name for found in lab.runnable]))
 
 
 def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterator[Job]:
@@ -33,7 +37,7 @@ def _rounds(lab: Lab, target: IntervalTarget | None, affords: Affords) -> Iterat
 
     What would exceed a budget is left out, except the first launch of each scenario.
     """
-    request, hosts, done = lab.request, lab.site.hosts, resume.done(lab.writer.document).launches
+    request, hosts, done = lab.request, lab.site.hosts, resume.ended(lab.writer.document.launches)
     lacking = list(lab.scenarios)
     for repeat in itertools.count():
         if repeat >= request.launches:

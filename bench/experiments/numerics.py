@@ -6,14 +6,22 @@ casts.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from bench.core.records import Job
-from bench.experiments import resume
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
-from bench.plan import REFERENCE, in_double, reference
+from bench.experiments.resume import DONE
+from bench.experiments.rows import Results, Rows, numbers, update_rows
+from bench.plan import REFERENCE, Request, in_double, reference
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Numerics
 from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+STOPPED = ("killed", "timeout")
+"""A launch in double precision that ended so is done again; one that failed would fail again."""
 
 
 def judge(lab: Lab, launches: Sequence[LaunchRecord] | None = None, scenarios: Sequence[Found] | None = None) -> None:
@@ -41,12 +49,15 @@ def ways(lab: Lab, scenarios: Sequence[Found]) -> list[tuple[Job, list[Found]]]:
 
 
 def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
-    judged = resume.done(lab.writer.document).doubles
+    judged = in_double_already(lab.writer.document)
     for job, same in ways(lab, scenarios):
         names = tuple(one.name for one in same)
-        known = next((one for one in lab.writer.document.doubles if {*names} & {*one.scenarios} & judged), None)
+        numerics = lab.writer.document.begun(Numerics)
+        known = next((one for one in numerics.doubles if {*names} & {*one.scenarios} & judged), None)
         if known is not None:
-            lab.writer.add_double(replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names)))))
+            more = replace(known, scenarios=tuple(dict.fromkeys((*known.scenarios, *names))))
+            doubles = tuple(more if one is known else one for one in numerics.doubles)
+            lab.writer.note(replace(numerics, doubles=doubles))
             continue
 
         def keep(done: Performed, job: Job = job, same: Sequence[Found] = same) -> str:
@@ -59,21 +70,21 @@ def _in_double(lab: Lab, scenarios: Sequence[Found]) -> None:
                 wall_s=record.wall_s,
                 left_out=tuple(one.spec for one in same[0].switches if one not in job.switches),
             )
-            lab.writer.add_double(about, **done.tables)
+            lab.writer.add_to(Numerics, about, "doubles", **done.tables)
             return record.reason or f"in {record.wall_s:.0f} s"
 
         lab.progress.expect([job.scenario])
-        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep)
+        perform(replace(job, launch=lab.next_launch()), lab, "judging", keep, double_rows)
 
 
 def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
     document = lab.writer.document
     computations = tuple(dict.fromkeys(one.effective.computation for one in good if one.effective))
-    known = document.reference.computations if document.reference and resume.done(document).reference else ()
-    if set(computations) <= set(known):
+    known = document.begun(Numerics).reference
+    if set(computations) <= set(known.computations if known and has_reference(document) else ()):
         return
-    if document.reference:
-        lab.writer.supersede(document.reference)
+    if known:
+        lab.writer.supersede(known)
     job = reference(lab.request, computations, lab.next_launch(), lab.site.hosts, document.probe_seed)
 
     def keep(done: Performed) -> str:
@@ -86,8 +97,76 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
             computations=computations if passes else (),
             step_ms=tuple(one["step_ms"] for one in passes),
         )
-        lab.writer.add_reference(about, **done.tables)
+        lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)
         return done.record.reason or f"in {done.record.wall_s:.0f} s"
 
     lab.progress.expect([REFERENCE])
-    perform(job, lab, "training", keep)
+    perform(job, lab, "training", keep, reference_rows)
+
+
+def double_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The rows of numerics.parquet of a launch in double precision: those of rank 0, and the gradients of each rank
+    that differs."""
+    rows: Rows = []
+    for result in results:
+        double, about = result["double"], {"rank": result["rank"]}
+        if result["rank"] == 0 or double["gradients"] != results[0]["double"]["gradients"]:
+            rows += _by_step(job, "probed", double["gradients"], **about)
+        if result["rank"] == 0:
+            rows += _by_step(job, "buffer", double["buffers"], **about)
+            for step, updates in enumerate(double["updates"]):
+                rows += update_rows(job, step, updates)
+    return {"numerics": rows}
+
+
+def reference_rows(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The rows of each pass, by the place of its computation."""
+    rows: Rows = []
+    for place, done in enumerate(done for result in results for done in result["passes"]):
+        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": False}
+        rows += numbers(job, "loss", done["loss"], **about)
+        for quantity, name in (("probed", "gradients"), ("buffer", "buffers"), ("alone", "alone")):
+            rows += _by_step(job, quantity, done[name], **about)
+        for quantity, name in (("probed", "twin_gradients"), ("buffer", "twin_buffers")):
+            rows += _by_step(job, quantity, done[name], **about | {"twin": True})
+    return {"numerics": rows}
+
+
+def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: Any) -> Rows:
+    return [
+        row
+        for step, tensors in enumerate(steps)
+        for tensor, values in enumerate(tensors)
+        for row in numbers(job, quantity, values, step=step, tensor=tensor, **about)
+    ]
+
+
+def in_double_already(document: RunDocument) -> set[str]:
+    doubles = document.begun(Numerics).doubles
+    return {name for one in doubles if one.status not in STOPPED for name in one.scenarios}
+
+
+def has_reference(document: RunDocument) -> bool:
+    """Whether there is one for all computations of the run."""
+    wanted = {launch.effective.computation for launch in document.good if launch.effective}
+    reference = document.begun(Numerics).reference
+    return reference is not None and reference.status in DONE and wanted <= set(reference.computations)
+
+
+def _missing(document: RunDocument, request: Request) -> bool:
+    measured = {launch.scenario for launch in document.good}
+    both = has_reference(document) and measured <= in_double_already(document)
+    return request.parity and bool(measured) and not both
+
+
+def _again(document: RunDocument) -> list[ReferenceRecord]:
+    reference = document.begun(Numerics).reference
+    return [reference] if reference and not has_reference(document) else []
+
+
+EXPERIMENT = Experiment(
+    record=Numerics,
+    missing=_missing,
+    again=_again,
+    failed=lambda record: int(record.reference is not None and record.reference.status not in DONE),
+)

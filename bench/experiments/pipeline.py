@@ -4,13 +4,17 @@ Everything that can be wrong with the request is found before the first launch a
 each launch is one isolated set of processes, and its rows are on disk before the next one starts.
 """
 
+from collections.abc import Callable, Iterator
+
 from bench import machine
 from bench.console import Console, count, duration
-from bench.experiments import checkpoint, diagnose, input_sweep, measure, numerics, restart, resume
+from bench.experiments import input_sweep, measure, numerics, resume
 from bench.experiments.lab import Finished, Lab, opened
 from bench.hosts.party import Party
 from bench.plan import Request
+from bench.runs.document import launches_of
 from bench.seams.discover import Found
+from bench.seams.experiment import experiments
 
 
 def run(
@@ -34,35 +38,44 @@ def run(
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:
                 measure.in_rounds(ready)
-                if request.diagnose:
-                    diagnose.each_scenario(ready)
-                if request.checkpoint:
-                    checkpoint.in_rounds(ready)
-                restart.in_rounds(ready)
+                for found, repeat, launch in beside(ready):
+                    launch(found, repeat, ready)
                 if request.parity:
                     numerics.judge(ready)
     return Finished(path=lab.writer.path, document=lab.writer.document)
 
 
+def beside(lab: Lab) -> Iterator[tuple[Found, int, Callable[[Found, int, Lab], None]]]:
+    """The launches beside the measured ones that are left to do; a scenario that could not be measured is dropped."""
+    for name, one in experiments().items():
+        if one.rounds is None or one.launch is None:
+            continue
+        for found, repeat in _turns(name, lab):
+            if any(launch.scenario == found.name for launch in lab.writer.document.good):
+                yield found, repeat, one.launch
+            else:
+                lab.progress.drop(found.name)
+
+
+def _turns(name: str, lab: Lab) -> list[tuple[Found, int]]:
+    """Scenario and repeat of the launches of an experiment that are left to do; every other round goes backwards."""
+    one, document = experiments()[name], lab.writer.document
+    assert one.rounds is not None
+    done = resume.ended(launches_of(document.begun(one.record)))
+    wanted = {found.name: one.rounds(lab.request, found.strategy) for found in lab.runnable}
+    return [
+        (found, repeat)
+        for repeat in range(max(wanted.values(), default=0))
+        for found in lab.runnable[:: -1 if repeat % 2 else 1]
+        if repeat < wanted[found.name] and (found.name, repeat) not in done
+    ]
+
+
 def _announce(lab: Lab, console: Console) -> None:
     """Tell people and the progress display what is to come."""
     request, workload = lab.request, lab.request.workload
-    done = resume.done(lab.writer.document)
-    runnable = [found.name for found in lab.runnable]
-    missing = done.missing(request, runnable)
-    lab.progress.expect(missing)
-    lab.progress.expect([name for name in runnable if name not in done.diagnosed] * request.diagnose)
-    left = [name for repeat in range(request.launches) for name in runnable if (name, repeat) not in done.checkpoints]
-    lab.progress.expect(left if request.checkpoint else [])
-    killed = restart.missing(lab, request)
-    lab.progress.expect(killed)
-    where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
-    where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
-    console.line(
-        f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
-        f"measured steps: {workload.title}, global batch {workload.global_batch} in "
-        f"{count(workload.replicas, 'part')}, {where}"
-    )
+    missing = resume.left(request, [found.name for found in lab.runnable], lab.writer.document.launches)
+    lab.progress.expect([name for name, _ in missing])
     extra = []
     if request.input_sweep:
         extra.append("before them the loader alone and training alone, as many launches of each")
@@ -71,12 +84,17 @@ def _announce(lab: Lab, console: Console) -> None:
         extra.append(
             f"more until every median is known within {wanted} or {duration(request.budget_s or 0.0)} are spent"
         )
-    if request.diagnose:
-        extra.append("one profiled launch of each scenario")
-    if request.checkpoint:
-        extra.append(f"{count(len(left), 'launch', 'launches')} with checkpoints")
-    if killed:
-        extra.append(f"{count(len(killed), 'launch', 'launches')} in which a rank is killed")
+    for name, one in experiments().items():
+        names = [found.name for found, _ in _turns(name, lab)] if one.rounds else []
+        lab.progress.expect(names)
+        extra += [f"{count(len(names), 'launch', 'launches')} {one.launches}"] if names else []
+    where = count(len(request.devices), "GPU") if request.device == "cuda" else f"CPU, {machine.cores()} cores"
+    where += f" on {count(len(lab.site.hosts), 'host')}" * (len(lab.site.hosts) > 1)
+    console.line(
+        f"{count(len(missing), 'launch', 'launches')} of {request.warmup} warm-up and {request.iters} "
+        f"measured steps: {workload.title}, global batch {workload.global_batch} in "
+        f"{count(workload.replicas, 'part')}, {where}"
+    )
     if request.parity:
         extra.append("one short launch of each strategy in double precision, and the reference")
     if extra:

@@ -1,44 +1,100 @@
-"""Launches in which a rank is killed, of the strategies that declare it: in rounds, apart from the measured ones."""
+"""Launches in which a rank is killed, of the strategies that declare it: how long until training goes on."""
 
 import json
 import os
 import shutil
-from dataclasses import replace
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.core.codec import decode
-from bench.core.records import Job, job_to_json
-from bench.experiments import record, resume
+from bench.core.records import Checkpoint, Host, Job, job_to_json
+from bench.experiments import record
 from bench.experiments.checkpoint import no_room
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform, where_to_look
-from bench.plan import Request, restarted
-from bench.runs.experiments import RestartLook, RestartRecord
+from bench.plan import Request, job_of
+from bench.runs.document import RunDocument
+from bench.runs.fields import Amount, Count, Several
+from bench.runs.launches import LaunchRecord
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+    from bench.report.tables import Table
 
 COPIES = 2
 """Of a checkpoint: the one before goes when the next one is whole."""
+EVERY = Checkpoint(every=4)
+"""What is saved if nothing else is asked for."""
+PARTS = ("up_s", "joined_s", "loaded_s", "step_s")
+COLUMNS = (
+    *("scenario", "launches", "every", "killed_step", "resumed_step", "next_step_s", "next_step_low_s"),
+    *("next_step_high_s", *PARTS, "caught_up_s", "plain_step_ms", "loss_error"),
+)
 
 
-def of(lab: Lab) -> list[Found]:
-    """The scenarios whose ranks are killed."""
-    return [found for found in lab.runnable if found.strategy.restarts]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLook:
+    """What came of killing a rank after its step ``killed_step``: all went on from the checkpoint of ``resumed_step``.
+
+    Times (ms) run from the kill until the last rank was there: its new interpreter had imported torch (``up_ms``), it
+    had met the others (``joined_ms``) and loaded the checkpoint (``loaded_ms``), its next step was over
+    (``next_step_ms``), and the first step that had not been trained before (``caught_up_ms``). ``step_ms``: the median
+    step before. ``loss_error``: how far the losses of steps that were trained twice are apart, relative.
+    """
+
+    killed_rank: Count
+    killed_step: Count
+    resumed_step: Count
+    up_ms: Amount
+    joined_ms: Amount
+    loaded_ms: Amount
+    next_step_ms: Amount
+    caught_up_ms: Amount
+    step_ms: Amount | None
+    loss_error: Amount | None
 
 
-def missing(lab: Lab, request: Request) -> list[str]:
-    """Those whose launches are still to be done, one entry for each launch."""
-    done = resume.done(lab.writer.document).restarts
-    return [found.name for repeat in range(request.launches) for found in of(lab) if (found.name, repeat) not in done]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRecord(LaunchRecord):
+    """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
+
+    timed: ClassVar[bool] = False
+    every: Several
+    restart: RestartLook | None = None
 
 
-def in_rounds(lab: Lab) -> None:
-    """As many launches of each such scenario as were measured of it."""
-    request, done = lab.request, resume.done(lab.writer.document).restarts
-    for found, repeat in lab.rounds(of(lab), done, request.launches):
-        folder = os.path.join(lab.writer.scratch, "restart")
-        _kill_one(*restarted(request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    launches: tuple[RestartRecord, ...] = ()
 
 
-def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
+def jobs(
+    request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host], folder: str
+) -> tuple[Job, Job]:
+    """The launch ``repeat`` of a scenario: what one process does that stands in for it, and what the ranks train that
+    an engine starts in its place, with checkpoints in ``folder``."""
+    wished = request.experiments.get("checkpoint", EVERY)
+    assert isinstance(wished, Checkpoint)
+    saves = replace(wished, how="torch", folder=folder)
+    job = replace(job_of(request, found, launch, repeat, hosts), purpose="restart", checkpoint=saves)
+    first, all_devices = job.ranks[0], dict.fromkeys(uuid for rank in job.ranks for uuid in rank.devices)
+    alone = replace(first, replicas=job.replicas, devices=tuple(all_devices))
+    return replace(job, ranks=(alone,), group=False), job
+
+
+def launch(found: Found, repeat: int, lab: Lab) -> None:
+    folder = os.path.join(lab.writer.scratch, "restart")
+    kill_one(*jobs(lab.request, found, lab.next_launch(), repeat, lab.site.hosts, folder), folder, lab)
+
+
+def kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
     assert job.checkpoint is not None
     every, hosts = job.checkpoint.steps, {rank.host for rank in inner.ranks}
     reason = no_room(lab, job.scenario, COPIES)
@@ -47,9 +103,8 @@ def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
         why = reason or f"torchrun would start ranks on this host alone, and there are {len(hosts)}; use one host"
         lab.progress.begin(job.scenario, "restarting", job.launch)
         lab.progress.end(status=status, text=why)
-        lab.writer.add_restart(
-            RestartRecord.of(replace(record.blank(inner), status=status, reason=why), every=every, restart=None)
-        )
+        blank = replace(record.blank(inner), status=status, reason=why)
+        lab.writer.add_to(Restarts, RestartRecord.of(blank, every=every, restart=None))
         return
     os.makedirs(folder)
     with open(job.checkpoint.job_file, "w", encoding="utf-8") as file:
@@ -63,9 +118,124 @@ def _kill_one(job: Job, inner: Job, folder: str, lab: Lab) -> None:
             launch = replace(launch, status="unsupported", reason=seen["missing"])
         times = {name: seen[name] for name in RestartLook.__dataclass_fields__ if name in seen}
         look = decode(RestartLook, times, "restart") if times else None
-        lab.writer.add_restart(RestartRecord.of(launch, every=every, restart=look))
+        lab.writer.add_to(Restarts, RestartRecord.of(launch, every=every, restart=look))
         return (
             where_to_look(launch) or f"the next step is over {times['next_step_ms'] / 1e3:.1f} s after a rank is killed"
         )
 
     perform(job, lab, "restarting", keep)
+
+
+def restarts(document: RunDocument) -> "pd.DataFrame":
+    """One row per scenario with an ``ok`` launch in which a rank was killed: :data:`COLUMNS`.
+
+    ``next_step_s``: from the kill until the next step is over on all ranks, mean over launches with its 95 % interval
+    (Student's t, null below two). It is the sum of ``up_s`` (the engine notices, new interpreters import torch),
+    ``joined_s`` (they meet), ``loaded_s`` (each builds the model and loads the checkpoint) and ``step_s``.
+    ``caught_up_s``: until the first step is over that had not been trained before. ``loss_error``: the largest.
+    """
+    import pandas as pd
+
+    rows, launches = [], document.begun(Restarts).launches
+    for scenario in dict.fromkeys(one.scenario for one in launches):
+        measured = [one for one in launches if one.scenario == scenario and one.restart and one.status == "ok"]
+        looks = [one.restart for one in measured if one.restart is not None]
+        if looks:
+            rows.append({"scenario": scenario, "launches": len(looks), "every": measured[0].every, **_row(looks)})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _row(looks: list[RestartLook]) -> dict[str, Any]:
+    import numpy as np
+
+    from bench.analyse.intervals import mean_interval
+
+    mean, low, high = mean_interval(np.array([one.next_step_ms / 1e3 for one in looks]))
+    parts = [
+        (one.up_ms, one.joined_ms - one.up_ms, one.loaded_ms - one.joined_ms, one.next_step_ms - one.loaded_ms)
+        for one in looks
+    ]
+    plain = [one.step_ms for one in looks if one.step_ms is not None]
+    return {
+        "killed_step": looks[0].killed_step,
+        "resumed_step": looks[0].resumed_step,
+        "next_step_s": mean,
+        "next_step_low_s": low,
+        "next_step_high_s": high,
+        **{name: statistics.mean(ms) / 1e3 for name, ms in zip(PARTS, zip(*parts, strict=True), strict=True)},
+        "caught_up_s": statistics.mean(one.caught_up_ms for one in looks) / 1e3,
+        "plain_step_ms": statistics.median(plain) if plain else None,
+        "loss_error": max((one.loss_error for one in looks if one.loss_error is not None), default=None),
+    }
+
+
+def sentences(document: RunDocument) -> list[str]:
+    """A sentence for each scenario, and why there is none for one whose launches failed."""
+    import pandas as pd
+
+    table = restarts(document)
+    lines = []
+    for row in table.to_dict("records"):
+        bounds = (
+            ""
+            if pd.isna(row["next_step_low_s"])
+            else f" ({row['next_step_low_s']:.1f} to {row['next_step_high_s']:.1f})"
+        )
+        lost = row["killed_step"] - row["resumed_step"]
+        lines.append(
+            f"When a rank of {row['scenario']} is killed, the next step is over {row['next_step_s']:.1f} s{bounds} "
+            f"later: {row['up_s']:.1f} s until new interpreters have torch, {row['joined_s']:.1f} s to meet, "
+            f"{row['loaded_s']:.1f} s to build the model and load the checkpoint, {row['step_s']:.1f} s for the step. "
+            f"{lost} step{'s' if lost != 1 else ''} trained again, caught up after {row['caught_up_s']:.1f} s."
+        )
+    known = set(table["scenario"])
+    failed = {one.scenario: one.reason for one in document.begun(Restarts).launches if one.scenario not in known}
+    return lines + [f"{scenario} was not restarted: {reason}." for scenario, reason in failed.items()]
+
+
+def restart_table(document: RunDocument) -> "Table | None":
+    """How long training stands still, by what it waits for; None if no rank was killed."""
+    from bench.report.tables import figure, ranged, tabulate, text
+
+    table = restarts(document)
+    if table.empty:
+        return None
+    parts = (("torch is imported", "up_s"), ("ranks meet", "joined_s"), ("checkpoint is loaded", "loaded_s"))
+    columns = (
+        text("scenario", "scenario"),
+        figure("launches", "launches", "d"),
+        figure("checkpoint every steps", "every", ",d"),
+        ranged("next step is over (s)", ("next_step_s", "next_step_low_s", "next_step_high_s"), ",.2f"),
+        *(figure(heading, name, ",.2f", group="of that, seconds until") for heading, name in parts),
+        figure("step is over", "step_s", ",.2f", group="of that, seconds until"),
+        figure("caught up (s)", "caught_up_s", ",.2f"),
+        figure("step before (ms)", "plain_step_ms", ",.1f"),
+        figure("loss differs by", "loss_error", ".1e"),
+    )
+    notes = [
+        "From launches under torchrun --max-restarts 1, in which the last rank is killed (SIGKILL) between two "
+        "checkpoints. Times run from the kill until the last rank is there; below, the 95 % interval over launches. "
+        "torch is imported: torchrun has noticed, ended the other ranks and started new interpreters. caught up: the "
+        "first step is over that had not been trained before. loss differs by: of steps that were trained twice, "
+        "relative; 0 if training went on as if nothing had happened.",
+    ]
+    return tabulate(columns, table.to_dict("records"), notes)
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of
+
+    table = Grid("Cost of a lost rank", restart_table(of.run.document))
+    return chapter_of("restarts", "What does the loss of a rank cost?", *sentences(of.run.document), table)
+
+
+EXPERIMENT = Experiment(
+    record=Restarts,
+    rounds=lambda request, strategy: request.launches if strategy.restarts else 0,
+    launch=launch,
+    launches="in which a rank is killed",
+    order=3,
+    chapter=chapter,
+    sentences=sentences,
+    tables=lambda document: {"restarts": restarts(document)},
+)

@@ -4,8 +4,8 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,56 +18,36 @@ from bench.core.records import Task
 from bench.hosts.party import Party
 from bench.machine import VISIBLE, redact
 from bench.plan import Request
-from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord
+from bench.runs.document import Apex, Resumed, RunDocument, WorkloadRecord, launches_of
+from bench.runs.experiments import Tuning
 from bench.runs.files import sha256
+from bench.runs.launches import LaunchRecord, Record
 from bench.runs.names import run_ids
 from bench.runs.reader import verified
 from bench.runs.writer import RunWriter
 from bench.seams import discover, switching
 from bench.seams.code import code_sha256
 from bench.seams.discover import SCENARIO, SITE, SWITCH, WORKLOAD, Found, Kind
+from bench.seams.experiment import experiments
 from bench.seams.strategy import LEVELS
 
 DONE = ("ok", "unsupported")
-STOPPED = ("killed", "timeout")
-"""A launch in double precision that ended so is done again; one that failed would fail again."""
 GONE = "bring them back, or start a new run"
 SAME_MACHINE = ("host", "os", "cpu", "cores_usable", "memory_gib")
 SAME_GPU = ("name", "driver", "power_limit_w")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What a run already has: launches by scenario and repeat, diagnosed scenarios,
-    launches with checkpoints, launches in which a rank was killed, scenarios that
-    were trained in double precision, whether there is a reference."""
-
-    launches: frozenset[tuple[str, int]]
-    diagnosed: frozenset[str]
-    checkpoints: frozenset[tuple[str, int]]
-    restarts: frozenset[tuple[str, int]]
-    doubles: frozenset[str]
-    reference: bool
-
-    def missing(self, request: Request, scenarios: Sequence[str]) -> list[str]:
-        """The scenarios of the planned launches that are still to be measured, one entry for each launch."""
-        planned = product(range(request.launches), scenarios)
-        return [name for repeat, name in planned if (name, repeat) not in self.launches]
+def ended(launches: Iterable[Record]) -> set[tuple[str, int]]:
+    """Scenario and repeat of those that ended well, or cannot run here anyway."""
+    return {(one.scenario, one.repeat) for one in launches if isinstance(one, LaunchRecord) and one.status in DONE}
 
 
-def done(document: RunDocument) -> Done:
-    """What of a run ended well, or cannot run here anyway."""
-    good = [launch for launch in document.launches if launch.status in DONE]
-    wanted = {launch.effective.computation for launch in document.good if launch.effective}
-    reference = document.reference
-    return Done(
-        launches=frozenset((launch.scenario, launch.repeat) for launch in good),
-        diagnosed=frozenset(launch.scenario for launch in document.diagnostics if launch.status in DONE),
-        checkpoints=frozenset((one.scenario, one.repeat) for one in document.checkpoints if one.status in DONE),
-        restarts=frozenset((one.scenario, one.repeat) for one in document.restarts if one.status in DONE),
-        doubles=frozenset(name for one in document.doubles if one.status not in STOPPED for name in one.scenarios),
-        reference=reference is not None and reference.status in DONE and wanted <= set(reference.computations),
-    )
+def left(request: Request, scenarios: Iterable[str], launches: Iterable[Record]) -> list[tuple[str, int]]:
+    """Scenario and repeat of the planned launches that are still to be measured."""
+    done = ended(launches)
+    return [
+        (name, repeat) for repeat, name in product(range(request.launches), scenarios) if (name, repeat) not in done
+    ]
 
 
 def unfinished(out: str, job: dict[str, Any]) -> str | None:
@@ -112,35 +92,31 @@ def check_hosts(document: RunDocument, party: Party | None) -> None:
 def anything_missing(document: RunDocument, request: Request) -> bool:
     if not document.complete:
         return True
-    if document.tuning:
-        return False
-    if document.scaling:
-        return any(one.status not in DONE for one in (*document.launches, *document.scaling.records))
-    have = done(document)
-    measured = {launch.scenario for launch in document.good}
-    return bool(
-        have.missing(request, request.scenarios)
-        or (request.diagnose and measured - have.diagnosed)
-        or (request.checkpoint and set(product(measured, range(request.launches))) - have.checkpoints)
-        or set(product({one.scenario for one in document.restarts}, range(request.launches))) - have.restarts
-        or (request.parity and measured and not (have.reference and measured <= have.doubles))
-    )
+    known = experiments()
+    for one in (known[name] for name in document.experiments):
+        if one.alone and one.missing:
+            return bool(one.missing(document, request))
+    measured = {launch.scenario: document.strategy_of(launch) for launch in document.good}
+    for one in known.values():
+        if one.rounds is not None:
+            done = ended(launches_of(document.begun(one.record)))
+            counts = {name: one.rounds(request, strategy) for name, strategy in measured.items()}
+            if {(name, repeat) for name, rounds in counts.items() for repeat in range(rounds)} - done:
+                return True
+        if one.missing and not one.alone and one.missing(document, request):
+            return True
+    return bool(left(request, request.scenarios, document.launches))
 
 
 def supersede_failures(writer: RunWriter) -> None:
     """Take the launches that will be done again out of what tables show."""
     document = writer.document
-    swept = document.input_sweep.launches if document.input_sweep else ()
-    scaled = document.scaling.records if document.scaling else ()
-    mine = (*document.launches, *document.diagnostics, *document.checkpoints, *document.restarts)
-    for record in [*mine, *swept, *scaled]:
-        if record.status not in DONE:
-            writer.supersede(record)
-    for launch in document.tuning.launches[-1:] if document.tuning else ():
-        if (launch.reason or "").startswith("interrupted"):
-            writer.supersede(launch)
-    if document.reference and not done(document).reference:
-        writer.supersede(document.reference)
+    again: list[Record] = [launch for launch in document.launches if launch.status not in DONE]
+    for name, record in document.experiments.items():
+        own = experiments()[name].again
+        again += [one for one in launches_of(record) if one.status not in DONE] if own is None else own(document)
+    for launch in again:
+        writer.supersede(launch)
 
 
 def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
@@ -155,12 +131,9 @@ def reopened(path: str, about: RunDocument, *, force: bool) -> RunWriter:
 
 def request_of(document: RunDocument) -> Request:
     """The request of a run. Raises :class:`RequestError` for one of a bench that took other options."""
-    if document.batch_search:
-        raise RequestError("--resume", "that run looked for the largest batch", "start it again with --find-batch")
-    if not document.planned:
-        raise RequestError(
-            "--resume", "that run was imported or attached, and not planned by bench", "start a run of its workload"
-        )
+    for name in document.experiments:
+        if (why := experiments()[name].no_resume) is not None:
+            raise RequestError("--resume", *why)
     usual = {known.name: known.default for known in fields(Request) if known.default is not MISSING}
     try:
         request = decode(Request, usual | encode(document.request), "request")
@@ -250,7 +223,8 @@ def check_site(document: RunDocument, site: str) -> None:
 
 def _all_of(document: RunDocument) -> tuple[str, ...]:
     """The scenarios that a run was asked for; of a search the candidates that it began with."""
-    return document.tuning.asked if document.tuning else document.request.scenarios
+    tuning = document.of(Tuning)
+    return tuning.asked if tuning else document.request.scenarios
 
 
 def scenarios_of(document: RunDocument) -> tuple[Found, ...]:

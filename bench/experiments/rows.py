@@ -2,25 +2,24 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from bench.core.records import PHASES, Job
 
 Rows = list[dict[str, Any]]
+Results = list[dict[str, Any]]
+Maker = Callable[[Job, Results, Results], dict[str, Rows]]
+"""Makes the rows of a launch, by table, of the results of its ranks and of what those sent that did not finish."""
 
 
-def of(job: Job, results: list[dict[str, Any]], partial: list[dict[str, Any]]) -> dict[str, Rows]:
-    """The rows for each table, by what the launch is for. Arguments as in :class:`bench.seams.site.Outcome`."""
-    if job.purpose == "diagnose":
-        return {"diagnostics": diagnostic_rows(job, results)}
-    if job.purpose in ("checkpoint", "restart", "bandwidth", "exchanges"):
-        return {}
-    if job.purpose == "reference":
-        return {"numerics": reference_rows(job, results)}
-    if job.purpose == "double":
-        return {"numerics": double_rows(job, results)}
-    if job.purpose == "input":
-        return {"steps": step_rows(job, results)}
+def nothing(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """Of a launch whose record says it all."""
+    return {}
+
+
+def measured(job: Job, results: Results, partial: Results) -> dict[str, Rows]:
+    """The steps of a launch, also of ranks that did not finish, and by how much its updates are off."""
     steps = step_rows(job, results) + partial_step_rows(job, partial)
     return {"steps": steps, "numerics": update_rows(job, 0, results[0].get("updates", []) if results else [])}
 
@@ -30,7 +29,7 @@ def check(job: Job, results: list[dict[str, Any]]) -> None:
     numbers = [result.get("rank") if isinstance(result, dict) else None for result in results]
     if not set(numbers) <= set(range(job.processes)) or len(set(numbers)) < len(numbers):
         raise ValueError(f"they are of the ranks {numbers}, and there are {job.processes}")
-    if job.purpose not in ("measure", "input"):
+    if job.purpose not in ("measure", "loading"):
         return
     for result in results:
         for window, steps in (("warmup", job.workload.warmup), ("measured", job.iters)):
@@ -69,62 +68,15 @@ def partial_step_rows(job: Job, partial: list[dict[str, Any]]) -> Rows:
     ]
 
 
-def double_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of numerics.parquet of a launch in double precision: those of rank 0, and the gradients of each rank
-    that differs."""
-    rows: Rows = []
-    for result in results:
-        double, about = result["double"], {"rank": result["rank"]}
-        if result["rank"] == 0 or double["gradients"] != results[0]["double"]["gradients"]:
-            rows += _by_step(job, "probed", double["gradients"], **about)
-        if result["rank"] == 0:
-            rows += _by_step(job, "buffer", double["buffers"], **about)
-            for step, updates in enumerate(double["updates"]):
-                rows += update_rows(job, step, updates)
-    return rows
-
-
 def update_rows(job: Job, step: int, updates: list[tuple[float, float]]) -> Rows:
     """By how much the update of each tensor is off, and may be (:data:`bench.worker.probe.Updates`), on rank 0."""
     rows: Rows = []
     for tensor, values in enumerate(updates):
         for quantity, value in zip(("update_error", "update_bound"), values, strict=True):
-            rows += _numbers(job, quantity, [value], rank=0, step=step, tensor=tensor)
+            rows += numbers(job, quantity, [value], rank=0, step=step, tensor=tensor)
     return rows
 
 
-def reference_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    """The rows of each pass, by the place of its computation."""
-    rows: Rows = []
-    for place, done in enumerate(done for result in results for done in result["passes"]):
-        about = {"computation": place, "replicas": done["computation"]["replicas"], "twin": False}
-        rows += _numbers(job, "loss", done["loss"], **about)
-        for quantity, name in (("probed", "gradients"), ("buffer", "buffers"), ("alone", "alone")):
-            rows += _by_step(job, quantity, done[name], **about)
-        for quantity, name in (("probed", "twin_gradients"), ("buffer", "twin_buffers")):
-            rows += _by_step(job, quantity, done[name], **about | {"twin": True})
-    return rows
-
-
-def diagnostic_rows(job: Job, results: list[dict[str, Any]]) -> Rows:
-    rows: Rows = []
-    for result in results:
-        for probe, of in result["probes"].items():
-            head = {"launch": job.launch, "scenario": job.scenario, "rank": result["rank"], "look": probe}
-            rows += [{**head, "step": step, **values} for step, values in enumerate(of["rows"])]
-    return rows
-
-
-def _by_step(job: Job, quantity: str, steps: list[list[list[float]]], **about: Any) -> Rows:
-    return [row for step, of in enumerate(steps) for row in _by_tensor(job, quantity, of, step=step, **about)]
-
-
-def _by_tensor(job: Job, quantity: str, tensors: list[list[float]], **about: Any) -> Rows:
-    return [
-        row for tensor, values in enumerate(tensors) for row in _numbers(job, quantity, values, tensor=tensor, **about)
-    ]
-
-
-def _numbers(job: Job, quantity: str, values: list[float], **about: Any) -> Rows:
+def numbers(job: Job, quantity: str, values: list[float], **about: Any) -> Rows:
     head = {"launch": job.launch, "scenario": job.scenario, "quantity": quantity, **about}
     return [{**head, "position": position, "value": value} for position, value in enumerate(values)]

@@ -7,21 +7,64 @@ one whose ranks compute and exchange nothing. The last two predict numbers that 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count
 from bench.core.codec import decode
 from bench.core.records import Job
-from bench.experiments import bandwidth, measure
-from bench.experiments.diagnose import found_by
+from bench.experiments import bandwidth, measure, resume
+from bench.experiments.diagnose import diagnostic_rows, found_by
 from bench.experiments.lab import Finished, Lab, opened
 from bench.experiments.launch import Performed, perform, where_to_look
+from bench.experiments.rows import Maker, nothing
 from bench.hosts.party import Party
 from bench.plan import Request
 from bench.plan import scaling as plan
 from bench.plan.scaling import Point
+from bench.runs.document import RunDocument, launches_of
 from bench.runs.experiments import Exchange, ExchangesRecord, PointDiagnostic, PointRecord, Scaling
 from bench.seams.discover import Found
+from bench.seams.experiment import Experiment
+
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
+
+def _missing(document: RunDocument, request: Request) -> bool:
+    return any(one.status not in resume.DONE for one in (*document.launches, *launches_of(document.of(Scaling))))
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.analyse import scaling_words
+    from bench.analyse.all_reduce import samples, sentences
+    from bench.analyse.scaling import foreseen
+    from bench.report import all_reduce
+    from bench.report.blocks import Grid, chapter_of, fold
+    from bench.report.each import each_table
+    from bench.report.scaling import prediction_table, scaling_table
+
+    scaling = of.run.document.of(Scaling)
+    assert scaling is not None
+    if scaling.by_itself:
+        table = Grid("Each device", each_table(of.run))
+        return chapter_of("each", "Is a device slow?", of.plots.get("each"), table)
+    reduced = all_reduce.bandwidth_table(samples(scaling.bandwidth))
+    return chapter_of(
+        "scaling",
+        "What do more devices bring?",
+        of.plots.get("scaling"),
+        Grid("Efficiency by number of devices", scaling_table(of.run)),
+        *scaling_words.sentences(of.run),
+        Grid("Predictions", prediction_table(*foreseen(of.run))),
+        *scaling_words.about_predictions(of.run),
+        of.plots.get("all-reduces"),
+        fold("All-reduces by size", Grid("All-reduces", reduced)),
+        *sentences(scaling.bandwidth),
+    )
+
+
+EXPERIMENT = Experiment(record=Scaling, missing=_missing, alone=True, chapter=chapter, leads=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +97,15 @@ def scale(
     points = asked.points(request)
     how: dict[str, Any] = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
     with opened(request, (found,), **how) as lab, lab.progress:
-        lab.writer.note_scaling(
-            counts=asked.counts,
-            modes=asked.modes,
-            batch_per_rank=request.global_batch // max(asked.counts),
-            predict=asked.predict,
-            what_if_mbit=asked.what_if_mbit,
-        )
+        how = {
+            "counts": asked.counts,
+            "modes": asked.modes,
+            "batch_per_rank": request.global_batch // max(asked.counts),
+            "predict": asked.predict,
+            "what_if_mbit": asked.what_if_mbit,
+        }
+        known = lab.writer.document.of(Scaling)
+        lab.writer.note(replace(known, **how) if known else Scaling(**how))
         if lab.obstacles[found.name] is None and points:
             _Curves(lab, found, points).run()
         elif lab.obstacles[found.name] is None:
@@ -99,7 +144,7 @@ class _Curves:
 
     @property
     def _scaling(self) -> Scaling:
-        scaling = self.lab.writer.document.scaling
+        scaling = self.lab.writer.document.of(Scaling)
         assert scaling is not None
         return scaling
 
@@ -124,7 +169,7 @@ class _Curves:
                 lab.writer.add(done.record, **done.tables)
             else:
                 record = PointRecord.of(done.record, global_batch=point.global_batch)
-                lab.writer.add_scaling("launches", record, **done.tables)
+                lab.writer.add_to(Scaling, record, **done.tables)
             return measure.how_fast(at, done)
 
         lab.progress.units, lab.progress.steps = at.request.workload.units, at.request.warmup + at.request.iters
@@ -136,18 +181,18 @@ class _Curves:
 
         def keep(done: Performed) -> str:
             record = PointDiagnostic.of(done.record, global_batch=point.global_batch, **found_by(done))
-            lab.writer.add_scaling("diagnostics", record, **done.tables)
+            lab.writer.add_to(Scaling, record, "diagnostics", **done.tables)
             return where_to_look(done.record) or "profiled"
 
         job = plan.diagnosed_at(lab.request, self.found, point, lab.next_launch(), lab.site.hosts)
-        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep)
+        self._perform(job, f"diagnosing {point.count} x {point.global_batch // point.count}", keep, diagnostic_rows)
 
     def _all_reduce(self, number: int) -> None:
         lab = self.lab
 
         def keep(done: Performed) -> str:
             record = bandwidth.of(done.job, done.record, done.results)
-            lab.writer.add_scaling("bandwidth", record)
+            lab.writer.add_to(Scaling, record, "bandwidth")
             return where_to_look(done.record) or f"all-reduces of {count(len(record.sizes), 'size')}"
 
         job = plan.bandwidth_at(lab.request, self.found, number, lab.next_launch(), lab.site.hosts)
@@ -166,23 +211,23 @@ class _Curves:
                 exchanges=decode(tuple[Exchange, ...], said["exchanges"], "exchanges"),
                 why_not=said.get("why_not"),
             )
-            lab.writer.add_scaling("exchanges", record)
+            lab.writer.add_to(Scaling, record, "exchanges")
             noted = record.why_not or f"{count(len(record.exchanges), 'exchange')} a step"
             return where_to_look(done.record) or noted
 
         job = plan.exchanges_at(lab.request, self.found, number, batch, lab.next_launch(), lab.site.hosts)
         self._perform(job, f"{number} x {batch} without exchanging", keep)
 
-    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str]) -> None:
+    def _perform(self, job: Job, doing: str, keep: Callable[[Performed], str], rows_of: Maker = nothing) -> None:
         def told(done: Performed) -> str:
             return f"{doing}: {keep(done)}"
 
-        perform(job, self.lab, doing, told)
+        perform(job, self.lab, doing, told, rows_of)
 
 
 def _each_alone(lab: Lab, found: Found) -> None:
     """Every device by itself, in rounds."""
-    scaling = lab.writer.document.scaling
+    scaling = lab.writer.document.of(Scaling)
     assert scaling is not None
     done, slots = {(one.slot, one.repeat) for one in scaling.launches}, range(lab.request.replicas)
     every = [
@@ -198,7 +243,7 @@ def _each_alone(lab: Lab, found: Found) -> None:
 
         def keep(done: Performed, slot: int = slot) -> str:
             record = PointRecord.of(done.record, global_batch=batch, slot=slot)
-            lab.writer.add_scaling("launches", record, **done.tables)
+            lab.writer.add_to(Scaling, record, **done.tables)
             return f"device {slot}: {measure.how_fast(at, done)}"
 
         job = plan.alone_on(lab.request, found, slot, batch, repeat, lab.next_launch(), lab.site.hosts)

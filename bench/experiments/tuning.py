@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.console import Console, count, duration
 from bench.core.errors import RequestError
@@ -26,12 +26,44 @@ from bench.hosts.party import Party
 from bench.plan import Request, one_round
 from bench.plan.race import Race
 from bench.plan.tuning import FINAL_LAUNCHES, Search, finalists, leanest, next_switches
-from bench.runs.experiments import Candidate
+from bench.runs.document import RunDocument
+from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
 from bench.runs.launches import LaunchRecord
 from bench.seams import discover, switching
 from bench.seams.discover import SWITCH, Found, Kind
+from bench.seams.experiment import Experiment
 from bench.seams.strategy import LEVELS
+
+if TYPE_CHECKING:
+    from bench.report.blocks import Chapter
+    from bench.report.chapters import Material
+
+
+def _interrupted(document: RunDocument) -> list[LaunchRecord]:
+    """The last launch of the race, if it was interrupted: those that failed have told what they can."""
+    last = document.begun(Tuning).launches[-1:]
+    return [launch for launch in last if (launch.reason or "").startswith("interrupted")]
+
+
+def chapter(of: "Material") -> "Chapter":
+    from bench.report.blocks import Grid, chapter_of, fold
+    from bench.report.search import search_table, search_words
+
+    table = search_table(of.run)
+    candidates = fold(f"All candidates ({len(table.rows) if table else 0})", Grid("All candidates", table))
+    return chapter_of("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), candidates)
+
+
+EXPERIMENT = Experiment(
+    record=Tuning,
+    missing=lambda document, request: False,
+    alone=True,
+    again=_interrupted,
+    failed=lambda record: 0,
+    chapter=chapter,
+    leads=True,
+)
 
 SAME, WITHIN_HALF, CANNOT_TELL = PARITIES[0], PARITIES[1], PARITIES[3]
 GOOD_ENOUGH = {"same": (SAME,), "half": (SAME, WITHIN_HALF, CANNOT_TELL)}
@@ -83,7 +115,7 @@ def tune(
             if rounds < FINAL_LAUNCHES:
                 lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
             lab.writer.note_request(*recorded(replace(final.request, launches=rounds)))
-            lab.writer.note_tuning(spent_s=hunt.spent_s)
+            lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
     finalists = tuple(hunt.found[name] for name in names)
     return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
 
@@ -98,9 +130,8 @@ def _of_finalists(lab: Lab, found: Mapping[str, Found], names: Sequence[str]) ->
     """The lab of a run of these scenarios and no others."""
     request = replace(lab.request, scenarios=tuple(names), launches=FINAL_LAUNCHES)
     lab.writer.note_request(*recorded(request))
-    done = resume.done(lab.writer.document)
     lab.progress.counted = True
-    lab.progress.expect(done.missing(request, names))
+    lab.progress.expect([name for name, _ in resume.left(request, names, lab.writer.document.launches)])
     return replace(
         lab,
         request=request,
@@ -140,25 +171,21 @@ class _Hunt:
     recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
-        search, before = self.search, self.lab.writer.document.tuning
+        search, before = self.search, self.lab.writer.document.of(Tuning)
         self.began_s -= before.spent_s if before else 0.0
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
-        self.lab.writer.note_tuning(
-            asked=tuple(found.name for found in self.lab.scenarios),
-            budget_s=search.budget_s,
-            memory_limit_mib=search.memory_limit_mib,
-            floor=search.floor,
-            allow=search.allow,
-            baseline=search.baseline,
-        )
+        asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
+        asked["asked"] = tuple(found.name for found in self.lab.scenarios)
+        self.lab.writer.note(replace(before, **asked) if before else Tuning(**asked))
         self._enter(self.lab.scenarios)
         self._note(None)
 
     @property
-    def launches(self) -> tuple[LaunchRecord, ...]:
-        tuning = self.lab.writer.document.tuning
-        return tuning.launches if tuning else ()
+    def tuning(self) -> Tuning:
+        tuning = self.lab.writer.document.of(Tuning)
+        assert tuning is not None
+        return tuning
 
     @property
     def spent_s(self) -> float:
@@ -255,8 +282,8 @@ class _Hunt:
         return max(FEWEST_S, TIMES_AS_SLOW * best_s * job.steps) * job.slow_start
 
     def _kept(self, done: Performed) -> str:
-        self.lab.writer.add_racing(done.record, **done.tables)
-        self.lab.writer.note_tuning(spent_s=self.spent_s)
+        self.lab.writer.add_to(Tuning, done.record, **done.tables)
+        self.lab.writer.note(replace(self.tuning, spent_s=self.spent_s))
         return measure.how_fast(self.lab, done)
 
     def _take(self, name: str, number: int, raced: _Raced) -> None:
@@ -284,7 +311,7 @@ class _Hunt:
         usual_s = fmean(everything)
         ahead_s = [fmean(self.took_s[one]) for one in self._finalists()]
         more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead_s))
-        reference = self.lab.writer.document.reference
+        reference = self.lab.writer.document.begun(Numerics).reference
         reserved_s = FINAL_LAUNCHES * (sum(ahead_s) + more * usual_s)
         reserved_s += (reference.wall_s if reference else None) or usual_s  # it is trained again for a new computation
         if len(everything) == 1:
@@ -322,8 +349,8 @@ class _Hunt:
         from bench.analyse.analysed import Analysed
         from bench.analyse.parity import by_scenario
 
-        launches = tuple(one for one in self.launches if one.scenario in names)
-        numerics.judge(self.lab, self.launches, [self.found[name] for name in names])
+        launches = tuple(one for one in self.tuning.launches if one.scenario in names)
+        numerics.judge(self.lab, self.tuning.launches, [self.found[name] for name in names])
         run = self.lab.writer.frames()
         raced = replace(run, document=replace(run.document, launches=launches))
         for row in by_scenario(Analysed.of(raced).parity).to_dict("records"):
@@ -340,7 +367,7 @@ class _Hunt:
         if names:
             lean = leanest(names[0], self.race, self.peaks_mib, self.doubtful)
             self._pass_over(names[0])
-            self.lab.writer.note_tuning(finalists=names, leanest=lean)
+            self.lab.writer.note(replace(self.tuning, finalists=names, leanest=lean))
         return names
 
     def _finalists(self) -> tuple[str, ...]:
@@ -349,30 +376,28 @@ class _Hunt:
 
     def _pass_over(self, winner: str) -> None:
         """Record why the candidate that was ahead did not win."""
-        best, known = self.race.best(), self.lab.writer.document.tuning
-        if known is not None and best is not None and best != winner:
+        best = self.race.best()
+        if best is not None and best != winner:
             self.race.beaten[best] = f"not clearly faster than {winner}, and nobody can tell whether it trains the same"
             self.race.beaten.pop(winner, None)
-            self._note(known.stopped_by)
+            self._note(self.tuning.stopped_by)
 
     def _note(self, stopped_by: str | None) -> None:
         """Record the state of the race."""
         race, units, levels = self.race, self.lab.request.workload.units, self.race.levels()
-        self.lab.writer.note_tuning(
-            stopped_by=stopped_by,
-            candidates={
-                name: Candidate(
-                    launches=race.launches(name),
-                    round=self.last_round.get(name, 0),
-                    step_ms=math.exp(levels[name]) if name in levels else None,
-                    throughput_per_s=1000 * units / math.exp(levels[name]) if name in levels else None,
-                    peak_mib=self.peaks_mib.get(name),
-                    why_not=race.out.get(name),
-                    beaten=race.beaten.get(name),
-                )
-                for name in race.entered
-            },
-        )
+        candidates = {
+            name: Candidate(
+                launches=race.launches(name),
+                round=self.last_round.get(name, 0),
+                step_ms=math.exp(levels[name]) if name in levels else None,
+                throughput_per_s=1000 * units / math.exp(levels[name]) if name in levels else None,
+                peak_mib=self.peaks_mib.get(name),
+                why_not=race.out.get(name),
+                beaten=race.beaten.get(name),
+            )
+            for name in race.entered
+        }
+        self.lab.writer.note(replace(self.tuning, stopped_by=stopped_by, candidates=candidates))
 
 
 def _scenarios() -> Iterator[Found]:
@@ -390,7 +415,7 @@ def _way(found: Found) -> tuple[Any, ...]:
 
 def _recorded(lab: Lab) -> Iterator[_Raced]:
     """The launches that the race of this run has already."""
-    tuning = lab.writer.document.tuning
+    tuning = lab.writer.document.of(Tuning)
     if tuning is None:
         return
     from bench.analyse.steps import per_iteration, per_launch

@@ -192,8 +192,8 @@ def _measured(path: str, *, allow_incomplete: bool) -> "Analysed":
     from bench.analyse.verdicts import judged
 
     run = read_run(path, allow_incomplete=allow_incomplete)
-    if run.document.batch_search:
-        raise RequestError("RUN", f"{path} looked for the largest batch and measured nothing", "choose another")
+    if run.document.instead:
+        raise RequestError("RUN", f"{path} {run.document.instead} and measured nothing", "choose another")
     return judged(run)
 
 

@@ -1,14 +1,15 @@
 """From a request to the launches of a run, in order. Pure: everything is checked before anything runs."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
-from bench.core.codec import Between, OneOf
+from bench.core.codec import Between, Named, OneOf
 from bench.core.errors import RequestError
-from bench.core.records import EXAMPLES, SMALL_STEPS, Checkpoint, Computation, Host, Job, Placement, Task, Training
+from bench.core.records import EXAMPLES, SMALL_STEPS, Computation, Host, Job, Placement, Task, Training
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
+from bench.seams import experiment
 from bench.seams.discover import RESERVED, STRATEGY, Found, names
 from bench.seams.switching import load_switch
 from bench.seams.workload import Workload
@@ -53,9 +54,6 @@ MANY_GPUS = 4
 PREFETCH = 2
 """Batches that each process of a loader makes ahead, as torch's default is."""
 
-RESTARTED_EVERY = Checkpoint(every=4)
-"""What a launch in which a rank is killed saves if nothing else is asked for."""
-
 BYTES_PER_STEP = 2048
 """Of one rank until the run is sealed: marks, loss, and its row on the way to the table."""
 
@@ -69,7 +67,7 @@ class Request:
     for which launches are added; ``budget_s``: from the first launch on. ``sample_interval_s``: None for the usual.
     ``per_rank``: whether the batch was asked for by ``--batch-per-rank``. ``set``: the set of scenarios, if one was
     named. ``site``: its name or file. ``workers``: as in :class:`~bench.core.records.Training`; ``input_sweep``: they
-    are None until the sweep has chosen them.
+    are None until the sweep has chosen them. ``experiments``: by name what their options ask for.
     """
 
     scenarios: tuple[str, ...]
@@ -101,7 +99,7 @@ class Request:
     site: str = "local"
     workers: Count | None = None
     input_sweep: bool = False
-    checkpoint: Checkpoint | None = None
+    experiments: Annotated[Mapping[str, object], Named(experiment.asked)] = field(default_factory=dict)
 
     @property
     def workload(self) -> Training:
@@ -233,34 +231,15 @@ def one_round(
     """Launch ``repeat`` of each scenario, numbered from ``first``; backwards where ``repeat`` is odd."""
     order = list(reversed(scenarios)) if repeat % 2 else list(scenarios)
     return tuple(
-        Planned(launch=launch, repeat=repeat, found=found, job=_job(request, found, launch, repeat, hosts))
+        Planned(launch=launch, repeat=repeat, found=found, job=job_of(request, found, launch, repeat, hosts))
         for launch, found in enumerate(order, start=first)
     )
 
 
 def diagnostic(request: Request, found: Found, launch: int, hosts: Sequence[Host], trace: str) -> Planned:
     """The diagnostic launch of a scenario. ``trace``: as in :class:`~bench.core.records.Job`."""
-    job = replace(_job(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
+    job = replace(job_of(request, found, launch, 0, hosts), purpose="diagnose", trace=trace)
     return Planned(launch=launch, repeat=0, found=found, job=job)
-
-
-def checkpointed(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host], folder: str) -> Job:
-    """The launch ``repeat`` of a scenario that saves checkpoints into ``folder``."""
-    assert request.checkpoint is not None
-    job = _job(request, found, launch, repeat, hosts)
-    return replace(job, purpose="checkpoint", checkpoint=replace(request.checkpoint, folder=folder))
-
-
-def restarted(
-    request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host], folder: str
-) -> tuple[Job, Job]:
-    """The launch ``repeat`` of a scenario in which a rank is killed: what one process does that stands in for it, and
-    what the ranks train that an engine starts in its place, with checkpoints in ``folder``."""
-    saves = replace(request.checkpoint or RESTARTED_EVERY, how="torch", folder=folder)
-    job = replace(_job(request, found, launch, repeat, hosts), purpose="restart", checkpoint=saves)
-    first, all_devices = job.ranks[0], dict.fromkeys(uuid for rank in job.ranks for uuid in rank.devices)
-    alone = replace(first, replicas=job.replicas, devices=tuple(all_devices))
-    return replace(job, ranks=(alone,), group=False), job
 
 
 def loading(
@@ -269,18 +248,18 @@ def loading(
     """A launch in which the ranks of a scenario load so many ``batches`` and train nothing. Those before them, which
     fill the queues, are its warm-up.
     """
-    job = _job(replace(request, workers=workers), found, launch, repeat, hosts)
+    job = job_of(replace(request, workers=workers), found, launch, repeat, hosts)
     filling = replace(job.workload, warmup=max(1, workers * (PREFETCH + 1)))
-    return replace(job, purpose="input", workload=filling, iters=batches)
+    return replace(job, purpose="loading", workload=filling, iters=batches)
 
 
 def in_double(request: Request, found: Found, launch: int, hosts: Sequence[Host], probe_seed: int) -> Job:
     """The launch in which the numerics of a scenario are judged: in double precision, so without what its level casts,
     and without switches that cannot be had there."""
-    job = _job(request, found, launch, 0, hosts)
+    job = job_of(request, found, launch, 0, hosts)
     return replace(
         job,
-        purpose="double",
+        purpose="probe",
         precision="O0",
         switches=tuple(one for one in job.switches if load_switch(one.name, one.file).double),
         workload=job.workload.in_small(probe_seed, EXAMPLES * job.replicas),
@@ -326,7 +305,7 @@ def reference(
     )
 
 
-def _job(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host]) -> Job:
+def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequence[Host]) -> Job:
     return Job(
         launch=launch,
         scenario=found.name,

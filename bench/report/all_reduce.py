@@ -8,6 +8,7 @@ from bench.core.text import size_text
 from bench.report import drawing
 from bench.report.drawing import Plot, light
 from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate
+from bench.runs.experiments import Scaling
 
 LINES = 8
 """Colours of lines in the theme; more numbers of ranks begin with the first again."""
@@ -33,7 +34,7 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
 
 def bandwidth_plot(run: Analysed) -> Plot | None:
     """Bus bandwidth by size, a line for each number of ranks, with the fit and the nominal speed of the link."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     measured = [one for one in samples(scaling.bandwidth) if one.at_once == 1] if scaling else []
     if not scaling or not measured:
         return None

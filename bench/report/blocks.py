@@ -80,3 +80,12 @@ class Chapter:
     title: str
     blocks: tuple[Block, ...]
     in_markdown: bool = True
+
+
+def chapter_of(slug: str, title: str, *blocks: Block | None, in_markdown: bool = True) -> Chapter:
+    return Chapter(slug=slug, title=title, blocks=there(*blocks), in_markdown=in_markdown)
+
+
+def fold(title: str, *blocks: Block | None) -> Fold | None:
+    """A fold of what is there; None for nothing."""
+    return Fold(title, there(*blocks)) if there(*blocks) else None

@@ -8,23 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.analyse import checkpoints, published, restarts, scaling_words
-from bench.analyse.all_reduce import samples as measured_all_reduces
-from bench.analyse.all_reduce import sentences as about_all_reduces
+from bench.analyse import published
 from bench.analyse.analysed import Analysed
 from bench.analyse.caveats import failures
 from bench.analyse.questions import questions
-from bench.analyse.scaling import foreseen
 from bench.core.errors import RequestError
-from bench.report import all_reduce, device_tables, launch_tables, recipe, tables, verdict_tables
-from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, there
-from bench.report.checkpoint_tables import checkpoint_table
-from bench.report.each import each_table
+from bench.report import device_tables, launch_tables, recipe, tables, verdict_tables
+from bench.report.blocks import Block, Chapter, Code, Facts, Files, Fold, Grid, PagePlot, chapter_of, fold
 from bench.report.ladder import ladder_table, ladder_words
-from bench.report.loader import loader_table, loader_words
-from bench.report.restart_tables import restart_table
-from bench.report.scaling import prediction_table, scaling_table
-from bench.report.search import search_table, search_words
+from bench.runs.document import Attached
+from bench.seams.experiment import experiments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,65 +39,55 @@ class Material:
 
 def of_run(material: Material) -> list[Chapter]:
     """The chapters that have something to say about a run."""
-    return [found for chapter in CHAPTERS if (found := chapter(material)) is not None and found.blocks]
+    chapters: list[Chapter | None] = []
+    for make in CHAPTERS:
+        made = make(material)
+        chapters += made if isinstance(made, list) else [made]
+    return [chapter for chapter in chapters if chapter is not None and chapter.blocks]
 
 
 def _scenarios(of: Material) -> Chapter:
     summary = Grid("All scenarios", tables.summary_table(of.run, of.table), fold_notes=False)
     nothing = None if of.plots else f"There is nothing to plot: {failures(of.run.document, ())}."
-    return _chapter("summary", "All scenarios", summary, nothing)
+    return chapter_of("summary", "All scenarios", summary, nothing)
 
 
-def _search(of: Material) -> Chapter:
-    table = search_table(of.run)
-    fold = _fold(f"All candidates ({len(table.rows) if table else 0})", Grid("All candidates", table))
-    return _chapter("search", "How was the winner found?", of.plots.get("search"), *search_words(of.run), fold)
+def _leading(of: Material) -> list[Chapter]:
+    """What the run is about, where an experiment says so: above all that is said of each scenario."""
+    return _of_experiments(of, leads=True)
 
 
-def _scaling(of: Material) -> Chapter | None:
-    scaling = of.run.document.scaling
-    if scaling is None or scaling.by_itself:
-        return None
-    reduced = all_reduce.bandwidth_table(measured_all_reduces(scaling.bandwidth))
-    return _chapter(
-        "scaling",
-        "What do more devices bring?",
-        of.plots.get("scaling"),
-        Grid("Efficiency by number of devices", scaling_table(of.run)),
-        *scaling_words.sentences(of.run),
-        Grid("Predictions", prediction_table(*foreseen(of.run))),
-        *scaling_words.about_predictions(of.run),
-        of.plots.get("all-reduces"),
-        _fold("All-reduces by size", Grid("All-reduces", reduced)),
-        *about_all_reduces(scaling.bandwidth),
-    )
+def _beside(of: Material) -> list[Chapter]:
+    return _of_experiments(of, leads=False)
 
 
-def _each(of: Material) -> Chapter:
-    return _chapter("each", "Is a device slow?", of.plots.get("each"), Grid("Each device", each_table(of.run)))
+def _of_experiments(of: Material, *, leads: bool) -> list[Chapter]:
+    known = experiments()
+    declared = [known[name] for name in known if name in of.run.document.experiments]
+    return [one.chapter(of) for one in declared if one.chapter is not None and one.leads is leads]
 
 
 def _trust(of: Material) -> Chapter:
     scatter, found = verdict_tables.statistics_table(of.run), verdict_tables.findings_table(of.run)
     why = "all checks of all launches passed" if scatter else "no launch ended well"
-    return _chapter(
+    return chapter_of(
         "findings",
         "Can these results be trusted?",
         Grid("Findings", found) if found else f"Nothing was found: {why}.",
-        _fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
+        fold("How much steps vary", of.plots.get("step-times"), Grid("How much steps vary", scatter)),
     )
 
 
 def _numerics(of: Material) -> Chapter:
     table = verdict_tables.parity_table(of.run)
     nothing = "No launch of this run ended well, so there is nothing to compare with the reference."
-    return _chapter(
+    return chapter_of(
         "numerics",
         "Does each scenario still train the same model?",
         Facts(tuple(verdict_tables.verdicts(of.run))) if table else nothing,
         verdict_tables.no_reference(of.run.document) if table else None,
-        _fold("Errors, limits and bounds", Grid("Parity with the fp32 reference", table)),
-        _fold("Losses step by step", of.plots.get("losses")),
+        fold("Errors, limits and bounds", Grid("Parity with the fp32 reference", table)),
+        fold("Losses step by step", of.plots.get("losses")),
     )
 
 
@@ -114,82 +97,67 @@ def _time(of: Material) -> Chapter:
     traces = Files("Open them in Perfetto (ui.perfetto.dev) or chrome://tracing:", tuple(files)) if files else None
     phases, spent = of.plots.get("phases"), of.plots.get("time-spent")
     if communication is None:
-        missing = None if of.run.document.attached else NO_DIAGNOSIS
-        return _chapter("time", "Where does the time go?", phases, missing)
-    return _chapter(
+        missing = None if of.run.document.of(Attached) else NO_DIAGNOSIS
+        return chapter_of("time", "Where does the time go?", phases, missing)
+    return chapter_of(
         "time",
         "Where does the time go?",
         spent or phases,
         Grid("What synchronisation costs", communication),
         *verdict_tables.communication_words(of.run),
-        _fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
-        _fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
-        _fold("Phases of a step", phases if spent else None),
-        _fold(f"Traces ({len(files)})", traces),
+        fold("Profiled time by category", Grid("Profiled time", verdict_tables.spent_table(of.run))),
+        fold("DataParallel's forward pass", Grid("Parts", verdict_tables.data_parallel_table(of.run))),
+        fold("Phases of a step", phases if spent else None),
+        fold(f"Traces ({len(files)})", traces),
     )
-
-
-def _loader(of: Material) -> Chapter | None:
-    table = Grid("The loader alone, training alone, and both together", loader_table(of.run))
-    return _chapter("loader", "Is it the loader?", of.plots.get("loader"), table, *loader_words(of.run)[1:])
 
 
 def _memory(of: Material) -> Chapter:
     ranks = "Memory of each rank" if of.run.document.workload.device == "cpu" else "Memory beside torch"
     known = "memory" in of.plots or "memory-stack" in of.plots
     held = Grid("Parts of the memory", device_tables.memory_parts_table(of.run))
-    return _chapter(
+    return chapter_of(
         "memory",
         "Where does the memory go?",
         of.plots.get("trade-off"),
         None if known else "No sample of this run shows the memory of a process.",
-        _fold("What the memory of a rank holds", of.plots.get("memory-parts"), held),
-        _fold(ranks, Grid(ranks, device_tables.beside_torch_table(of.run))),
-        _fold("Memory of each process over time", of.plots.get("memory")),
-        _fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
+        fold("What the memory of a rank holds", of.plots.get("memory-parts"), held),
+        fold(ranks, Grid(ranks, device_tables.beside_torch_table(of.run))),
+        fold("Memory of each process over time", of.plots.get("memory")),
+        fold("Memory on each device over the whole run", of.plots.get("memory-stack")),
     )
 
 
 def _energy(of: Material) -> Chapter:
     table = device_tables.energy_table(of.run)
-    return _chapter(
+    return chapter_of(
         "energy",
         "Energy and heat",
         Grid("Energy and heat", table) if table else device_tables.no_energy(of.run),
-        _fold("Power of each device over the whole run", of.plots.get("power")),
+        fold("Power of each device over the whole run", of.plots.get("power")),
     )
-
-
-def _checkpoints(of: Material) -> Chapter:
-    table, words = checkpoint_table(of.run), checkpoints.in_words(of.run.document)
-    return _chapter("checkpoints", "What does a checkpoint cost?", *words, Grid("Cost of checkpoints", table))
-
-
-def _restarts(of: Material) -> Chapter:
-    table, words = restart_table(of.run), restarts.in_words(of.run.document)
-    return _chapter("restarts", "What does the loss of a rank cost?", *words, Grid("Cost of a lost rank", table))
 
 
 def _ladder(of: Material) -> Chapter:
     table = Grid("Each rung against the one before", ladder_table(of.run))
-    return _chapter("ladder", "What does each step gain?", *ladder_words(of.run), of.plots.get("ladder"), table)
+    return chapter_of("ladder", "What does each step gain?", *ladder_words(of.run), of.plots.get("ladder"), table)
 
 
 def _questions(of: Material) -> Chapter:
     folds = (Fold(asked, (answer,)) for asked, answer in questions(of.run))
-    return _chapter("questions", "Questions and answers", *folds)
+    return chapter_of("questions", "Questions and answers", *folds)
 
 
 def _published(of: Material) -> Chapter:
     ratios = tables.published_ratios(of.run)
     nothing = "No launch of this run ended well, so there is nothing to compare with the published times."
-    return _chapter(
+    return chapter_of(
         "published",
         "Beside the published comparison",
         f"Published in “{published.TITLE}”, a Korean blog post whose title says: {published.TITLE_IN_ENGLISH}. "
         f"{published.PUBLISHED_WORKLOAD}.",
         Grid("Time relative to ddp, here and published", ratios) if ratios else nothing,
-        _fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
+        fold("Elapsed seconds", of.plots.get("elapsed"), Grid("Elapsed seconds", tables.published_table(of.run))),
     )
 
 
@@ -205,36 +173,32 @@ def _recipe(of: Material) -> Chapter | None:
         blocks: tuple[Block, ...] = (f"There is no script of {advised.fastest}: {error.problem}.",)
     else:
         blocks = (f"Or into a file: {command}", Fold(f"train.py of {advised.fastest}", (Code(text),)))
-    return _chapter("recipe", "A training script to copy", *blocks, in_markdown=False)
+    return chapter_of("recipe", "A training script to copy", *blocks, in_markdown=False)
 
 
 def _how(of: Material) -> Chapter:
     launches = launch_tables.launches_table(of.run)
     alike, table = launch_tables.details(of.run)
     same = ("The same for all scenarios:", Facts(tuple(alike))) if alike else ()
-    return _chapter(
+    return chapter_of(
         "how",
         "How was it measured?",
-        _fold("Machine, versions and workload", Facts(tuple(launch_tables.facts(of.run.document)))),
-        _fold("What ran in detail", Grid("What ran in detail", table), *same),
-        _fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)),
+        fold("Machine, versions and workload", Facts(tuple(launch_tables.facts(of.run.document)))),
+        fold("What ran in detail", Grid("What ran in detail", table), *same),
+        fold(f"Launches ({len(launches.rows)})", Grid("Launches", launches)),
         in_markdown=False,
     )
 
 
-CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
+CHAPTERS: tuple[Callable[[Material], Chapter | list[Chapter] | None], ...] = (
     _scenarios,
-    _search,
-    _scaling,
-    _each,
+    _leading,
     _trust,
     _numerics,
     _time,
-    _loader,
+    _beside,
     _memory,
     _energy,
-    _checkpoints,
-    _restarts,
     _ladder,
     _questions,
     _published,
@@ -242,12 +206,3 @@ CHAPTERS: tuple[Callable[[Material], Chapter | None], ...] = (
     _recipe,
 )
 """In the order of the page."""
-
-
-def _chapter(slug: str, title: str, *blocks: Block | None, in_markdown: bool = True) -> Chapter:
-    return Chapter(slug=slug, title=title, blocks=there(*blocks), in_markdown=in_markdown)
-
-
-def _fold(title: str, *blocks: Block | None) -> Fold | None:
-    """A fold of what is there; None for nothing."""
-    return Fold(title, there(*blocks)) if there(*blocks) else None

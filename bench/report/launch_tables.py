@@ -14,7 +14,7 @@ from bench.console import duration
 from bench.core.codec import encode
 from bench.report.drawing import model_and_batch
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, is_unknown, number, tabulate, text
-from bench.runs.document import RunDocument
+from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Effective, LaunchRecord
 from bench.runs.reader import Run
 
@@ -198,8 +198,8 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
         ("Workload hash", (workload.hash or "")[:16]),
         ("Measured", f"{launches} steps per scenario, profile {request.profile}, implementation {request.impl}"),
     ]
-    if document.attached:
-        attached, script = document.attached, document.attached.script
+    if (attached := document.of(Attached)) is not None:
+        script = attached.script
         trained = [
             ("Command", f"{' '.join(attached.command)} in {attached.cwd}"),
             ("Script", f"{script.file}, SHA-256 {script.sha256[:16]}" if script else "unknown"),

@@ -28,7 +28,7 @@ from bench.analyse.parity import DIVERGED, NOT_FINITE
 from bench.core.errors import RequestError
 from bench.core.records import Setting
 from bench.core.text import printable
-from bench.runs.document import RunDocument
+from bench.runs.document import Imported, RunDocument
 from bench.runs.launches import LaunchRecord
 from bench.seams import Recipe, WorkRecipe, discover, switching
 from bench.seams.code import code_sha256
@@ -60,10 +60,10 @@ def script(run: Analysed, scenario: str | None = None, *, file: str = "train.py"
 def _chosen(run: Analysed, scenario: str | None) -> tuple[str, LaunchRecord]:
     document = run.document
     if not document.planned:
-        how = "imported" if document.imported else "attached"
+        how = "imported" if document.of(Imported) else "attached"
         raise RequestError("RUN", f"{run.id} was {how}, so bench does not know how it trained", "give a run of bench")
-    if document.batch_search:
-        raise RequestError("RUN", f"{run.id} looked for the largest batch and measured nothing", "choose another")
+    if document.instead:
+        raise RequestError("RUN", f"{run.id} {run.document.instead} and measured nothing", "choose another")
     name = scenario or (document.recommendation.fastest if document.recommendation else None)
     if name is None:
         raise RequestError("RUN", f"{run.id} has no valid result to recommend", "name one with --scenario")

@@ -15,6 +15,7 @@ from bench.report import all_reduce, drawing
 from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
+from bench.runs.experiments import Scaling
 
 if TYPE_CHECKING:
     pass
@@ -82,7 +83,7 @@ def on_terminal(
     run: Analysed, width: int | None, predict: Sequence[int] = (), what_if_mbit: float | None = None
 ) -> list[str]:
     """The answer, what is lost on what, the link, and the predictions. ``width``: of the terminal."""
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     assert scaling is not None
     if scaling.by_itself:
         return each_on_terminal(run, width)

@@ -23,7 +23,7 @@ def fate(tuning: Tuning, name: str) -> str:
 
 def search_table(run: Analysed) -> Table | None:
     """Every candidate, the fastest first; None of a run that is no search."""
-    tuning = run.document.tuning
+    tuning = run.document.of(Tuning)
     if tuning is None:
         return None
     unit = run.document.workload.unit_short
@@ -46,7 +46,7 @@ def search_table(run: Analysed) -> Table | None:
 
 
 def search_words(run: Analysed) -> list[str]:
-    tuning = run.document.tuning
+    tuning = run.document.of(Tuning)
     if tuning is None:
         return []
     ended = {"budget": "The budget ended it", "race": "It ended when no more launches would tell"}
@@ -61,7 +61,7 @@ def search_words(run: Analysed) -> list[str]:
 
 def search_plot(run: Analysed) -> Plot | None:
     """Speed against memory of all candidates with a launch that ended well."""
-    tuning = run.document.tuning
+    tuning = run.document.of(Tuning)
     known = _known(tuning) if tuning is not None else {}
     if tuning is None or not known:
         return None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse import memory, memory_parts
 from bench.analyse import scaling as scalings
 from bench.analyse.analysed import Analysed
-from bench.analyse.checkpoints import checkpoints
 from bench.analyse.communication import communication, spent
 from bench.analyse.launches import ok_rows
 from bench.analyse.loader import found_by, rates, together
-from bench.analyse.restarts import restarts
 from bench.analyse.verdicts import records
 from bench.core.codec import encode
 from bench.report import tables
+from bench.runs.document import RunDocument
+from bench.seams.experiment import experiments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,12 +40,17 @@ def values(run: Analysed) -> dict[str, "pd.DataFrame"]:
         "memory-beside-torch": on_gpus,
         "memory": on_gpus if on_cpu is None else on_cpu,
         "memory-parts": memory_parts.parts(document),
-        "checkpoints": checkpoints(document),
-        "restarts": restarts(document),
+        **of_experiments(document),
         **_input(run),
         **_scaling(run),
     }
     return {name: tables.of_run(run, table) for name, table in by_name.items()}
+
+
+def of_experiments(document: RunDocument) -> dict[str, "pd.DataFrame"]:
+    """The tables of the experiments that declare some; empty ones of those that a run has none of."""
+    makers = [one.tables for one in experiments().values() if one.tables is not None]
+    return {name: table for make in makers for name, table in make(document).items()}
 
 
 def _input(run: Analysed) -> dict[str, "pd.DataFrame"]:

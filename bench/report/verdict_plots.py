@@ -10,6 +10,7 @@ from bench.analyse.parity import loss_curves
 from bench.analyse.steps import about_base, short_base
 from bench.report import drawing
 from bench.report.drawing import Artist, Plot, light, locator, short
+from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def time_spent(run: Run) -> Plot | None:
     if table.empty:
         return None
     table = table.set_index("scenario")
-    rows = drawing.rows_for(run, {launch.scenario: launch for launch in run.document.diagnostics if launch.looks})
+    rows = drawing.rows_for(run, {one.scenario: one for one in run.document.begun(Diagnosis).launches if one.looks})
     categories = [name for name in SPENT if name in table.columns and (table[name] >= 0.05).any()]
     figure, axes = drawing.stacked(
         rows, table[categories], SPENT, table["step_ms"], unit="ms", called="the profiled step"

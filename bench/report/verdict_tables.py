@@ -16,6 +16,7 @@ from bench.core.text import percent
 from bench.report import tables
 from bench.report.tables import UNKNOWN, Cell, Column, Record, Table, figure, number, ranged, tabulate, text
 from bench.runs.document import RunDocument
+from bench.runs.experiments import Numerics
 from bench.runs.launches import LaunchRecord
 from bench.runs.reader import Run
 
@@ -106,7 +107,7 @@ def verdicts(run: Analysed) -> list[tuple[str, str]]:
 
 def no_reference(document: RunDocument) -> str | None:
     """Why nothing can be said about the numerics of a run; None where something can."""
-    about = document.reference
+    about = document.begun(Numerics).reference
     if about is not None and about.status == "ok":
         return None
     why = "was not computed (--no-parity, or the run ended before it)"
@@ -120,7 +121,7 @@ def no_reference(document: RunDocument) -> str | None:
 
 def _about_parity(document: RunDocument) -> tuple[str, ...]:
     """How the verdicts come about."""
-    about = document.reference
+    about = document.begun(Numerics).reference
     if about is None or about.status != "ok":
         return ()
     return (

@@ -81,8 +81,7 @@ def _steps(run: Run) -> Iterator[str]:
 
     rows = run.steps
     document = run.document
-    timed = [*document.launches, *document.superseded, *document.aside]
-    measured = {record.launch: record for record in timed if isinstance(record, LaunchRecord)}
+    measured = {record.launch: record for record in document.timed}
     for launch in sorted(set(rows["launch"]) - set(measured)):
         yield f"steps.parquet has rows of launch {launch}, which was not measured"
     for launch, record in measured.items():

@@ -8,24 +8,13 @@ all (:mod:`bench.core.codec`). The same as a JSON Schema is ``run.schema.json`` 
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, TypeVar, get_args
 
-from bench.core.codec import Between
+from bench.core.codec import AnyOf, Between, Named, hints
 from bench.core.records import SCHEMA_VERSION, Setting
 from bench.machine.nvml import Gpu
-from bench.runs.experiments import (
-    BatchSearch,
-    CheckpointRecord,
-    DiagnosticRecord,
-    InputSweep,
-    IntervalTargetRecord,
-    RestartRecord,
-    Scaling,
-    Superseded,
-    Tuning,
-)
 from bench.runs.fields import (
     Amount,
     Batch,
@@ -43,7 +32,10 @@ from bench.runs.fields import (
     Severity,
     Utc,
 )
-from bench.runs.launches import DoubleRecord, LaunchRecord, Record, ReferenceRecord
+from bench.runs.launches import LaunchRecord, Record
+from bench.seams import experiment
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +142,7 @@ class StrategyRecord:
     hue: Hue = "magenta"
     dash: Dash = "short"
     differs: str | None = None
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +292,21 @@ class Sealed:
     rows: Count
 
 
+def launches_of(experiment: Any) -> Iterator[Record]:
+    """Every launch in the record of an experiment, by the order of its fields."""
+    for value in (getattr(experiment, one.name) for one in fields(experiment)):
+        yield from (one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, Record))
+
+
+def _kinds() -> tuple[type[Record], ...]:
+    """The types of launches that there are: those in the fields of the records of experiments, and their bases."""
+    kinds: dict[Any, None] = {LaunchRecord: None}
+    for hint in (hint for record in experiment.records().values() for hint in hints(record).values()):
+        inner = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, Record)]
+        kinds |= dict.fromkeys(inner)
+    return tuple(kinds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDocument:
     schema_version: Annotated[int, Between(SCHEMA_VERSION, SCHEMA_VERSION)] = SCHEMA_VERSION
@@ -315,26 +323,15 @@ class RunDocument:
     apex: Apex
     sources: Mapping[str, Source] = field(default_factory=dict)
     strategies: Mapping[str, StrategyRecord] = field(default_factory=dict)
-    imported: Imported | None = None
-    attached: Attached | None = None
     start: State
     launches: tuple[LaunchRecord, ...] = ()
-    diagnostics: tuple[DiagnosticRecord, ...] = ()
-    checkpoints: tuple[CheckpointRecord, ...] = ()
-    restarts: tuple[RestartRecord, ...] = ()
+    experiments: Annotated[Mapping[str, object], Named(experiment.records)] = field(default_factory=dict)
     probe_seed: int | None = None
-    doubles: tuple[DoubleRecord, ...] = ()
-    reference: ReferenceRecord | None = None
-    interval_target: IntervalTargetRecord | None = None
     validity: tuple[Finding, ...] = ()
     parity: tuple[ParityRecord, ...] = ()
     recommendation: Recommendation | None = None
-    superseded: tuple[Superseded, ...] = ()
+    superseded: tuple[Annotated[Record, AnyOf(_kinds)], ...] = ()
     resumed: tuple[Resumed, ...] = ()
-    batch_search: BatchSearch | None = None
-    input_sweep: InputSweep | None = None
-    tuning: Tuning | None = None
-    scaling: Scaling | None = None
     end: State | None = None
     complete: bool = False
     files: Mapping[str, Sealed] = field(default_factory=dict)
@@ -343,15 +340,25 @@ class RunDocument:
     @property
     def planned(self) -> bool:
         """Whether bench planned what ran; of another run much is unknown."""
-        return self.imported is None and self.attached is None
+        return self.of(Imported) is None and self.of(Attached) is None
 
     @property
     def good(self) -> list[LaunchRecord]:
         return [launch for launch in self.launches if launch.status == "ok"]
 
-    def double_of(self, scenario: str) -> DoubleRecord | None:
-        """The launch in double precision that stands for a scenario."""
-        return next((one for one in self.doubles if scenario in one.scenarios), None)
+    def of(self, kind: type[T]) -> T | None:
+        """The record of the experiment that has one of this type; None if the run has none of it."""
+        return next((one for one in self.experiments.values() if isinstance(one, kind)), None)
+
+    def begun(self, kind: type[T]) -> T:
+        """The same, or a new record, which has no launch yet."""
+        return self.of(kind) or kind()
+
+    @property
+    def instead(self) -> str | None:
+        """What the run did in place of measuring; None if it measured."""
+        known = experiment.experiments()
+        return next((known[name].instead for name in self.experiments if known[name].instead), None)
 
     def strategy_of(self, launch: LaunchRecord) -> StrategyRecord:
         """What the strategy of a launch declares; the defaults if it is unknown."""
@@ -360,19 +367,18 @@ class RunDocument:
     @property
     def records(self) -> list[Record]:
         """Every launch of any kind, superseded ones too, in the order of their numbers."""
-        reference = (self.reference,) if self.reference else ()
-        everything: list[Record] = [*self.launches, *self.diagnostics, *self.checkpoints, *self.restarts]
-        everything += [*self.superseded, *self.aside, *self.doubles, *reference]
-        if self.scaling is not None:
-            everything += [*self.scaling.diagnostics, *self.scaling.bandwidth, *self.scaling.exchanges]
+        everything = [*self.launches, *self.superseded, *self.beside]
         return sorted(everything, key=lambda record: record.launch)
 
     @property
-    def aside(self) -> list[LaunchRecord]:
-        """Launches with steps that are none of the measured ones: of a search, of an input sweep, or with other numbers
-        of devices."""
-        experiments = (self.batch_search, self.input_sweep, self.tuning, self.scaling)
-        return [launch for experiment in experiments if experiment for launch in experiment.launches]
+    def beside(self) -> list[Record]:
+        """The launches of experiments, which are none of the measured ones."""
+        return [launch for one in self.experiments.values() for launch in launches_of(one)]
+
+    @property
+    def timed(self) -> list[LaunchRecord]:
+        """Every launch that has steps, superseded ones too."""
+        return [one for one in self.records if isinstance(one, LaunchRecord) and one.timed]
 
     @property
     def next_launch(self) -> int:
@@ -389,7 +395,7 @@ class RunDocument:
         for launch in judged:
             if launch is not None and launch not in launches:
                 return f"has a verdict on launch {launch}, which has no record"
-        scenarios = {launch.scenario for launch in (*self.launches, *self.aside)}
+        scenarios = {launch.scenario for launch in self.timed}
         advice = self.recommendation
         while advice is not None:
             for name in (advice.fastest, advice.leanest, *advice.not_told_apart):

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from bench.core.codec import OneOf
-from bench.core.records import CHECKPOINTS, PHASES
+from bench.core.records import PHASES
 from bench.runs.fields import Amount, Batch, Count, Elements, Name, Names, Several
-from bench.runs.launches import LaunchRecord, ReferenceRecord
+from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,66 +64,26 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosticRecord(LaunchRecord):
+    timed: ClassVar[bool] = False
     looks: tuple[Look, ...] = ()
     forecast: MemoryForecast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLook:
-    """What a rank saw of checkpoints: cycles of steps that begin with a save, and as many without (ms).
-
-    ``save_ms``: until training goes on. ``next_step_ms``: the first step after a checkpoint was loaded.
-    """
-
-    saving_ms: tuple[Amount, ...]
-    plain_ms: tuple[Amount, ...]
-    save_ms: tuple[Amount, ...]
-    load_ms: Amount
-    next_step_ms: Amount
+class Diagnosis:
+    launches: tuple[DiagnosticRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointRecord(LaunchRecord):
-    """``steps``: of a cycle; a save is planned for ``every`` so many. ``how``: of ``bench.core.records.CHECKPOINTS``.
+class Numerics:
+    """What launches are judged by."""
 
-    ``saves``: what each rank saw of them. ``size_mib``: of the files of one.
-    """
+    doubles: tuple[DoubleRecord, ...] = ()
+    reference: ReferenceRecord | None = None
 
-    every: Several
-    steps: Several
-    how: Annotated[str, OneOf(CHECKPOINTS)]
-    size_mib: Amount | None
-    saves: tuple[CheckpointLook, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartLook:
-    """What came of killing a rank after its step ``killed_step``: all went on from the checkpoint of ``resumed_step``.
-
-    Times (ms) run from the kill until the last rank was there: its new interpreter had imported torch (``up_ms``), it
-    had met the others (``joined_ms``) and loaded the checkpoint (``loaded_ms``), its next step was over
-    (``next_step_ms``), and the first step that had not been trained before (``caught_up_ms``). ``step_ms``: the median
-    step before. ``loss_error``: how far the losses of steps that were trained twice are apart, relative.
-    """
-
-    killed_rank: Count
-    killed_step: Count
-    resumed_step: Count
-    up_ms: Amount
-    joined_ms: Amount
-    loaded_ms: Amount
-    next_step_ms: Amount
-    caught_up_ms: Amount
-    step_ms: Amount | None
-    loss_error: Amount | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRecord(LaunchRecord):
-    """A launch in which a rank was killed, with a checkpoint ``every`` so many steps."""
-
-    every: Several
-    restart: RestartLook | None = None
+    def double_of(self, scenario: str) -> DoubleRecord | None:
+        """The launch in double precision that stands for a scenario."""
+        return next((one for one in self.doubles if scenario in one.scenarios), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +229,7 @@ class AllReduces:
 class BandwidthRecord(LaunchRecord):
     """A launch of all-reduces and nothing else. ``left_out``: why larger sizes are missing."""
 
+    timed: ClassVar[bool] = False
     transport: Transport | None
     sizes: tuple[AllReduces, ...]
     left_out: str | None
@@ -294,6 +255,7 @@ class ExchangesRecord(LaunchRecord):
     ``ends_ms``: of each phase, since the step's start. ``why_not``: why nothing is known of the exchanges.
     """
 
+    timed: ClassVar[bool] = False
     global_batch: Batch
     ends_ms: Mapping[str, Amount]
     exchanges: tuple[Exchange, ...]
@@ -349,16 +311,3 @@ class Scaling:
         if mode != "strong":
             return self.batch_per_rank
         return None if whole % count else whole // count
-
-    @property
-    def records(self) -> tuple[LaunchRecord, ...]:
-        return (*self.launches, *self.diagnostics, *self.bandwidth, *self.exchanges)
-
-
-OfAnyKind = LaunchRecord | DiagnosticRecord | CheckpointRecord | RestartRecord | ReferenceRecord | InputRecord
-
-
-OfScaling = PointRecord | PointDiagnostic | BandwidthRecord | ExchangesRecord
-
-
-Superseded = OfAnyKind | OfScaling

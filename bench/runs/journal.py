@@ -6,6 +6,7 @@ belongs to the run.json whose seal is in its name: when run.json is written agai
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from operator import is_
 from typing import Any
@@ -54,6 +55,9 @@ def change(before: Any, after: Any) -> Any:
     if isinstance(before, tuple) and isinstance(after, tuple) and all(map(is_, before, after[: len(before)])):
         if len(before) <= len(after):
             return ["+", encode(after[len(before) :])]
+    elif isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() <= after.keys():
+        changed = {name: one for name, one in after.items() if before.get(name) is not one}
+        return [".", {name: change(before.get(name), one) for name, one in changed.items()}]
     elif is_dataclass(after) and type(before) is type(after):
         parts = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(after)}
         if REST not in parts:

@@ -5,7 +5,7 @@ A field is None if it is unknown.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 from bench.core.records import EXAMPLES, Computation
 from bench.runs.fields import Amount, Count, Elements, Name, Names, Pid, Precision, Several, Status, Utc
@@ -212,25 +212,34 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRecord:
-    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
+class Record:
+    """A launch of any kind, and how it ended."""
 
     launch: Count
+    status: Status
+    reason: str | None = None
+    wall_s: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRecord(Record):
+    """``effective``: None if no rank came that far. ``warmup``, ``iters``: its steps if they are not the run's."""
+
+    timed: ClassVar[bool] = True
+    """Whether its steps are in steps.parquet."""
+
     scenario: Name
     repeat: Count
     strategy: Name | None
     precision: Precision | None
     processes: Several
     replicas: Several | None
-    status: Status
-    reason: str | None = None
     first_failed_rank: Count | None = None
     effective: Effective | None = None
     checks: Checks = Checks()
     ranks: tuple[RankRecord, ...] = ()
     started_utc: Utc | None = None
     ended_utc: Utc | None = None
-    wall_s: Amount | None = None
     first_forward_s: Amount | None = None
     failure: Failure | None = None
     warmup: Count | None = None
@@ -251,29 +260,18 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoubleRecord:
+class DoubleRecord(Record):
     """A launch in double precision. ``scenarios``: those that it stands for, which differ in their levels alone.
     ``left_out``: switches of them that it went without."""
 
-    launch: Count
     scenarios: Names
-    status: Status
-    reason: str | None
-    wall_s: Amount | None
     left_out: Names = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceRecord:
+class ReferenceRecord(Record):
     """The launch that all numerics are held against. ``step_ms``: for each of the ``computations`` the median step in
     fp32."""
 
-    launch: Count
-    status: Status
-    reason: str | None
-    wall_s: Amount | None
     computations: tuple[Computation, ...] = ()
     step_ms: tuple[Amount | None, ...] = ()
-
-
-Record = LaunchRecord | DoubleRecord | ReferenceRecord

@@ -2,6 +2,7 @@
 
 import os
 import re
+from typing import Any
 
 from bench.core.errors import RequestError
 from bench.core.files import read_json
@@ -25,7 +26,7 @@ def find(run: str, out: str, option: str = "RUN") -> str:
         if not runs:
             remedy = "make one with 'python -m bench run', or give the folder of one"
             raise RequestError(option, f"there is no run in {out}", remedy)
-        measured = (name for name in reversed(runs) if not _says(os.path.join(out, name), "imported"))
+        measured = (name for name in reversed(runs) if not _is_imported(_stored(os.path.join(out, name))))
         return os.path.join(out, next(measured, runs[-1]))
     for candidate in (run, os.path.join(out, run)):
         if os.path.isdir(candidate):
@@ -42,8 +43,11 @@ def find(run: str, out: str, option: str = "RUN") -> str:
 
 def last_finished(out: str) -> str | None:
     """The folder of the newest run under ``out`` that was measured to its end; None if there is none."""
-    folders = (os.path.join(out, name) for name in reversed(run_ids(out, "RUN")))
-    return next((path for path in folders if _says(path, "complete") and not _says(path, "imported")), None)
+    for path in (os.path.join(out, name) for name in reversed(run_ids(out, "RUN"))):
+        document = _stored(path)
+        if document.get("complete") is True and not _is_imported(document):
+            return path
+    return None
 
 
 def run_ids(out: str, option: str) -> list[str]:
@@ -66,10 +70,15 @@ def _holds_run(entry: os.DirEntry[str]) -> bool:
         return True
 
 
-def _says(path: str, name: str) -> bool:
-    """Whether run.json has this field, neither null nor false; a damaged one is refused when it is read."""
+def _stored(path: str) -> dict[str, Any]:
+    """run.json as it is; nothing of a damaged one, which is refused when it is read."""
     try:
         document = read_json(os.path.join(path, "run.json"), within=path)
     except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get(name) not in (None, False)
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _is_imported(document: dict[str, Any]) -> bool:
+    experiments = document.get("experiments")
+    return isinstance(experiments, dict) and "importing" in experiments

@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -25,25 +25,12 @@ from bench.core.errors import RequestError
 from bench.core.records import SCHEMA_VERSION
 from bench.runs import document as parts
 from bench.runs import journal
-from bench.runs.experiments import (
-    BatchSearch,
-    CheckpointRecord,
-    DiagnosticRecord,
-    InputRecord,
-    InputSweep,
-    IntervalTargetRecord,
-    LargestBatch,
-    OfScaling,
-    RestartRecord,
-    Scaling,
-    TryRecord,
-    Tuning,
-)
 from bench.runs.files import DIGEST, PARTS, TEMPORARY, describe_files, seal_of, unwritable, write_atomically
 from bench.runs.frames import RankSteps
-from bench.runs.launches import DoubleRecord, LaunchRecord, ReferenceRecord
+from bench.runs.launches import LaunchRecord, Record
 from bench.runs.reader import Run, salvage, verified
 from bench.runs.tables import ALWAYS_WRITTEN, COLUMNS, part_path, read_table, recorded, to_table
+from bench.seams.experiment import name_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,81 +114,21 @@ class RunWriter:
         self._change(launches=(*self._document.launches, *records))
         self.put(**tables)
 
-    def add_diagnostic(self, record: DiagnosticRecord, **tables: Rows) -> None:
-        self._change(diagnostics=(*self._document.diagnostics, record))
-        self.put(**tables)
+    def add_to(self, experiment: type[Any], record: Record, field: str = "launches", /, **tables: Rows) -> None:
+        """Put a launch of an experiment on disk. ``experiment``: the type of its record; ``field``: of that."""
+        known = self._document.begun(experiment)
+        self.note(replace(known, **{field: (*getattr(known, field), record)}), **tables)
 
-    def add_checkpoint(self, record: CheckpointRecord) -> None:
-        self._change(checkpoints=(*self._document.checkpoints, record))
-        self.put()
-
-    def add_restart(self, record: RestartRecord) -> None:
-        self._change(restarts=(*self._document.restarts, record))
-        self.put()
-
-    def add_double(self, record: DoubleRecord, **tables: Rows) -> None:
-        """In place of an earlier record of the same launch."""
-        others = (one for one in self._document.doubles if one.launch != record.launch)
-        self._change(doubles=(*others, record))
-        self.put(**tables)
-
-    def add_reference(self, record: ReferenceRecord, **tables: Rows) -> None:
-        self._change(reference=record)
-        self.put(**tables)
-
-    def begin_search(self, capacity_mib: float, kept_free: float) -> None:
-        self._change(batch_search=BatchSearch(capacity_mib=capacity_mib, kept_free=kept_free))
-
-    def add_try(self, record: TryRecord, **tables: Rows) -> None:
-        self._change(batch_search=replace(self._search, launches=(*self._search.launches, record)))
-        self.put(**tables)
-
-    def note_batch(self, scenario: str, found: LargestBatch) -> None:
-        self._change(batch_search=replace(self._search, scenarios={**self._search.scenarios, scenario: found}))
-
-    def note_input_sweep(self, sweep: InputSweep) -> None:
-        self._change(input_sweep=sweep)
-
-    def add_input(self, record: InputRecord, **tables: Rows) -> None:
-        sweep = self._document.input_sweep
-        assert sweep is not None, "note_input_sweep() comes first"
-        self._change(input_sweep=replace(sweep, launches=(*sweep.launches, record)))
+    def note(self, experiment: object, **tables: Rows) -> None:
+        """Put the record of an experiment on disk, in the place of its last one, and the rows of a launch of it."""
+        known = self._document.experiments
+        self._change(experiments={**known, name_of(type(experiment)): experiment})
         self.put(**tables)
 
     def note_request(self, request: parts.Asked, workload: parts.WorkloadRecord) -> None:
         """What is measured from now on, once a search has chosen it."""
         self._change(request=request, workload=workload)
         self.put()
-
-    def note_tuning(self, **fields: Any) -> None:
-        """Begin the record of a search, or change these fields of it."""
-        known = self._document.tuning
-        self._change(tuning=Tuning(**fields) if known is None else replace(known, **fields))
-
-    def add_racing(self, record: LaunchRecord, **tables: Rows) -> None:
-        """A launch that chooses: its values are in no table of the run."""
-        assert self._document.tuning is not None, "note_tuning() comes first"
-        self.note_tuning(launches=(*self._document.tuning.launches, record))
-        self.put(**tables)
-
-    def note_scaling(self, **fields: Any) -> None:
-        """Begin the record of how something scales, or change these fields of it."""
-        known = self._document.scaling
-        self._change(scaling=Scaling(**fields) if known is None else replace(known, **fields))
-
-    def add_scaling(self, kind: str, record: OfScaling, **tables: Rows) -> None:
-        """A launch of this ``kind``, the name of a field of :class:`bench.runs.experiments.Scaling`."""
-        assert self._document.scaling is not None, "note_scaling() comes first"
-        self.note_scaling(**{kind: (*getattr(self._document.scaling, kind), record)})
-        self.put(**tables)
-
-    def note_attached(self, launch: parts.AttachedLaunch) -> None:
-        attached = self._document.attached
-        assert attached is not None, "the run is of an attached command"
-        self._change(attached=replace(attached, launches=(*attached.launches, launch)))
-
-    def note_interval_target(self, reached: IntervalTargetRecord) -> None:
-        self._change(interval_target=reached)
 
     def note_resumed(
         self,
@@ -228,7 +155,7 @@ class RunWriter:
     ) -> None:
         self._change(validity=validity, parity=parity, recommendation=recommendation)
 
-    def supersede(self, record: LaunchRecord | ReferenceRecord, reason: str | None = None) -> None:
+    def supersede(self, record: Record, reason: str | None = None) -> None:
         """Take a launch of any kind out of what tables show, for its own reason or this one. Its rows stay."""
         superseded = (*self._document.superseded, record if reason is None else replace(record, reason=reason))
         self._document = replace(_without(self._document, record), superseded=superseded)
@@ -292,11 +219,6 @@ class RunWriter:
     def _change(self, **fields: Any) -> None:
         self._document = replace(self._document, **fields)
 
-    @property
-    def _search(self) -> BatchSearch:
-        assert self._document.batch_search is not None, "begin_search() comes first"
-        return self._document.batch_search
-
     def _whole(self, name: str) -> "pa.Table":
         import pyarrow as pa
 
@@ -322,6 +244,9 @@ def _without(part: Any, record: object) -> Any:
     if isinstance(part, tuple):
         kept = tuple(one for one in part if one is not record)
         return part if len(kept) == len(part) else kept
+    if isinstance(part, Mapping):
+        others = {name: _without(one, record) for name, one in part.items()}
+        return others if any(others[name] is not one for name, one in part.items()) else part
     if not is_dataclass(part) or isinstance(part, type):
         return part
     values = {field.name: getattr(part, field.name) for field in fields(part)}

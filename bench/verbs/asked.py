@@ -14,6 +14,7 @@ from bench.plan import PROFILES, RANKS, Request, global_batch
 from bench.plan.interval_target import FEWEST_LAUNCHES, FIRST_STAGE
 from bench.seams import discover
 from bench.seams.discover import DEFAULT_WORKLOAD, WORKLOAD, Found, FoundWorkload
+from bench.seams.experiment import with_options
 from bench.seams.workload import setting_from
 from bench.verbs.options import (
     DEFAULT_OUT,
@@ -44,7 +45,6 @@ SAME = (
     "trace",
     "parity",
     "force",
-    "checkpoint",
 )
 """Options that stand in a request under the same name and as they are given."""
 
@@ -186,6 +186,7 @@ def request_of(options: argparse.Namespace, scenarios: tuple[Found, ...], party:
         if options.workers is None and options.data is not None and not options.input_sweep
         else options.workers,
         input_sweep=options.input_sweep,
+        experiments={name: value for name in with_options() if (value := getattr(options, name))},
     )
 
 

@@ -7,6 +7,7 @@ from bench.console import count, tell
 from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.machine.redact import without_secrets
+from bench.runs.document import Attached
 from bench.verbs.options import Parser, called, place, print_json, scenario_name, whole_number
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _lines(outcome: "Outcome") -> list[str]:
 
     assert outcome.run is not None
     run = Analysed.of(outcome.run)
-    document, attached = run.document, run.document.attached
+    document, attached = run.document, run.document.of(Attached)
     assert attached is not None
     lines = []
     for launch, about in zip(document.launches, attached.launches, strict=True):

@@ -8,6 +8,7 @@ from bench.console import tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
 from bench.machine.redact import without_secrets
+from bench.runs.document import Imported
 from bench.verbs.options import Parser, any_name, device_count, print_json, scenario_name, whole_number
 
 DESCRIPTION = """\
@@ -81,7 +82,7 @@ def main(arguments: list[str]) -> int:
     ]
     tell(*lines, file=sys.stderr if options.json else sys.stdout)
     if options.json:
-        about = {"run": run.id, "path": run.path, "imported": encode(run.document.imported)}
+        about = {"run": run.id, "path": run.path, "imported": encode(run.document.of(Imported))}
         print_json({**about, "workload": encode(run.document.workload), "launches": launches, "measured_steps": steps})
     return OK
 

@@ -10,7 +10,6 @@ from reprlib import repr as brief
 from typing import NoReturn
 
 from bench.core.errors import BenchError, RequestError
-from bench.core.records import CHECKPOINTS, Checkpoint
 
 DEFAULT_OUT = "results"
 """Where runs go, and where a run id is looked for."""
@@ -189,22 +188,6 @@ def span(text: str) -> float:
     if not 0.0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 20m or 1h30m")
     return value
-
-
-def checkpoint(text: str) -> Checkpoint:
-    """``every=N``, or with a way to save, ``every=N,how=dcp``."""
-    pairs = [part.partition("=")[::2] for part in text.split(",")]
-    given = dict(pairs)
-    usage = "give every=N, such as every=100, or every=100,how=dcp"
-    if len(given) < len(pairs) or not {"every"} <= set(given) <= {"every", "how"}:
-        raise argparse.ArgumentTypeError(f"{brief(text)} does not say how often; {usage}")
-    if not (given["every"].isascii() and given["every"].isdigit() and 0 < int(given["every"][:12]) <= MOST):
-        what = f"every={brief(given['every'])} is not a whole number from 1 to {MOST:,}"
-        raise argparse.ArgumentTypeError(f"{what}; {usage}")
-    how = given.get("how", CHECKPOINTS[0])
-    if how not in CHECKPOINTS:
-        raise argparse.ArgumentTypeError(f"how={brief(how)} is not one of {', '.join(CHECKPOINTS)}; {usage}")
-    return Checkpoint(every=int(given["every"]), how=how)
 
 
 def any_name(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bench.console import count, passing, tell
 from bench.core.codec import encode
 from bench.core.errors import OK, RequestError
+from bench.runs.document import Imported
 from bench.runs.reader import read
 from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json
@@ -43,10 +44,10 @@ def main(arguments: list[str]) -> int:
         how = {"allow_incomplete": options.allow_incomplete, "condense": per_iteration}
         runs = [Analysed.of(read(folder, **how)) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
-        if run.document.batch_search:
-            raise RequestError("RUN", f"{run.path} looked for the largest batch and measured nothing", "choose another")
-        if run.document.imported:
-            origin = f"was imported from {run.document.imported.file} and has step times alone"
+        if run.document.instead:
+            raise RequestError("RUN", f"{run.path} {run.document.instead} and measured nothing", "choose another")
+        if (imported := run.document.of(Imported)) is not None:
+            origin = f"was imported from {imported.file} and has step times alone"
             remedy = f"compare it: python -m bench compare {shlex.quote(folder)} RUN --plot"
             raise RequestError("RUN", f"{run.path} {origin}, too little for a page", remedy)
     from bench import report

@@ -15,10 +15,11 @@ from bench.experiments import resume
 from bench.hosts.party import Party
 from bench.plan import PROFILES, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
-from bench.runs.experiments import IntervalTargetRecord
+from bench.runs.experiments import BatchSearch, IntervalTargetRecord, Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
+from bench.seams.experiment import experiments, with_options
 from bench.verbs.asked import (
     DEFAULT_BUDGET_S,
     add_result,
@@ -32,7 +33,6 @@ from bench.verbs.options import (
     DEFAULT_OUT,
     Parser,
     called,
-    checkpoint,
     percentage,
     place,
     print_json,
@@ -74,11 +74,11 @@ nothing was run; 130 interrupted, and what was done is in the run.
 EXPERIMENTS = {
     "find_batch": (
         "has short launches of its own, which it decides on",
-        ("launches", "until_precision", "iters", "warmup", "profile", "diagnose", "trace", "input_sweep", "checkpoint"),
+        ("launches", "until_precision", "iters", "warmup", "profile", "diagnose", "trace", "input_sweep"),
     ),
     "input_sweep": (
         "measures the loader, training, and both together, and chooses the workers",
-        ("workers", "until_precision", "diagnose", "trace", "set", "checkpoint"),
+        ("workers", "until_precision", "diagnose", "trace", "set"),
     ),
 }
 """By option of an experiment what it does in place of what other options ask for, and those options."""
@@ -87,7 +87,6 @@ EXPERIMENTS = {
 ON_ONE_HOST = {
     "find_batch": "memory differs between hosts",
     "input_sweep": "cores and disks differ between hosts",
-    "checkpoint": "hosts need not share a folder",
 }
 """By option why it is not for several hosts."""
 
@@ -133,7 +132,7 @@ def _find_batch(request: Request, scenarios: tuple[Found, ...], options: argpars
     from bench.experiments.batch_search import find_batches
 
     finished = find_batches(request, scenarios, out=options.out, console=Console(), wait=options.wait)
-    search = finished.document.batch_search
+    search = finished.document.of(BatchSearch)
     assert search is not None
     rows: list[tuple[str, ...]] = [("scenario", "largest batch", f"{request.task.unit_short}/s", "MiB", "the next one")]
     for name, found in search.scenarios.items():
@@ -155,7 +154,7 @@ def _resume(options: argparse.Namespace, party: Party | None) -> int:
     """Continue a run under its own request."""
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    if document.scaling:
+    if document.of(Scaling):
         raise RequestError("--resume", "that run is of bench scale", f"go on with bench scale --resume {called(path)}")
     if not options.trust:
         resume.refuse_what_is_foreign(path, document)
@@ -192,7 +191,7 @@ def _show(
     shown = (
         "",
         *answered(done, table, width=columns(people), verbose=options.verbose),
-        *_how_precise(done.document.interval_target),
+        *_how_precise(done.document.of(IntervalTargetRecord)),
         "",
         _next_steps(request, scenarios, finished.path, finished.failed, more_wanted(done.document, table)),
     )
@@ -232,9 +231,8 @@ def run_parser() -> Parser:
     why.add_argument("--trace", action="store_true", help=trace)
     default = "compare losses and gradients with an fp32 reference (default: yes)"
     why.add_argument("--parity", action=yes_or_no, default=True, help=default)
-    saved = "launches that save a checkpoint every N steps: its cost per step, its size, the time to resume; "
-    how = "how=torch (default), dcp or dcp_async (torch.distributed.checkpoint)"
-    why.add_argument("--checkpoint", type=checkpoint, metavar="every=N[,how=H]", help=saved + how)
+    for name, one in with_options().items():
+        why.add_argument(f"--{name.replace('_', '-')}", **one)
     add_result(parser)
     return parser
 
@@ -253,7 +251,7 @@ def check_experiment(options: argparse.Namespace) -> None:
     asked = next((name for name in EXPERIMENTS if getattr(options, name)), None)
     if asked is None:
         return
-    why, ignored = EXPERIMENTS[asked]
+    why, ignored = EXPERIMENTS[asked][0], (*EXPERIMENTS[asked][1], *with_options())
     values = {name: getattr(options, name) for name in ignored}  # of which --workers 0 is given, and equal to False
     given = [name for name, value in values.items() if value is not None and value is not False and value != "quick"]
     if given:
@@ -263,12 +261,11 @@ def check_experiment(options: argparse.Namespace) -> None:
 
 def _check_several(options: argparse.Namespace) -> None:
     """Refuse what is measured on one host alone."""
-    given = next((name for name in ON_ONE_HOST if getattr(options, name)), None)
+    why = ON_ONE_HOST | {name: one.one_host for name, one in experiments().items() if one.one_host}
+    given = next((name for name in why if getattr(options, name)), None)
     if given is not None:
-        option = f"--{given.replace('_', '-')}"
-        raise RequestError(
-            option, f"it is measured on one host ({ON_ONE_HOST[given]})", "start bench on one host for it"
-        )
+        option, what = f"--{given.replace('_', '-')}", f"it is measured on one host ({why[given]})"
+        raise RequestError(option, what, "start bench on one host for it")
 
 
 def _how_precise(asked: IntervalTargetRecord | None) -> list[str]:

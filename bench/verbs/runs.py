@@ -7,6 +7,7 @@ from typing import Any
 from bench.console import align, columns, tell
 from bench.core.errors import OK, RequestError
 from bench.runs.document import RunDocument
+from bench.runs.experiments import Scaling
 from bench.runs.names import run_ids
 from bench.verbs.options import Parser, print_json
 
@@ -60,13 +61,13 @@ def _about(path: str) -> dict[str, Any]:
 def _fastest(document: RunDocument) -> str:
     from bench.analyse.caveats import REPLICATES_WANTED
 
-    advice = document.recommendation
-    if document.batch_search:
-        return "looked for the largest batch"
-    if document.scaling and document.scaling.by_itself:
-        return f"{document.scaling.counts[0]} devices, each by itself"
-    if document.scaling:
-        return f"how {document.request.scenarios[0]} scales to {max(document.scaling.counts)} devices"
+    advice, scaling = document.recommendation, document.of(Scaling)
+    if document.instead:
+        return document.instead
+    if scaling and scaling.by_itself:
+        return f"{scaling.counts[0]} devices, each by itself"
+    if scaling:
+        return f"how {document.request.scenarios[0]} scales to {max(scaling.counts)} devices"
     if advice is None or advice.fastest is None:
         return "no valid result" if document.complete else "incomplete"
     launches = sum(launch.scenario == advice.fastest for launch in document.good)

@@ -16,6 +16,7 @@ from bench.hosts.party import Party
 from bench.plan import PROFILES, RANKS, Request, check_memory
 from bench.plan.interval_target import FEWEST_LAUNCHES
 from bench.plan.scaling import EACH, MODES, default_counts, points
+from bench.runs.experiments import Scaling
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams.discover import Found
@@ -172,7 +173,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     refuse_other_options(options, parser, allowed)
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    known = document.scaling
+    known = document.of(Scaling)
     if known is None:
         what = "that run is not of bench scale"
         raise RequestError("--resume", what, f"go on with bench run --resume {called(path)}")
@@ -212,7 +213,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
     from bench.analyse.scaling import foreseen, scaled
     from bench.report.values import point
 
-    scaling = run.document.scaling
+    scaling = run.document.of(Scaling)
     assert scaling is not None
     if scaling.by_itself:
         return {"devices": encode(devices(run)), "scan": encode(scan_of(run))}

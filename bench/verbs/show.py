@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from bench.console import columns, tell
 from bench.core.codec import encode
 from bench.core.errors import OK
+from bench.runs.experiments import Scaling, Tuning
+from bench.seams.experiment import experiments
 from bench.verbs.looked_at import latest_or
 from bench.verbs.options import Parser, print_json
 
@@ -50,16 +52,15 @@ def main(arguments: list[str]) -> int:
 def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
     """A run as one JSON document: run.json, the summary, what memory holds, what checkpoints and the loss of a rank
     cost, and what a sweep of its input found, if there was one."""
-    from bench.analyse.checkpoints import checkpoints
     from bench.analyse.ladder import ladder
     from bench.analyse.loader import found_by, rates, sentence, together
     from bench.analyse.memory_parts import parts
-    from bench.analyse.restarts import restarts
     from bench.analyse.verdicts import records
+    from bench.report.values import of_experiments
 
     found = {"path": run.path, **encode(run.document), "summary": records(table)}
-    found |= {"memory_parts": records(parts(run.document)), "checkpoint_costs": records(checkpoints(run.document))}
-    found |= {"restart_times": records(restarts(run.document)), "ladder": records(ladder(run))}
+    found |= {"memory_parts": records(parts(run.document)), "ladder": records(ladder(run))}
+    found |= {name: records(table) for name, table in of_experiments(run.document).items()}
     swept = found_by(run.document)
     if swept is None:
         return found
@@ -70,17 +71,21 @@ def for_programs(run: "Analysed", table: "pd.DataFrame") -> dict[str, Any]:
 
 def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbose: bool) -> list[str]:
     """Answer, table, the rest of the recommendation, warnings. ``width``: of the terminal."""
-    from bench.analyse import checkpoints, restarts, tuned
+    from bench.analyse import tuned
     from bench.analyse.advice import advice, findings, main_finding
     from bench.analyse.caveats import about_implementations
     from bench.report.tables import brief_summary
 
-    said = (*(() if verbose else ("Fastest", "No clear winner")), *(("Least memory",) if run.document.tuning else ()))
-    if run.document.scaling is not None:
+    said = (
+        *(() if verbose else ("Fastest", "No clear winner")),
+        *(("Least memory",) if run.document.of(Tuning) else ()),
+    )
+    if run.document.of(Scaling) is not None:
         from bench.report.scaling import on_terminal
 
         return on_terminal(run, width)
     summary = brief_summary(table, verbose=verbose)
+    told = [one.sentences for name, one in experiments().items() if name in run.document.experiments and one.sentences]
     return [
         *_loader(run, width),
         *tuned.answer(run, table),
@@ -90,8 +95,7 @@ def answered(run: "Analysed", table: "pd.DataFrame", *, width: int | None, verbo
         *([] if verbose else about_implementations(run.document)),
         "",
         *(f"{about}: {text}" for about, text in advice(run.document, table) if not about.startswith(said)),
-        *checkpoints.in_words(run.document),
-        *restarts.in_words(run.document),
+        *(text for one in told for text in one(run.document)),
         *_ladder(run, width),
         *(findings if verbose else main_finding)(run),
     ]

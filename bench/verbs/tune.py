@@ -13,6 +13,7 @@ from bench.experiments import resume
 from bench.hosts.party import Party
 from bench.plan import Request, check_memory
 from bench.plan.tuning import FINAL_LAUNCHES, Search
+from bench.runs.experiments import Tuning
 from bench.runs.names import find
 from bench.runs.reader import read, verified
 from bench.seams import discover, switching
@@ -104,7 +105,7 @@ def _resume(options: argparse.Namespace, parser: Parser, party: Party | None) ->
     refuse_other_options(options, parser, ("resume", "trust", "out", "wait", "force", "json", "verbose"))
     path = find(options.resume, options.out, "--resume")
     document = verified(path, allow_incomplete=True, option="--resume")
-    known = document.tuning
+    known = document.of(Tuning)
     if known is None:
         raise RequestError("--resume", "that run is no search", f"go on with bench run --resume {called(path)}")
     request = resume.request_of(document)
@@ -153,7 +154,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[
     from bench.report.recipe import script
 
     run = Analysed.of(read(path))
-    tuning = run.document.tuning
+    tuning = run.document.of(Tuning)
     assert tuning is not None
     if not tuning.finalists:
         least = min((one.peak_mib for one in tuning.candidates.values() if one.peak_mib is not None), default=None)

@@ -7,13 +7,16 @@ does with its buckets.
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from bench.worker.loop import clock_for
 from bench.worker.transport import transport
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KiB to 64 MiB."""
@@ -32,6 +35,11 @@ SIZE_LIMIT_MS = 4000.0
 
 MOST_MS = 6000.0
 """All-reduces that are expected to take longer are left out."""
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Time all-reduces by size and train nothing."""
+    return run(plan.parts.device, report("measure", of=len(PLAN)))
 
 
 def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,13 @@ from torch import Tensor
 
 from bench.core.errors import BenchError
 from bench.core.records import Checkpoint
-from bench.worker import fingerprint
+from bench.worker import fingerprint, live, loop
 from bench.worker.data import Batch
 from bench.worker.session import Session
 from bench.worker.workload import map_tensors
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 FEWEST_PAIRS, FEWEST_STEPS = 2, 6
 """Of cycles with and without a save; and of steps of either kind."""
@@ -39,6 +42,19 @@ def pairs_of(wanted: Checkpoint) -> int:
 def steps_of(wanted: Checkpoint) -> int:
     """How many steps there are in :func:`run`."""
     return 2 * pairs_of(wanted) * wanted.steps + 2
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Find out what saving and loading costs."""
+    wanted = plan.parts.job.checkpoint
+    assert wanted is not None
+    load, session, device = plan.load(), plan.build(), plan.parts.device
+    watch = live.TypeWatch(session.model)
+    loop.run_window(session, load, max(1, plan.parts.workload.warmup), device=device, on_step=report("warmup"))
+    watch.stop()
+    ran = plan.what_ran(session, watch)
+    tick = report("checkpoint", of=steps_of(wanted))
+    return {"effective": ran, "checkpoint": run(session, load, wanted, tick)}
 
 
 def run(session: Session, load: Load, wanted: Checkpoint, tick: Callable[[int], None]) -> dict[str, Any]:

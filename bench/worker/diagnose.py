@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,13 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.core.records import PHASES
+from bench.worker import live, loop, memory_forecast
 from bench.worker.data import Batch
 from bench.worker.loop import MARKS_PER_STEP, clock_for
 from bench.worker.session import Session
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan
 
 Load = Callable[[], Batch]
 Tick = Callable[[int], None]
@@ -58,6 +62,27 @@ STEP_MARK = "ProfilerStep#"
 """Begins the name of a step in a trace, as tools that read the profiler's traces expect."""
 
 _CATEGORY_OF = {name: category for category, names in CATEGORIES.items() for name in names}
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Find out where the time goes."""
+    from bench.worker.rank import barrier, leave
+
+    load, session, device = plan.load(), plan.build(), plan.parts.device
+    watch = live.TypeWatch(session.model)
+    loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
+    if not session.compiled:
+        watch.stop()
+    ran = plan.what_ran(session, watch)
+    barrier()
+    found = run(session, plan.strategy.probe, plan.module, load, report)
+    report("record")
+    around = memory_forecast.Around.of(session, rpc=plan.strategy.rpc)
+    del session
+    leave()  # what follows is done by one rank, which must not wait for the others
+    if plan.parts.rank == 0:
+        found["forecast"] = memory_forecast.predict(plan.parts, around, load)
+    return {"effective": ran, **found}
 
 
 def run(session: Session, probe: str | None, strategy: ModuleType, load: Load, report: Report) -> dict[str, Any]:

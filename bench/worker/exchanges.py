@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,9 @@ from torch import Tensor
 from bench.core.records import PHASES
 from bench.worker.data import Batch
 from bench.worker.session import Session
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 BACKEND = "silent"
 SETTLING = 3
@@ -98,6 +101,13 @@ def join() -> None:
             BACKEND, lambda store, rank, size, timeout: Silent(rank, size), devices=["cpu", "cuda"]
         )
     dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Note what a step exchanges, and when."""
+    load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
+    tick = report("measure", of=SETTLING + max(FEWEST, steps))
+    return run(session, load, steps, tick)
 
 
 def run(session: Session, load: Callable[[], Batch], steps: int, tick: Callable[[int], None]) -> dict[str, Any]:

@@ -11,13 +11,28 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from multiprocessing import active_children
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.core.records import PHASES
+from bench.worker import data
 from bench.worker.loop import PROGRESS_INTERVAL_NS
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 READ = "read_bytes:"
 """In /proc/PID/io: what a process had fetched from a disk. What the page cache had does not count."""
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Take the batches that training would and train nothing."""
+    job, rank = plan.parts.job, plan.parts.rank
+    pin = plan.parts.device.type == "cuda"
+    stream = data.stream_of(job.workload, job.replicas, [job.parts_of(rank)], pin)
+    from bench.worker.rank import barrier
+
+    barrier()  # all ranks load at the same time, as they do while they train
+    return run(stream, job.workload.warmup, job.iters, report("measure"))
 
 
 def run(stream: Iterator[Any], filling: int, batches: int, on_batch: Callable[[int], None]) -> dict[str, Any]:

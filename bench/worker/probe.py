@@ -12,14 +12,18 @@ in which types every layer computes, and whether the update is what the workload
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from bench.core.errors import BenchError
 from bench.worker import data, fingerprint
-from bench.worker.precision import cast_floats
+from bench.worker.precision import cast_floats, double_by_default
 from bench.worker.session import Parts, Session
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 MOST_SKIPPED = 24
 """Steps that a loss scaler may skip until its scale is small enough."""
@@ -79,6 +83,17 @@ class State:
     def changes(self, model: nn.Module) -> list[Tensor]:
         """What a step did to each buffer."""
         return [now.cpu() - begin for now, begin in zip(floating(model), self.buffers, strict=True)]
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Train in double precision."""
+    with double_by_default():
+        session = plan.build()
+        seen = {parameter.dtype for parameter in session.model.parameters()}
+        if seen != {torch.float64}:
+            raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
+        tick = report("measure", of=plan.parts.workload.pool_batches)
+        return {"double": in_double(session, plan.parts, tick)}
 
 
 def in_double(session: Session, parts: Parts, tick: Callable[[int], None]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -27,27 +28,20 @@ from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (
     apex,
-    bandwidth,
-    checkpoint,
     data,
-    diagnose,
     effective,
     exchanges,
     fingerprint,
     live,
-    loading,
     loop,
-    memory_forecast,
     memory_parts,
     memory_probe,
     nccl_path,
     probe,
-    reference,
     restart,
     workload,
 )
 from bench.worker.beats import FD_VARIABLE, Beats
-from bench.worker.precision import double_by_default
 from bench.worker.processes import STACK_SIGNAL
 from bench.worker.session import Parts, Session
 
@@ -119,6 +113,7 @@ def execute(job: Job, me: Identity, channel: Channel, born_ns: int) -> None:
 
 
 def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
+    purpose = None if job.purpose == "measure" else import_module(f"bench.worker.{job.purpose}")
     if job.purpose == "restart":  # the ranks are started by what this process starts
         return {"rank": me.rank, "pid": os.getpid(), **restart.run(job, tell)}
     _bind(job.ranks[me.rank])
@@ -144,18 +139,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    purposes = {
-        "measure": _measure,
-        "double": _double,
-        "diagnose": _diagnose,
-        "checkpoint": _checkpoint,
-        "reference": _reference,
-        "input": _load_alone,
-        "bandwidth": _bandwidth,
-        "exchanges": _exchanges,
-    }
-    result = purposes[job.purpose](plan, report, born_ns)
-    _leave()
+    result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
+    leave()
     if nccl:
         result["nccl"] = nccl_path.read(heard)
     return {"rank": me.rank, "pid": os.getpid(), **result}
@@ -238,7 +223,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     watch = live.TypeWatch(session.model)
     window = _beats(plan.parts)
     warmup = loop.run_window(session, load, max(1, steps), device=device, on_step=report("warmup"), note=window(0))
-    _barrier()
+    barrier()
     skipped_before = session.skipped_steps()
     warm = _allocator(device)
     _forget_peaks(device)
@@ -263,7 +248,7 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
         "initial_sha256": initial,
         "final_sha256": fingerprint.checksum(session.weights()),
     }
-    _barrier()  # until every rank has read its peaks
+    barrier()  # until every rank has read its peaks
     tick = report("probe", of=2)
     if not session.compiled:
         watch.all_layers(session.model)
@@ -277,17 +262,6 @@ def _measure(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
     return result
 
 
-def _double(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Train in double precision; see ``bench.worker.probe``."""
-    with double_by_default():
-        session = plan.build()
-        seen = {parameter.dtype for parameter in session.model.parameters()}
-        if seen != {torch.float64}:
-            raise BenchError(f"it made the model {' and '.join(map(str, seen))}, and not float64")
-        tick = report("measure", of=plan.parts.workload.pool_batches)
-        return {"double": probe.in_double(session, plan.parts, tick)}
-
-
 def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
     """What begins a window in the memory that the worker host shares with its ranks, where it does."""
     fd = os.environ.get(FD_VARIABLE)
@@ -295,66 +269,6 @@ def _beats(parts: Parts) -> Callable[[int], Callable[[], None] | None]:
         return lambda first_step: None
     beats = Beats(int(fd))
     return lambda first_step: beats.window(parts.rank, first_step)
-
-
-def _diagnose(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Find out where the time goes; see ``bench.worker.diagnose``."""
-    load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, plan.parts.workload.warmup, device=device, on_step=report("warmup"))
-    if not session.compiled:
-        watch.stop()
-    ran = plan.what_ran(session, watch)
-    _barrier()
-    found = diagnose.run(session, plan.strategy.probe, plan.module, load, report)
-    report("record")
-    around = memory_forecast.Around.of(session, rpc=plan.strategy.rpc)
-    del session
-    _leave()  # what follows is done by one rank, which must not wait for the others
-    if plan.parts.rank == 0:
-        found["forecast"] = memory_forecast.predict(plan.parts, around, load)
-    return {"effective": ran, **found}
-
-
-def _checkpoint(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Find out what saving and loading costs; see ``bench.worker.checkpoint``."""
-    wanted = plan.parts.job.checkpoint
-    assert wanted is not None
-    load, session, device = plan.load(), plan.build(), plan.parts.device
-    watch = live.TypeWatch(session.model)
-    loop.run_window(session, load, max(1, plan.parts.workload.warmup), device=device, on_step=report("warmup"))
-    watch.stop()
-    ran = plan.what_ran(session, watch)
-    tick = report("checkpoint", of=checkpoint.steps_of(wanted))
-    return {"effective": ran, "checkpoint": checkpoint.run(session, load, wanted, tick)}
-
-
-def _reference(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Compute what every scenario is held against; see ``bench.worker.reference``."""
-    assert plan.probe_seed is not None
-    done = report("measure", of=reference.steps(plan.parts))
-    return {"passes": reference.run(plan.parts, plan.probe_seed, done)}
-
-
-def _load_alone(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Take the batches that training would and train nothing; see ``bench.worker.loading``."""
-    job, rank = plan.parts.job, plan.parts.rank
-    pin = plan.parts.device.type == "cuda"
-    stream = data.stream_of(job.workload, job.replicas, [job.parts_of(rank)], pin)
-    _barrier()  # all ranks load at the same time, as they do while they train
-    return loading.run(stream, job.workload.warmup, job.iters, report("measure"))
-
-
-def _bandwidth(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Time all-reduces by size and train nothing; see ``bench.worker.bandwidth``."""
-    return bandwidth.run(plan.parts.device, report("measure", of=len(bandwidth.PLAN)))
-
-
-def _exchanges(plan: Plan, report: Report, born_ns: int) -> dict[str, Any]:
-    """Note what a step exchanges, and when; see ``bench.worker.exchanges``."""
-    load, session, steps = plan.load(), plan.build(), plan.parts.job.iters
-    tick = report("measure", of=exchanges.SETTLING + max(exchanges.FEWEST, steps))
-    return exchanges.run(session, load, steps, tick)
 
 
 def _bind(placement: Placement) -> None:
@@ -427,13 +341,13 @@ def backend_of(devices: int, device: torch.device) -> tuple[str, dict[str, Any]]
     return "nccl-legacy" if torch.__version__ >= BINDS_BY_ITSELF else "nccl", {}
 
 
-def _leave() -> None:
-    _barrier()
+def leave() -> None:
+    barrier()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _barrier() -> None:
+def barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from bench.worker import data, probe
 from bench.worker.precision import cast_floats, double_by_default, use_tf32
 from bench.worker.session import Parts
 from bench.worker.workload import Loss, build_in_double, loss_of, tensors_in, weight_of
+
+if TYPE_CHECKING:
+    from bench.worker.rank import Plan, Report
 
 LOSSES = 4
 """Steps in fp32."""
@@ -58,6 +62,13 @@ def steps(job: Parts) -> int:
     """How many steps all passes have together."""
     small = job.workload.in_small(0, 1)
     return len(job.job.computations) * (fp32_steps(job) + small.pool_batches + 1)
+
+
+def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
+    """Compute what every scenario is held against."""
+    assert plan.probe_seed is not None
+    done = report("measure", of=steps(plan.parts))
+    return {"passes": run(plan.parts, plan.probe_seed, done)}
 
 
 def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:

@@ -54,7 +54,7 @@ class Parts:
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in
         double precision where numerics are judged."""
-        build = build_in_double if self.job.purpose == "double" else build_model
+        build = build_in_double if self.job.purpose == "probe" else build_model
         return build(self.workload).to(self.device)
 
     def build_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

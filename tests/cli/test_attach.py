@@ -17,6 +17,7 @@ from standin.schemas import is_valid
 from bench.cli import main
 from bench.experiments.attaching import RECORDER, Notes, ranks_of, rows_of
 from bench.experiments.attaching import read as read_notes
+from bench.runs import document as stored
 from bench.runs.check import findings
 from bench.runs.reader import Run
 from bench.runs.reader import read as read_run
@@ -62,7 +63,7 @@ def test_a_script_is_measured_as_it_is(attach: Any, bench: Bench) -> None:
     measured = run.steps[~run.steps["warmup"]]
     assert measured["data_ms"].median() > 19 and measured["forward_ms"].isna().all() and measured["loss"].isna().all()
     document = run.document
-    (launch,), attached = document.launches, document.attached
+    (launch,), attached = document.launches, document.of(stored.Attached)
     assert (launch.scenario, launch.status, document.request.label) == ("single", "ok", "mine")
     assert launch.effective.parameter_dtypes == {"float32": 2762} and launch.effective.compute_dtypes == ("bfloat16",)
     assert (launch.effective.precision, launch.effective.optimizer) == ("O1", "__main__.Descent")
@@ -107,7 +108,7 @@ def test_ranks_of_a_launcher(attach: Any, launcher: str) -> None:
     assert list(run.steps.groupby("rank").size()) == [119, 119]
     means = sorted(float(line.split()[1]) for line in out.splitlines() if line.startswith("mean"))
     assert sorted(run.steps.groupby("rank")["step_ms"].mean()) == pytest.approx(means, rel=0.02)
-    roles = [one.role for one in run.document.attached.launches[0].processes]
+    roles = [one.role for one in run.document.of(stored.Attached).launches[0].processes]
     assert roles.count("rank") == 2 and "launcher" in roles and "helper" in roles
     sampled = set(run.memory.loc[run.memory["used_mib"].notna(), "pid"])
     assert {one.pid for one in launch.ranks} < sampled

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from conftest import CommandLine, in_this_process
-from standin.documents import document
+from standin.documents import document, with_records
 from standin.schemas import is_valid
 from test_workload import MLP
 
-from bench.analyse.checkpoints import checkpoints, in_words
 from bench.core.errors import BenchError
 from bench.experiments import checkpoint as experiment
-from bench.runs.experiments import CheckpointLook, CheckpointRecord
+from bench.experiments.checkpoint import CheckpointLook, CheckpointRecord, Checkpoints, checkpoints, sentences
 from bench.sites.local import WorkerHost
 from bench.worker import checkpoint
 
@@ -41,7 +40,7 @@ def test_what_is_saved_comes_back(host: WorkerHost, tmp_path: Path, how: str) ->
     """A launch whose weights are others after loading is an error."""
     names = ["fsdp2", "zero1", "ddp_o2"] if how == "torch" else ["fsdp2", "zero1"]
     found = run(host, tmp_path, "--scenario", ",".join(names), "--checkpoint", f"every=3,how={how}")
-    saved = {one["scenario"]: one for one in found["checkpoints"]}
+    saved = {one["scenario"]: one for one in found["experiments"]["checkpoint"]["launches"]}
     assert {name: one["reason"] for name, one in saved.items()} == dict.fromkeys(names)
     for one in saved.values():
         assert (one["every"], one["steps"], one["how"]) == (3, 3, how)
@@ -53,7 +52,7 @@ def test_a_disk_without_room(host: WorkerHost, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(experiment.shutil, "disk_usage", lambda path: SimpleNamespace(free=50 * 2**20))
     found = run(host, tmp_path, "--scenario", "ddp", "--checkpoint", "every=5", status=1)
     assert [one["status"] for one in found["launches"]] == ["ok"]
-    (one,) = found["checkpoints"]
+    (one,) = found["experiments"]["checkpoint"]["launches"]
     assert one["status"] == "error" and "50 MiB are free on the disk of the run; free space there, or" in one["reason"]
 
 
@@ -125,13 +124,13 @@ def test_the_cost_of_a_step() -> None:
     one = CheckpointRecord.of(launch, saves=(look, slower), **how)
     two = replace(one, saves=(replace(look, saving_ms=(28.0, 28.0)),))
     failed = replace(one, scenario="single", status="error", reason="no room")
-    found = replace(document(), checkpoints=(one, two, failed))
+    found = with_records(document(), Checkpoints(launches=(one, two, failed)))
     (row,) = checkpoints(found).to_dict("records")
     assert row["cost_ms"] == pytest.approx(((30 + 28 - 40) / 4 + (28 + 28 - 40) / 4) / 2)
     assert row["cost_low_ms"] < row["cost_ms"] < row["cost_high_ms"]
     assert (row["launches"], row["save_ms"], row["load_s"], row["resume_s"]) == (2, 6.0, 0.05, 0.054)
     assert row["cost_percent"] == pytest.approx(42.5)
-    said, why = in_words(found)
+    said, why = sentences(found)
     assert said.startswith("A checkpoint of ddp every 2 steps (torch) costs 4.25 ms")
     assert why == "single has no checkpoint: no room."
 

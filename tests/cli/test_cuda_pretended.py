@@ -196,13 +196,13 @@ def test_scaling_over_gpus(environment: dict[str, str], repository: Path, tmp_pa
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     document = json.loads(done.stdout)
-    of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["scaling"]["launches"]]
+    of = [[rank["device"]["uuid"] for rank in one["ranks"]] for one in document["experiments"]["scaling"]["launches"]]
     if "--each" in how:
         assert of == [[A], [C], [C], [A]]
         assert [one["name"].rpartition(" GPU ")[2] for one in document["scale"]["devices"]] == ["0", "2"]
     else:
         assert {uuid for uuids in of for uuid in uuids} == {A}, "one device is the first"
-        assert document["scale"]["predictions"] and document["scaling"]["exchanges"][0]["exchanges"]
+        assert document["scale"]["predictions"] and document["experiments"]["scaling"]["exchanges"][0]["exchanges"]
         reduced = document["scale"]["all_reduces"]
         assert reduced["transport"]["library"].startswith("NCCL ")
         assert reduced["transport"]["interface"] == "PCIe gen 4 ×16" and reduced["all_reduces"][0]["of_nominal"] > 0

@@ -153,5 +153,7 @@ def test_a_host_that_is_killed_and_comes_back(after_s: float, link: Link, tmp_pa
 def test_a_search_goes_on_when_a_host_comes_back(link: Link, tmp_path: Path) -> None:
     engine = Engine(tmp_path, RESTARTED.replace("bench run", "bench tune"), link)
     options = ("--workload", "fashion_mlp", "--device", "cpu", "--warmup", "1", "--iters", "100", "--allow", "none")
-    document = killed_and_back(engine, options, lambda begun: begun["tuning"] and begun["tuning"]["launches"], 0.0)
-    assert document["tuning"]["finalists"] == ["ddp"]
+    document = killed_and_back(
+        engine, options, lambda begun: begun["experiments"].get("tuning", {}).get("launches"), 0.0
+    )
+    assert document["experiments"]["tuning"]["finalists"] == ["ddp"]

@@ -41,9 +41,11 @@ def test_scaling_from_one_host_to_two(two: list[dict[str, str]], tmp_path: Path)
     assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
     run = json.loads(leader.out)
     names = [host["name"] for host in run["hosts"]]
-    of_ranks = {one["replicas"]: [rank["host"] for rank in one["ranks"]] for one in run["scaling"]["launches"]}
+    of_ranks = {
+        one["replicas"]: [rank["host"] for rank in one["ranks"]] for one in run["experiments"]["scaling"]["launches"]
+    }
     assert of_ranks == {1: names[:1]} and [rank["host"] for rank in run["launches"][0]["ranks"]] == names
-    (all_reduces,) = run["scaling"]["bandwidth"]
+    (all_reduces,) = run["experiments"]["scaling"]["bandwidth"]
     assert [rank["host"] for rank in all_reduces["ranks"]] == names and len(all_reduces["sizes"]) > 3
     assert [one["count"] for one in run["scale"]["checks"]] == [2]
     assert findings(run["path"]) == []
@@ -56,7 +58,9 @@ def test_a_search_on_two_hosts(two: list[dict[str, str]], tmp_path: Path) -> Non
     assert (leader.code, follower.code) == (0, 0), leader.said + follower.said
     run = json.loads(leader.out)
     names = [host["name"] for host in run["hosts"]]
-    raced = {one["scenario"]: [rank["host"] for rank in one["ranks"]] for one in run["tuning"]["launches"]}
+    raced = {
+        one["scenario"]: [rank["host"] for rank in one["ranks"]] for one in run["experiments"]["tuning"]["launches"]
+    }
     assert raced == {"ddp": names, "ddp+foreach": names}
     assert {len(one["ranks"]) for one in run["launches"]} == {2} and findings(run["path"]) == []
 

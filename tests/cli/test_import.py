@@ -16,7 +16,7 @@ from bench.analyse.digest import of_run
 from bench.core.codec import encode
 from bench.history import nights
 from bench.runs import digests
-from bench.runs.document import WorkloadRecord
+from bench.runs.document import Imported, WorkloadRecord
 from bench.runs.files import DIGEST
 from bench.runs.names import find
 from bench.runs.reader import Run
@@ -64,7 +64,7 @@ def imported(bench: Bench, name: str, content: str, *options: str) -> Run:
 def test_a_csv_becomes_a_sealed_run_that_says_where_it_is_from(bench: Bench) -> None:
     about = ("--scenario", "ddp", "--model", "resnet18", "--global-batch", "8", "--world-size", "2", "--label", "old")
     run = imported(bench, "times.csv", FULL, *about)
-    said = run.document.imported
+    said = run.document.of(Imported)
     assert said is not None
     assert (said.kind, said.file) == ("csv", "times.csv")
     assert said.sha256 == hashlib.sha256(FULL.encode()).hexdigest()
@@ -92,7 +92,7 @@ def test_what_nobody_says_is_null(bench: Bench) -> None:
     run = imported(bench, "times.csv", "step_ms\n40.5\n41.5\n", "--scenario", "mine")
     assert run.document.workload == WorkloadRecord()
     assert run.document.machine.host is None
-    assert run.document.imported.measured_utc is None
+    assert run.document.of(Imported).measured_utc is None
     assert run.steps[["start_ns", "data_ms", "backward_ms", "loss"]].isna().all(axis=None)
     made = of_run(run)
     (launch,) = made["scenarios"][0]["launches"]
@@ -165,7 +165,7 @@ def test_the_json_of_pytorch_is_one_launch_of_side_by_side_ranks(bench: Bench) -
     assert (workload.settings, workload.global_batch, workload.replicas) == ({"model": "resnet50"}, 8, 2), (
         "what the script usually does is not what the file says"
     )
-    said = run.document.imported
+    said = run.document.of(Imported)
     assert said is not None
     assert (said.kind, said.more["distributed_backend"], said.more["bucket_size"]) == (
         "pytorch-ddp-benchmark",

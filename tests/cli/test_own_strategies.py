@@ -123,7 +123,9 @@ def test_shards_and_a_dealt_out_optimizer_train_the_same_model(document: dict[st
 
 
 def test_each_is_profiled(document: dict[str, Any]) -> None:
-    reasons = {one["scenario"]: one["looks"][0]["reasons"]["pairs"] for one in document["diagnostics"]}
+    reasons = {
+        one["scenario"]: one["looks"][0]["reasons"]["pairs"] for one in document["experiments"]["diagnose"]["launches"]
+    }
     assert reasons["dealt_out"] is None
     assert reasons["seldom"] == "gradients are never exchanged"
 

@@ -18,6 +18,7 @@ from bench.core.errors import RequestError
 from bench.experiments import resume
 from bench.report.launch_tables import facts
 from bench.runs.document import RunDocument
+from bench.runs.experiments import InputSweep
 from bench.runs.reader import read
 from bench.seams import discover
 
@@ -226,8 +227,8 @@ def test_a_sweep_names_the_slow_loader_and_how_many_workers_are_enough(run_here:
     else:
         assert found["enough"] == 2 and "With 0 or 1 workers" in found["answer"], found["answer"]
     document = ran(tmp_path / "out")
-    assert document.input_sweep is not None
-    assert [one.workers for one in document.input_sweep.good if not one.first_reading] == [*counts, None]
+    assert document.of(InputSweep) is not None
+    assert [one.workers for one in document.of(InputSweep).good if not one.first_reading] == [*counts, None]
     assert [launch.scenario for launch in document.good] == ["single"]
     assert document.workload.workers == document.request.more["workers"] == max(one for one in counts if one <= 2)
     assert found["answer"] in done.stderr

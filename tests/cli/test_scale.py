@@ -46,7 +46,7 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     done = run_here("scale", "--resume", "latest", "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    known = document["scaling"]
+    known = document["experiments"]["scaling"]
     points = {(one["replicas"], one["global_batch"], one["repeat"]) for one in known["launches"]}
     assert points == {(1, 4, 0), (1, 8, 0), (1, 4, 1), (1, 8, 1)}, "those on two ranks are launches of the run"
     assert [(one["replicas"], one["repeat"]) for one in document["launches"]] == [(2, 0), (2, 1)]
@@ -118,7 +118,14 @@ def test_each_device_by_itself_names_the_slow_one(run_here: CommandLine, tmp_pat
     done = run_here("scale", *asked, *work, "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["launches"] == [] and [one["slot"] for one in document["scaling"]["launches"]] == [0, 1, 1, 0, 0, 1]
+    assert document["launches"] == [] and [one["slot"] for one in document["experiments"]["scaling"]["launches"]] == [
+        0,
+        1,
+        1,
+        0,
+        0,
+        1,
+    ]
     fast, slow = document["scale"]["devices"]
     assert slow["name"].endswith("part 2 of 2 of the cores")
     assert fast["step"]["value"] < slow["step"]["value"]

@@ -170,7 +170,7 @@ def test_a_rank_is_killed_and_all_go_on(host: WorkerHost, tmp_path: Path, monkey
     assert in_this_process(host, monkeypatch, asked) == 0
     (path,) = (tmp_path / "out").iterdir()
     document = json.loads((path / "run.json").read_text())
-    (one,) = document["restarts"]
+    (one,) = document["experiments"]["restart"]["launches"]
     look = one["restart"]
     assert (one["status"], one["processes"], look["killed_rank"]) == ("ok", 2, 1)
     assert (look["killed_step"], look["resumed_step"], look["loss_error"]) == (6, 4, 0.0)

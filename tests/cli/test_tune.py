@@ -80,7 +80,8 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     monkeypatch.setattr(tuning, "FEWEST_S", 2.0)
     assert run_here("tune", *asked).returncode == 130
     first = document_of(tmp_path)
-    assert first["complete"] is False and [one["scenario"] for one in first["tuning"]["launches"]] == launched
+    raced = first["experiments"]["tuning"]
+    assert first["complete"] is False and [one["scenario"] for one in raced["launches"]] == launched
     monkeypatch.setattr(tuning, "time", time)
     launched.clear()
     launched += ["not interrupted again"] * 4
@@ -88,10 +89,10 @@ def test_the_search_goes_on_after_an_interruption_and_finds_the_fastest_that_tra
     done = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     document = document_of(tmp_path)
-    search = document["tuning"]
-    assert search["launches"][:3] == first["tuning"]["launches"], "nothing is done twice"
+    search = document["experiments"]["tuning"]
+    assert search["launches"][:3] == raced["launches"], "nothing is done twice"
     assert document["complete"] and search["stopped_by"] == "race"
-    assert search["spent_s"] > first["tuning"]["spent_s"] > LATER_S, "what is left of the budget, and no more"
+    assert search["spent_s"] > raced["spent_s"] > LATER_S, "what is left of the budget, and no more"
     assert search["candidates"]["wrong"]["why_not"] == "numerics: diverged"
     assert search["candidates"]["slow"]["beaten"].endswith("% slower than ddp")
     assert re.match(r"too slow: [1-4] of 5 steps in 2 s, and was stopped", search["candidates"]["slowest"]["beaten"])
@@ -128,10 +129,10 @@ def test_the_budget_ends_the_rounds_of_the_finalists(
     two = [one.replace(f",{tmp_path}/slow.py,{tmp_path}/wrong.py,{tmp_path}/slowest.py", "") for one in asked]
     done = run_here("tune", *two, "--budget", "10m")
     document = document_of(tmp_path)
-    finalists, rounds = document["tuning"]["finalists"], document["request"]["launches"]
+    finalists, rounds = document["experiments"]["tuning"]["finalists"], document["request"]["launches"]
     assert rounds == math.ceil(3 / len(finalists)) and len(launched) == rounds * len(finalists), launched
     assert done.returncode == 0 and f"the budget ends after {rounds} round" in done.stderr, done.stderr
-    assert document["complete"] and document["tuning"]["spent_s"] > 2 * LATER_S
+    assert document["complete"] and document["experiments"]["tuning"]["spent_s"] > 2 * LATER_S
     before = len(launched)
     again = run_here("tune", "--resume", "latest", "--out", str(tmp_path / "out"))
     assert again.returncode == 0 and len(launched) == before, "there is nothing to resume"
@@ -177,7 +178,10 @@ def test_the_batch_grows_while_an_example_takes_less_time(
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert list(document["batches"]) == ["8", "16", "32"]
-    assert document["workload"]["global_batch"] == 16 and document["reference"]["status"] == "ok"
+    assert (
+        document["workload"]["global_batch"] == 16
+        and document["experiments"]["numerics"]["reference"]["status"] == "ok"
+    )
     assert "times the speed" in document["batches"]["16"] and "too large" in document["batches"]["32"]
     assert "Global batch 16: " in done.stderr and "(chosen)" in done.stderr
     assert len(list((tmp_path / "out").iterdir())) == 3, "a run for each batch"

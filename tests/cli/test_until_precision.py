@@ -22,7 +22,7 @@ def measured(run_here: CommandLine, folder: Path, *arguments: str) -> tuple[dict
 
 def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_path: Path) -> None:
     document, shown = measured(run_here, tmp_path, "--until-precision", "50%", "--budget", "2m")
-    outcome = document["interval_target"]
+    outcome = document["experiments"]["measure"]
     assert outcome["stopped_by"] == "precision", outcome
     state = outcome["scenarios"]["calm"]
     assert state["reached"] and 0 < state["half_width"] <= outcome["target"] == 0.5
@@ -34,7 +34,7 @@ def test_it_ends_when_the_answer_is_precise_enough(run_here: CommandLine, tmp_pa
 
 def test_it_ends_when_the_budget_is_spent_and_says_so(run_here: CommandLine, tmp_path: Path) -> None:
     document, shown = measured(run_here, tmp_path, "--until-precision", "0.01%", "--budget", "4s")
-    outcome = document["interval_target"]
+    outcome = document["experiments"]["measure"]
     assert outcome["stopped_by"] == "budget", outcome
     assert outcome["budget_s"] == 4.0 and outcome["target"] == 0.0001
     assert outcome["scenarios"]["calm"]["reached"] is False

@@ -43,7 +43,7 @@ def test_the_documented_workload_is_short() -> None:
 
 def test_every_launch_trains_the_same_model(run: Path) -> None:
     document = json.loads((run / "run.json").read_text())
-    launches = [*document["launches"], *document["diagnostics"]]
+    launches = [*document["launches"], *document["experiments"]["diagnose"]["launches"]]
     assert {launch["status"] for launch in launches} == {"ok"} and len(launches) == 8
     assert {row["scenario"]: row["verdict"] for row in document["parity"]} == {
         "single": SAME,

@@ -27,6 +27,7 @@ from bench.core.errors import BenchError, RequestError
 from bench.core.records import PHASES
 from bench.runs import check
 from bench.runs.document import Finding, Recommendation
+from bench.runs.experiments import Numerics
 from bench.runs.files import checksum, describe_files, seal_of
 from bench.runs.launches import RankRecord
 from bench.runs.reader import read
@@ -178,7 +179,7 @@ def test_unlawful_rows(run: Path, name: str, change: Callable[[list[dict[str, An
         ({"\x1b[31m": 1}, 'run.json: "\\u001b[31m" is unknown'),
         ({"complete": False}, "is incomplete"),
         ({"launches": [record_of(0, "ddp") | {"status": "fine"}]}, "launches[0].status must be one of ok, oom"),
-        ({"launches": [{"launch": 0}]}, "run.json: launches[0].scenario is missing"),
+        ({"launches": [{"launch": 0}]}, "run.json: launches[0].status is missing"),
         ({"launches": [{}]}, "run.json: launches[0].launch is missing"),
         ({"launches": [record_of(0, "ddp") | {"mine": 1}]}, "run.json: launches[0].mine is unknown"),
         (
@@ -401,9 +402,8 @@ JSON = st.recursive(
 )
 KEYS = [
     "launches",
-    "diagnostics",
+    "experiments",
     "superseded",
-    "reference",
     "files",
     "workload",
     "request",
@@ -499,7 +499,7 @@ def test_a_failed_reference_is_superseded_and_the_numbers_go_on(tmp_path: Path) 
     writer = RunWriter(str(tmp_path), document())
     writer.add(launched(**record_of(0, "ddp")))
     failed = reference(launch=1, status="error")
-    writer.add_reference(failed)
+    writer.note(Numerics(reference=failed))
     writer.supersede(failed)
-    assert writer.document.reference is None
+    assert writer.document.begun(Numerics).reference is None
     assert writer.document.next_launch == 2

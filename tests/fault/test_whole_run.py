@@ -321,7 +321,7 @@ def test_the_largest_batch_is_found(repository: Path, tmp_path: Path, greedy: Pa
     running = start(repository, out, "--scenario", str(greedy), "--ranks", "1", "--find-batch", "--json")
     said, shown = running.communicate(timeout=250)
     assert running.returncode == 0, shown
-    search = json.loads(said)["batch_search"]
+    search = json.loads(said)["experiments"]["batch_search"]
     assert [launch["global_batch"] for launch in search["launches"]] == [2, 4, 8, 16, 12, 14, 13]
     assert [launch["status"] for launch in search["launches"]] == ["ok"] * 3 + ["oom", "ok", "oom", "ok"]
     found = search["scenarios"]["greedy"]

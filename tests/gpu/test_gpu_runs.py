@@ -12,6 +12,7 @@ from conftest import ON_GPU, PRETENDED, measured, measures_a_gpu
 
 from bench.analyse.communication import communication, data_parallel
 from bench.analyse.parity import CANNOT_TELL, NOT_FINITE, SAME, WITHIN_HALF
+from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
@@ -66,12 +67,14 @@ def test_a_diagnostic_launch_shows_where_the_time_goes(one_gpu: Run) -> None:
         )
     table = communication(one_gpu.document, rows).set_index("scenario")
     assert table.loc["single", "reason"] == "one process: there is nothing to synchronise"
-    for launch in one_gpu.document.diagnostics:
+    for launch in one_gpu.document.begun(Diagnosis).launches:
         profile = launch.looks[0].profile
         assert launch.status == "ok"
         assert profile.categories["convolutions"] > 0
         assert profile.trace is not None and Path(profile.trace).is_file()
-    costs = {launch.scenario: launch.looks[0].profile.categories for launch in one_gpu.document.diagnostics}
+    costs = {
+        launch.scenario: launch.looks[0].profile.categories for launch in one_gpu.document.begun(Diagnosis).launches
+    }
     assert costs["ddp_o1"]["casts"] > costs["ddp"]["casts"] and costs["ddp_o1"]["loss scaling"] > 0
 
 

@@ -5,12 +5,13 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from bench.core.codec import decode, encode
+from bench.core.codec import Named, decode, encode
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS
 from bench.runs.document import RunDocument
-from bench.runs.experiments import DiagnosticRecord
+from bench.runs.experiments import Diagnosis, DiagnosticRecord, Numerics
 from bench.runs.launches import LaunchRecord, ReferenceRecord
 from bench.runs.reader import Run
+from bench.seams.experiment import name_of, records
 
 USUAL: dict[str, Any] = {
     "bench": "0.3.0",
@@ -58,6 +59,12 @@ GPU = {
     "pci_bus_id": "",
 }
 
+PARTS = (
+    ("diagnostics", "diagnose", "launches"),
+    ("doubles", "numerics", "doubles"),
+    ("reference", "numerics", "reference"),
+)
+
 R = TypeVar("R", bound=Run)
 
 
@@ -70,9 +77,15 @@ def sample(table: str = "memory", **values: Any) -> dict[str, Any]:
 
 
 def document(**values: Any) -> RunDocument:
+    """``diagnostics``, ``doubles`` and ``reference``: of the experiments that have them."""
     values = USUAL | values
+    experiments = {"diagnose": {}, "numerics": {}}
     for kind in ("launches", "diagnostics", "superseded"):
         values[kind] = [LAUNCH | one | {"effective": _ran(one.get("effective"))} for one in values.get(kind, ())]
+    for name, place, field in PARTS:
+        if part := values.pop(name, None):
+            experiments[place][field] = part
+    values["experiments"] = {name: one for name, one in experiments.items() if one} | values.get("experiments", {})
     gpus = [GPU | one for one in values["machine"].get("gpus", ())]
     values["machine"] = values["machine"] | {"gpus": gpus}
     values["workload"] = USUAL["workload"] | values["workload"]
@@ -81,6 +94,8 @@ def document(**values: Any) -> RunDocument:
 
 def filled(kind: Any, value: Any) -> Any:
     """A JSON value with what it lacks as a ``kind``: the default of a field, else null."""
+    if get_origin(kind) is Annotated and isinstance(get_args(kind)[1], Named):
+        return {name: filled(records()[name], one) for name, one in value.items()}
     if get_origin(kind) is Annotated:
         return value
     inner = get_args(kind)
@@ -119,15 +134,19 @@ def launch(**values: Any) -> LaunchRecord:
 
 def diagnostic(**values: Any) -> DiagnosticRecord:
     looks = [{"reasons": {}} | look | {"profile": {"steps": 3} | look["profile"]} for look in values.pop("looks", ())]
-    return document(diagnostics=[values | {"looks": looks}]).diagnostics[0]
+    return document(diagnostics=[values | {"looks": looks}]).begun(Diagnosis).launches[0]
 
 
 def reference(**values: Any) -> ReferenceRecord:
     usual = {"launch": 99, "status": "ok", "reason": None, "wall_s": 1.0}
     computations = values.pop("computations", ())
-    record = document(reference=usual | values).reference
+    record = document(reference=usual | values).begun(Numerics).reference
     assert record is not None
     return replace(record, computations=computations)
+
+
+def with_records(about: RunDocument, *experiments: Any) -> RunDocument:
+    return replace(about, experiments={**about.experiments, **{name_of(type(one)): one for one in experiments}})
 
 
 def changed(run: R, **fields: Any) -> R:

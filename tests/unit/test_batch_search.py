@@ -14,6 +14,7 @@ from standin.workloads import workload
 from bench.experiments import batch_search
 from bench.experiments.batch_search import fullest_mib, peaks_mib
 from bench.plan.batch_search import KEPT_FREE, MOST, Try, expected_batch, expected_s, next_batch, outcome, predicted_mib
+from bench.runs.experiments import BatchSearch
 from bench.runs.launches import RankRecord
 from bench.runs.writer import RunWriter
 from bench.seams import discover
@@ -178,7 +179,7 @@ class Device:
 
     def search(self) -> dict[str, Any]:
         batch_search.search_each(self.run)
-        return dict(self.run.writer.document.batch_search.scenarios)
+        return dict(self.run.writer.document.of(BatchSearch).scenarios)
 
 
 def test_a_search_without_a_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

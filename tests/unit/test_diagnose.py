@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import measured
-from standin.documents import diagnostic, document
+from standin.documents import diagnostic, document, with_records
 from standin.workloads import narrow
 from torch import nn
 from torch.autograd import DeviceType
@@ -25,6 +24,7 @@ from bench.analyse.memory_parts import parts
 from bench.core.codec import encode
 from bench.core.records import DIAGNOSTIC_COLUMNS, PHASES
 from bench.report.device_tables import memory_parts_table
+from bench.runs.experiments import Diagnosis
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
@@ -77,7 +77,7 @@ def probe(run: Run, scenario: str, name: str) -> pd.DataFrame:
 
 
 def about(run: Run, scenario: str) -> dict[str, Any]:
-    (launch,) = [launch for launch in run.document.diagnostics if launch.scenario == scenario]
+    (launch,) = [launch for launch in run.document.begun(Diagnosis).launches if launch.scenario == scenario]
     assert launch.status == "ok", launch.reason
     seen: dict[str, Any] = encode(launch.looks[0])
     return seen
@@ -140,7 +140,7 @@ def test_logger_and_paired_difference_agree_or_the_row_says_by_what_they_differ(
 
 def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
     measured = {launch.launch for launch in run.document.launches}
-    diagnostic = {launch.launch for launch in run.document.diagnostics}
+    diagnostic = {launch.launch for launch in run.document.begun(Diagnosis).launches}
     assert len(measured) == len(diagnostic) == len(SCENARIOS) and not measured & diagnostic
     assert set(run.steps["launch"]) == measured == set(run.memory["launch"])
     assert set(run.diagnostics["launch"]) <= diagnostic
@@ -152,7 +152,7 @@ def test_diagnostic_launches_are_in_no_table_of_measured_ones(run: Run) -> None:
 
 def test_memory_is_predicted_beside_what_live_objects_hold(run: Run) -> None:
     """In the record, in the frame of ``--json`` and CSV, and in the table of the page."""
-    forecasts = {launch.scenario: launch.forecast for launch in run.document.diagnostics}
+    forecasts = {launch.scenario: launch.forecast for launch in run.document.begun(Diagnosis).launches}
     ddp, apex = forecasts["ddp"], forecasts["apex_ddp"]
     assert ddp is not None and ddp.reason is None and ddp.peak_mib is not None
     assert apex is not None and apex.peak_mib is None and apex.parameters_mib == ddp.parameters_mib
@@ -316,7 +316,7 @@ def figures(rows: list[dict[str, Any]], status: str = "ok", reason: str | None =
     looks = [{"profile": {"step_ms": 1.0, "categories": {}}}]
     launch = diagnostic(status=status, reason=reason, looks=looks)
     table = pd.DataFrame(rows, columns=list(DIAGNOSTIC_COLUMNS))
-    (row,) = communication(replace(document(), diagnostics=(launch,)), table).to_dict("records")
+    (row,) = communication(with_records(document(), Diagnosis(launches=(launch,))), table).to_dict("records")
     return row
 
 

@@ -134,6 +134,9 @@ def test_the_tests_of_a_gpu_one_by_one(acceptance: Any) -> None:
     }
 
 
+FULL = {"status": "oom", "reason": "full"}
+
+
 def a_run() -> dict[str, Any]:
     ran = {"compute_dtypes": ["float16"], "scaler": {"scale": 65536.0}, "precision_impl": "native"}
 
@@ -161,7 +164,7 @@ def a_run() -> dict[str, Any]:
         "run": "20260101T000000Z-00000000",
         "complete": True,
         "request": {"warmup": 10, "iters": 20, "parity": True},
-        "reference": {"status": "ok", "reason": None},
+        "experiments": {"numerics": {"reference": {"status": "ok", "reason": None}}},
         "workload": {"global_batch": 128},
         "launches": [launch("single", "O0", {}), launch("ddp_o1", "O1", ran)],
         "summary": [row("single", 100.0, "same"), row("ddp_o1", 50.0, "within half precision")],
@@ -188,7 +191,10 @@ def test_a_run_on_a_gpu_passes_as_it_should(acceptance: Any) -> None:
         ("steps add up", lambda run: run["launches"][0]["checks"].update(conservation_ok=False)),
         ("the memory of every", lambda run: run["summary"][1].update(peak_total_mib=None)),
         ("train the model", lambda run: run["parity"][1].update(verdict="diverged")),
-        ("train the model", lambda run: run["reference"].update(status="oom", reason="full")),
+        (
+            "train the model",
+            lambda run: run["experiments"]["numerics"]["reference"].update(status="oom", reason="full"),
+        ),
         ("computed in fp16", lambda run: run["launches"][1]["effective"].update(compute_dtypes=["bfloat16"])),
         ("computed in fp16", lambda run: run["launches"][1]["effective"].update(scaler=None)),
     ],
@@ -235,7 +241,7 @@ def test_what_was_not_held_against_the_reference_has_not_passed(acceptance: Any)
 
 
 def test_without_the_reference_numerics_are_not_done(acceptance: Any) -> None:
-    ended = a_run() | {"reference": None, "parity": [], "complete": False}
+    ended = a_run() | {"experiments": {}, "parity": [], "complete": False}
     found = verdicts(acceptance.of_run("scenarios", ended, [], on_gpu=True))
     assert found["fp32, O1 and O2 train the model of the fp32 reference"] == "not done"
     unasked = ended | {"request": {"warmup": 10, "iters": 20, "parity": False}}
@@ -262,7 +268,9 @@ def test_what_check_finds_fails_but_for_steps_that_do_not_add_up_on_a_shared_cpu
 def test_the_largest_batch_and_how_its_search_ended(acceptance: Any) -> None:
     best = {"largest": 600, "throughput_per_s": 1000.0, "peak_mib": 70000.0, "too_large": 640, "why_not": "oom"}
     nothing = {"largest": None, "too_large": 128, "why_not": "oom", "stopped_by": None}
-    document = {"batch_search": {"scenarios": {"ddp": best | {"stopped_by": "budget"}, "ddp_o2": nothing}}}
+    document = {
+        "experiments": {"batch_search": {"scenarios": {"ddp": best | {"stopped_by": "budget"}, "ddp_o2": nothing}}}
+    }
     ddp, ddp_o2 = acceptance.of_search(document)
     assert (ddp.verdict, ddp.figure) == ("figure", "600 (1000 img/s, 70,000 MiB)")
     assert ddp.why == "the search ended by its budget; 640 does not: oom"
@@ -340,7 +348,7 @@ def answers(pack: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[
         "doctor": {"findings": []},
         "recipe": pack.Command(code=0, said="", told="", ended=False),
         "instruments": dict.fromkeys(("overhead", "sampler"), passed),
-        "batch": {"batch_search": {"scenarios": {}}},
+        "batch": {"experiments": {"batch_search": {"scenarios": {}}}},
         "commands": {},
         "takes_s": {},
     }
@@ -443,7 +451,7 @@ def test_what_is_refused_is_done_by_a_later_call(pack: Any, answers: dict[str, A
     why = {one["part"]: one["why"] for one in page_of(tmp_path / "out")["checks"]}
     assert why["batch"] == "bench: error: --gpus: in use; wait"
     del answers["batch"]
-    answers["batch"] = {"batch_search": {"scenarios": {}}}
+    answers["batch"] = {"experiments": {"batch_search": {"scenarios": {}}}}
     assert pack.main(call) == 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.documents import document
+from standin.documents import document, with_records
 from standin.runs import DDP, write_run
 
 from bench.analyse.analysed import Analysed
@@ -135,10 +135,10 @@ def record(launch: int, workers: int | None, per_s: float | None, *, first: bool
 def with_sweep(writer: RunWriter) -> None:
     """The loader gives 100 and 150 images a second, training reaches 250, and the run's launches 200."""
     number = writer.document.next_launch
-    writer.note_input_sweep(InputSweep(counts=(0, 1)))
+    writer.note(InputSweep(counts=(0, 1)))
     told = ((1, 20.0, True), (0, 100.0, False), (1, 150.0, False), (None, 250.0, False))
     for launch, (workers, per_s, first) in enumerate(told, start=number):
-        writer.add_input(record(launch, workers, per_s, first=first))
+        writer.add_to(InputSweep, record(launch, workers, per_s, first=first))
 
 
 def run_with_sweep(folder: Path) -> Analysed:
@@ -164,7 +164,7 @@ def test_a_run_without_a_sweep_shows_none(tmp_path: Path) -> None:
 def test_a_rate_that_failed_leaves_the_answer_open() -> None:
     launches = (record(0, 0, 10.0), record(1, 1, None), record(2, None, 50.0))
     sweep = InputSweep(counts=(0, 1), launches=launches)
-    run = replace(document(), input_sweep=sweep)
+    run = with_records(document(), sweep)
     assert found_by(run) is None
     assert str(why_open(run)).endswith("the loader alone with 1 worker for each rank failed (error: None).")
     assert why_open(document()) is None
@@ -180,11 +180,12 @@ def test_input_bound_has_the_number_of_the_sweep(tmp_path: Path) -> None:
 
 def test_failed_launches_of_a_sweep_are_superseded(tmp_path: Path) -> None:
     def failing(writer: RunWriter) -> None:
-        writer.note_input_sweep(InputSweep(counts=(0,)))
+        writer.note(InputSweep(counts=(0,)))
         bad = record(writer.document.next_launch, 0, None)
-        writer.add_input(bad)
+        writer.add_to(InputSweep, bad)
         writer.supersede(bad)
 
     document_ = read(str(write_run(tmp_path, [DDP], also=failing))).document
-    assert document_.input_sweep is not None and document_.input_sweep.launches == ()
+    sweep = document_.of(InputSweep)
+    assert sweep is not None and sweep.launches == ()
     assert [type(one) for one in document_.superseded] == [InputRecord]

@@ -17,6 +17,7 @@ from standin.workloads import narrow
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import recommendation
 from bench.analyse.parity import DIVERGED, NOT_FINITE, SAME, WITHIN_HALF, loss_curves
+from bench.runs.experiments import Numerics
 from bench.runs.reader import Run
 from bench.seams import discover
 from bench.sites.local import WorkerHost
@@ -178,7 +179,7 @@ def test_a_loss_that_is_no_number_is_none_in_every_file(run: Run) -> None:
 
 
 def test_the_reference_is_no_launch(run: Run) -> None:
-    reference = run.document.reference
+    reference = run.document.begun(Numerics).reference
     assert reference is not None and reference.status == "ok"
     assert {one.replicas for one in reference.computations} == {1, 2}
     assert len(run.document.launches) == len(IN_ORDER) + len(UNTRUE)
@@ -186,7 +187,9 @@ def test_the_reference_is_no_launch(run: Run) -> None:
 
 
 def test_levels_of_one_strategy_share_a_launch_in_double(run: Run) -> None:
-    assert [one.scenarios for one in run.document.doubles if "ddp" in one.scenarios] == [("ddp", "ddp_o1")]
+    assert [one.scenarios for one in run.document.begun(Numerics).doubles if "ddp" in one.scenarios] == [
+        ("ddp", "ddp_o1")
+    ]
 
 
 def test_ddp_has_the_losses_of_the_reference(run: Run) -> None:

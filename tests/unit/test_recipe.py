@@ -323,8 +323,16 @@ ATTACHED = {
 @pytest.mark.parametrize(
     ("about", "losses", "says"),
     [
-        ({"imported": IMPORTED}, None, "RUN: {run} was imported, so bench does not know how it trained; "),
-        ({"attached": ATTACHED}, None, "RUN: {run} was attached, so bench does not know how it trained; "),
+        (
+            {"importing": IMPORTED},
+            None,
+            "RUN: {run} was imported, so bench does not know how it trained; ",
+        ),
+        (
+            {"attaching": ATTACHED},
+            None,
+            "RUN: {run} was attached, so bench does not know how it trained; ",
+        ),
         ({}, [6.0, 5.0, math.nan], "--scenario: ddp is not finite: it does not train the same model; "),
     ],
     ids=["imported", "attached", "not-finite"],
@@ -338,7 +346,7 @@ def test_runs_without_a_recipe(
 ) -> None:
     """One line, and the file at ``--out`` is not begun."""
     launches = [Launch("ddp", [[9, 40, 41]] * 2, losses=losses)]
-    folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}} | about)
+    folder = write_run(tmp_path, launches, about={"workload": {"settings": SETTINGS}, "experiments": about})
     out = tmp_path / "train.py"
     assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 2
     captured = capsys.readouterr()

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from standin import numerics
-from standin.documents import changed, diagnostic, ran_with, reference
+from standin.documents import changed, diagnostic, ran_with, reference, with_records
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
@@ -33,7 +33,7 @@ from bench.core.text import percent
 from bench.report import launch_tables, plots, tables, verdict_tables
 from bench.report.launch_tables import facts
 from bench.runs.document import Recommendation
-from bench.runs.experiments import Tuning
+from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Failure
 from bench.runs.writer import RunWriter
 
@@ -49,9 +49,11 @@ def with_reference(*gradients: tuple[str, float]) -> Callable[[RunWriter], None]
 
     def write(writer: RunWriter) -> None:
         rows = numerics.of_reference(computations, loss=[6.0] * 4, alone=1.5)
-        writer.add_reference(reference(computations=computations, step_ms=(1.0, 1.0)), numerics=rows)
+        writer.note(Numerics(reference=reference(computations=computations, step_ms=(1.0, 1.0))), numerics=rows)
         for launch, (scenario, off) in enumerate(gradients, start=50):
-            writer.add_double(numerics.double(launch, scenario), numerics=numerics.in_double(launch, off))
+            writer.add_to(
+                Numerics, numerics.double(launch, scenario), "doubles", numerics=numerics.in_double(launch, off)
+            )
 
     return write
 
@@ -80,9 +82,9 @@ def diagnosed(writer: RunWriter) -> None:
             "effective": effective(strategy, "O0"),
             "looks": [{"reasons": {"pairs": None}, "profile": profile}],
         }
-        writer.add_diagnostic(diagnostic(**record), diagnostics=rows)
+        writer.add_to(Diagnosis, diagnostic(**record), diagnostics=rows)
     gone = {"launch": 92, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "error", "reason": HOSTILE}
-    writer.add_diagnostic(diagnostic(**gone))
+    writer.add_to(Diagnosis, diagnostic(**gone))
     traces = Path(writer.path) / "traces"
     traces.mkdir()
     (traces / "ddp-rank0.json.gz").write_bytes(b"trace")
@@ -374,7 +376,7 @@ def searched(run: Analysed, *finalists: str) -> Analysed:
     """The run as that of a search that chose these, the first of them as the winner."""
     about = {"asked": finalists, "budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": ()}
     search = Tuning(**about, baseline=None, finalists=finalists, leanest=finalists[0])
-    return replace(run, document=replace(run.document, tuning=search))
+    return replace(run, document=with_records(run.document, search))
 
 
 def test_of_finalists_that_nobody_can_tell_apart_the_winner_of_the_race_is_recommended(tmp_path: Path) -> None:
@@ -479,7 +481,7 @@ def test_parts_of_data_parallel_have_a_table(tmp_path: Path) -> None:
         row = {"launch": 90, "scenario": "dp", "rank": 0, "look": "data_parallel", "step": 0, **parts}
         look = {"reasons": {"pairs": "one process"}, "profile": {"step_ms": 9.0, "categories": CATEGORIES}}
         about = {"launch": 90, "scenario": "dp", "strategy": "dp", "precision": "O0", "status": "ok", "reason": None}
-        writer.add_diagnostic(diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
+        writer.add_to(Diagnosis, diagnostic(**about, effective=effective("dp", "O0"), looks=[look]), diagnostics=[row])
 
     run = analysed(str(write_run(tmp_path, [Launch("dp", [[9, 8]], strategy="dp")], also=write)))
     table = verdict_tables.data_parallel_table(run)
@@ -547,7 +549,7 @@ def test_pages_of_partial_runs(launches: list[Launch], complete: bool, expected:
 
 def test_reference_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     def write(writer: RunWriter) -> None:
-        writer.add_reference(reference(launch=9, status="oom", reason=HOSTILE))
+        writer.note(Numerics(reference=reference(launch=9, status="oom", reason=HOSTILE)))
 
     run = analysed(str(write_run(tmp_path, [DDP], also=write)))
     assert f"The reference failed (oom): {HOSTILE}, so nothing can be said" in page_of(run)

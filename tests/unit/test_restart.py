@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import one_host, request_for
-from standin.documents import document
+from standin.documents import document, with_records
 
-from bench.analyse.restarts import in_words, restarts
 from bench.core.records import Checkpoint, job_to_json
 from bench.experiments import restart as experiment
-from bench.plan import restarted
-from bench.runs.experiments import RestartLook, RestartRecord
+from bench.experiments.restart import RestartLook, RestartRecord, Restarts, restarts, sentences
 from bench.seams.switching import scenario
 from bench.worker import restart
 from bench.worker import restarted as member
@@ -73,8 +71,8 @@ def test_diaries_are_read_as_they_grow(tmp_path: Path) -> None:
 
 def test_a_second_start_goes_on_from_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scenario("single")
-    asked = request_for((found,), replicas=1, global_batch=2, checkpoint=Checkpoint(every=2))
-    alone, job = restarted(asked, found, 1, 0, one_host(1), str(tmp_path))
+    asked = request_for((found,), replicas=1, global_batch=2, experiments={"checkpoint": Checkpoint(every=2)})
+    alone, job = experiment.jobs(asked, found, 1, 0, one_host(1), str(tmp_path))
     assert (len(alone.ranks), alone.purpose, alone.group) == (1, "restart", False)
     Path(alone.checkpoint.job_file if alone.checkpoint else "").write_text(json.dumps(job_to_json(job)))
     about = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -118,15 +116,16 @@ def test_what_cannot_be_restarted_says_why(
         status="ok" if results else "error",
         reason=None if results else "it broke",
     )
-    writer = SimpleNamespace(add_restart=kept.append, document=document(launches=[{"scenario": "ddp_elastic"}]))
+    run = document(launches=[{"scenario": "ddp_elastic"}])
+    writer = SimpleNamespace(add_to=lambda kind, record: kept.append(record), document=run)
     writer.path = str(tmp_path)
     lab: Any = SimpleNamespace(writer=writer)
     monkeypatch.setattr(
         experiment, "perform", lambda job, lab, doing, keep: keep(SimpleNamespace(record=launch, results=results))
     )
     found = scenario("ddp_elastic")
-    jobs = restarted(request_for((found,)), found, 1, 0, one_host(2), str(tmp_path / "folder"))
-    experiment._kill_one(*jobs, str(tmp_path / "folder"), lab)
+    one, inner = experiment.jobs(request_for((found,)), found, 1, 0, one_host(2), str(tmp_path / "folder"))
+    experiment.kill_one(one, inner, str(tmp_path / "folder"), lab)
     assert (kept[0].status, kept[0].processes, kept[0].restart) == (status, 2, None)
     assert says in str(kept[0].reason) and not (tmp_path / "folder").exists()
 
@@ -148,10 +147,10 @@ def test_the_mean_over_launches() -> None:
     one = RestartRecord.of(launch, every=4, restart=look)
     two = replace(one, restart=replace(look, next_step_ms=8000.0, loss_error=0.1))
     failed = replace(one, scenario="mine", status="unsupported", reason="there is no torchrun", restart=None)
-    run = replace(document(), restarts=(one, two, failed))
+    run = with_records(document(), Restarts(launches=(one, two, failed)))
     (row,) = restarts(run).to_dict("records")
     assert (row["launches"], row["next_step_s"], row["up_s"], row["step_s"]) == (2, 7.0, 3.0, 2.0)
     assert row["next_step_low_s"] < 7.0 < row["next_step_high_s"] and row["loss_error"] == 0.1
-    said, why = in_words(run)
+    said, why = sentences(run)
     assert said.startswith("When a rank of ddp_elastic is killed, the next step is over 7.0 s (")
     assert "2 steps trained again" in said and why == "mine was not restarted: there is no torchrun."

@@ -14,13 +14,14 @@ import pytest
 from conftest import Bench, request_for
 from pyarrow import parquet
 from standin import documents
+from standin.documents import with_records
 from standin.runs import DDP, write_run
 
 from bench import machine
 from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import Computation
-from bench.experiments import resume
+from bench.experiments import numerics, resume
 from bench.hosts.engine import engine_of
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Scaling, Tuning
@@ -65,23 +66,21 @@ def parts(*launches: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_failed_and_what_was_not_come_to_is_missing_and_what_cannot_run_is_not() -> None:
-    done = resume.done(
-        document(launch(0, "single", 0), launch(1, "ddp", 0, "timeout"), launch(2, "ddp", 1, "unsupported"))
-    )
-    assert done.missing(REQUEST, ["single", "ddp"]) == ["ddp", "single"]
-    assert not done.reference and not done.diagnosed
+    run = document(launch(0, "single", 0), launch(1, "ddp", 0, "timeout"), launch(2, "ddp", 1, "unsupported"))
+    assert resume.left(REQUEST, ["single", "ddp"], run.launches) == [("ddp", 0), ("single", 1)]
+    assert not numerics.has_reference(run)
 
 
 def test_what_is_missing_of_the_numerics() -> None:
     both = (launch(0, "single", 0), launch(1, "ddp", 0))
     one, two = (encode(Computation(replicas=count, threads=1, examples=3 * count)) for count in (1, 2))
     reference = {"launch": 2, "status": "ok", "reason": None, "wall_s": 1.0, "computations": [one]}
-    assert not resume.done(document(*both, reference=reference)).reference
-    assert resume.done(document(*both, reference={**reference, "computations": [one, two]})).reference
-    assert not resume.done(document(*both, reference={**reference, "status": "killed"})).reference
+    assert not numerics.has_reference(document(*both, reference=reference))
+    assert numerics.has_reference(document(*both, reference={**reference, "computations": [one, two]}))
+    assert not numerics.has_reference(document(*both, reference={**reference, "status": "killed"}))
     for status, done in (("ok", {"single"}), ("error", {"single"}), ("killed", set())):
         double = encode(DoubleRecord(launch=3, scenarios=("single",), status=status, reason=None, wall_s=1.0))
-        assert resume.done(document(*both, doubles=[double])).doubles == done
+        assert numerics.in_double_already(document(*both, doubles=[double])) == done
 
 
 SEARCH = Tuning(asked=("ddp",), budget_s=60.0, memory_limit_mib=None, floor="half", allow=(), baseline=None)
@@ -91,11 +90,11 @@ SCALING = Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8)
 def test_of_a_search_nothing_is_missing_once_it_is_complete_and_of_a_scaling_what_failed() -> None:
     good, bad = document(launch(0, "ddp", 0), complete=True), document(launch(0, "ddp", 0, "timeout"), complete=True)
     for found, missing in (
-        (replace(good, complete=False, tuning=SEARCH), True),
-        (replace(good, tuning=SEARCH), False),
-        (replace(good, complete=False, scaling=SCALING), True),
-        (replace(good, scaling=SCALING), False),
-        (replace(bad, scaling=SCALING), True),
+        (with_records(replace(good, complete=False), SEARCH), True),
+        (with_records(good, SEARCH), False),
+        (with_records(replace(good, complete=False), SCALING), True),
+        (with_records(good, SCALING), False),
+        (with_records(bad, SCALING), True),
     ):
         assert resume.anything_missing(found, REQUEST) is missing
 

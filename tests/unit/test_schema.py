@@ -63,6 +63,8 @@ def set_at(document: dict[str, Any], path: str, value: Any) -> None:
         ("workload", None),
         ("sources", {"ddp": {"file": "." * 4097, "sha256": ""}}),
         ("strategies.ddp.hue", "puce"),
+        ("experiments", {"frobnicate": {}}),
+        ("experiments", {"checkpoint": {}}),
     ],
 )
 def test_what_the_reader_refuses_is_not_valid(tmp_path: Path, path: str, value: Any) -> None:

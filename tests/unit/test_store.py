@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from bench.core.codec import encode
 from bench.core.errors import RequestError
 from bench.core.records import DEVICE_COLUMNS, MEMORY_COLUMNS, SCHEMA_VERSION, STEP_COLUMNS
 from bench.runs.document import State
+from bench.runs.experiments import Diagnosis, DiagnosticRecord, Scaling
 from bench.runs.files import append, check_file, check_writable, write_atomically
 from bench.runs.journal import journal_path
 from bench.runs.launches import LaunchRecord
 from bench.runs.names import find, run_ids
-from bench.runs.reader import Run, read
+from bench.runs.reader import Run, read, verified
 from bench.runs.spool import checked_line
 from bench.runs.writer import RunWriter
 from bench.verbs.looked_at import latest_or
@@ -157,6 +159,22 @@ def test_a_launch_does_not_rewrite_what_was_there(tmp_path: Path) -> None:
     assert 2 < len(versions) < 50 and not os.path.exists(os.path.join(writer.path, "steps.parquet"))
     whole = read(writer.path, allow_incomplete=True)
     assert [one.launch for one in whole.document.launches] == list(range(1, 101)) == list(whole.steps["launch"])
+
+
+def test_a_launch_of_an_experiment_is_appended(tmp_path: Path) -> None:
+    writer = RunWriter(str(tmp_path), document())
+    sizes = []
+    for number in range(1, 101):
+        writer.add_to(Diagnosis, DiagnosticRecord.of(record(number)))
+        sizes.append(sum(journal.stat().st_size for journal in Path(writer.path).glob(".parts/journal-*")))
+        launches = verified(writer.path, allow_incomplete=True).begun(Diagnosis).launches
+        assert [one.launch for one in launches] == list(range(1, number + 1))
+    grown = [after - before for before, after in pairwise(sizes) if after > before > 0]
+    assert max(grown) < 1.1 * min(grown), "what a launch takes does not grow with the run"
+    writer.supersede(writer.document.begun(Diagnosis).launches[6])
+    assert len(writer.document.begun(Diagnosis).launches) == 99
+    writer.note(Scaling(counts=(1, 2), modes=("weak",), batch_per_rank=8))
+    assert verified(writer.path, allow_incomplete=True) == writer.document
 
 
 def test_a_torn_journal_is_read_up_to_there(tmp_path: Path) -> None:

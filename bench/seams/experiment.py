@@ -1,0 +1,81 @@
+"""An experiment: what is done with launches to answer one question, in one file ``bench/experiments/NAME.py``.
+
+The file declares ``EXPERIMENT``. Its record is in run.json under the file's name; resume, page and terminal ask it.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+ROOM = "bench.experiments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """``record``: the type of what run.json has of it; its launches are in fields of that.
+
+    An option of ``bench run``: ``option`` says how (arguments of ``add_argument``), ``asked`` the type of its value,
+    which is in the request under the name of the experiment; ``one_host`` why it cannot be had on several hosts.
+
+    Launches beside the measured ones: ``rounds(request, strategy)`` says how many of each scenario, ``launch(found,
+    repeat, lab)`` does one, and ``launches`` are words for them behind their number. ``order``: which comes first.
+
+    Resume: ``missing(document, request)``, whether there is something to do, where ``rounds`` does not say it; where
+    ``alone``, all that such a run has is of this experiment. ``again(document)``: its launches that are done again.
+    ``no_resume``: the problem and the remedy of one that cannot be resumed.
+
+    What it shows: ``chapter(material)`` on the page, where ``leads`` puts it first, ``sentences(document)`` on the
+    terminal, ``tables(document)`` as CSV and JSON. ``failed(record)``: how many launches failed, for the exit code.
+    ``instead``: what such a run did in place of measuring.
+    """
+
+    record: type[Any]
+    option: Mapping[str, Any] | None = None
+    asked: type[Any] | None = None
+    one_host: str | None = None
+    rounds: Callable[[Any, Any], int] | None = None
+    launch: Callable[[Any, int, Any], None] | None = None
+    launches: str = ""
+    order: int = 0
+    missing: Callable[[Any, Any], bool] | None = None
+    alone: bool = False
+    again: Callable[[Any], list[Any]] | None = None
+    no_resume: tuple[str, str] | None = None
+    chapter: Callable[[Any], Any] | None = None
+    leads: bool = False
+    sentences: Callable[[Any], list[str]] | None = None
+    tables: Callable[[Any], Mapping[str, Any]] | None = None
+    failed: Callable[[Any], int] | None = None
+    instead: str | None = None
+
+
+@cache
+def experiments() -> dict[str, Experiment]:
+    """What there is, by name, in its order."""
+    names = [one.name for one in pkgutil.iter_modules(importlib.import_module(ROOM).__path__)]
+    modules = {name: importlib.import_module(f"{ROOM}.{name}") for name in names}
+    known = {name: module.EXPERIMENT for name, module in modules.items() if hasattr(module, "EXPERIMENT")}
+    return dict(sorted(known.items(), key=lambda item: item[1].order))
+
+
+def with_options() -> dict[str, Mapping[str, Any]]:
+    """Their options of ``bench run``, by name."""
+    return {name: one.option for name, one in experiments().items() if one.option is not None}
+
+
+def records() -> dict[str, Any]:
+    """By experiment the type of its record."""
+    return {name: one.record for name, one in experiments().items()}
+
+
+def asked() -> dict[str, Any]:
+    """By experiment the type of what a request asks of it."""
+    return {name: one.asked for name, one in experiments().items() if one.asked is not None}
+
+
+def name_of(kind: type[Any]) -> str:
+    """Of the experiment whose record, or request, is of this type."""
+    return next(name for name, one in experiments().items() if kind in (one.record, one.asked))
