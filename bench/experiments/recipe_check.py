@@ -109,8 +109,9 @@ def _output(command: Sequence[str]) -> str:
 
 
 def _cause(said: str) -> str:
-    """The line that tells it. torchrun's own last ones say only that a rank failed, and elsewhere by which signal."""
+    """The line that tells it. torchrun's own last ones say only that a rank failed, and elsewhere by which signal: first
+    the ranks that it ended with SIGTERM itself."""
     lines = said.strip().splitlines() or ["it printed nothing"]
     errors = [line for line in lines if "Error: " in line and "ChildFailedError" not in line]
     signals = [line.partition(": ")[2] for line in lines if re.match(r"\s*traceback : Signal", line)]
-    return next(iter((*errors, *signals)), lines[-1])
+    return next(iter((*errors, *sorted(signals, key=lambda line: "SIGTERM" in line))), lines[-1])

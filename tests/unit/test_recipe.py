@@ -404,6 +404,15 @@ def test_a_check_leaves_no_process_behind() -> None:
     assert not Path(f"/proc/{int(recipe_check._output([sys.executable, '-c', left]))}").exists()
 
 
+def test_the_rank_that_aborted_is_the_cause() -> None:
+    """torchrun lists first the ranks that it ended with SIGTERM itself."""
+    ended, aborted = (
+        f"  traceback : Signal {name} received by PID {name[:2]}" for name in ("15 (SIGTERM)", "6 (SIGABRT)")
+    )
+    said = "\n".join(("Other Failures:", ended, "Root Cause:", aborted))
+    assert recipe_check._cause(said).startswith("Signal 6 (SIGABRT)")
+
+
 def test_pairs_are_of_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipe", str(tmp_path), "--pairs", "3"]) == 2
     assert "--pairs: it has no effect without --check" in capsys.readouterr().err
