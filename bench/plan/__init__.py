@@ -274,16 +274,22 @@ def reference(
     hosts: Sequence[Host],
     probe_seed: int | None,
 ) -> Job:
-    """The launch that all numerics are compared with, on the first chosen device."""
+    """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
+    nothing of each other share the computations."""
     host_of = host_of_each(request, hosts)
     first = host_of[0]
-    alone = Placement(
-        role="replica",
-        replicas=1,
-        host=first.name,
-        local_rank=0,
-        threads=max(1, first.cores // host_of.count(first)),
-        devices=request.devices[:1],
+    batches = {(one.replicas, one.examples) for one in computations}
+    at_once = min(len(batches), first.cores) if request.device == "cpu" else 1
+    ranks = tuple(
+        Placement(
+            role="replica",
+            replicas=1,
+            host=first.name,
+            local_rank=rank,
+            threads=max(1, first.cores // host_of.count(first)),
+            devices=request.devices[:1],
+        )
+        for rank in range(at_once)
     )
     return Job(
         launch=launch,
@@ -293,7 +299,7 @@ def reference(
         strategy_file=names(STRATEGY)["single"],
         precision="O0",
         half=HALF[request.device],
-        ranks=(alone,),
+        ranks=ranks,
         group=False,
         impl="native",
         workload=request.workload,
