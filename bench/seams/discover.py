@@ -1,7 +1,7 @@
 """From the name of a scenario, a strategy, a switch, a workload to its file, importing nothing until one is asked for.
 
-Names come from the files of a folder (``scenarios/``, ...) and from the entry points of installed packages
-(``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
+Names come from the files of a folder (``scenarios/``, ``bench/strategies/``, ...) and from the entry points of
+installed packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
 import importlib
@@ -71,12 +71,10 @@ class Kind:
 
     @property
     def folder(self) -> str:
-        """Where the built-in files are: beside the package in a checkout, inside it in a wheel (some: always)."""
+        """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        if self.word in ("site", "engine"):
-            return os.path.join(package, self.plural)
-        beside = os.path.join(os.path.dirname(package), self.plural)
-        return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
+        beside = os.path.join(os.path.dirname(package), "scenarios")
+        return beside if self.word == "scenario" and os.path.isdir(beside) else os.path.join(package, self.plural)
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)

@@ -1,6 +1,6 @@
 """What a switch declares: one thing that is turned on in training and goes with many strategies and precision levels.
 
-A switch is one file, ``switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
+A switch is one file, ``bench/switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
 functions, which import torch inside. A file defines those that it needs. They are called in this order:
 
     from bench.seams import Switch

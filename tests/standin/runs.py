@@ -183,7 +183,7 @@ def write_run(
         },
         "workload": {
             "name": "resnet101",
-            "file": "workloads/resnet101.py",
+            "file": "bench/workloads/resnet101.py",
             "sha256": None,
             "unit": "images",
             "unit_short": "img",
