@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType, NoneType
 from typing import Any, TypeVar
 
+from bench.core.dtypes import HALF_ON
 from bench.core.errors import RequestError, closest, described
 from bench.core.records import Setting, SwitchOn, Task
 from bench.seams.scenario import Scenario
@@ -118,6 +119,10 @@ class Found:
     switches: tuple[SwitchOn, ...] = ()
     half: str | None = None
     level: str | None = None
+
+    def half_on(self, device: str) -> str:
+        """What half is in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""
+        return self.half or HALF_ON[device]
 
     @property
     def base(self) -> str:
