@@ -11,14 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bench.core.dtypes import HALVES
 from bench.core.errors import BenchError
 from bench.core.records import Job, Setting, Training
 from bench.seams import discover
 from bench.seams.switching import load_switch, switch_module
 from bench.worker.precision import Amp, ApexAmp, Optimizers, begin_momentum_at_zero, precision_of, updated
 from bench.worker.workload import build_in_double, build_model, build_optimizer, cut, loss_of, weight_of, wrong_loss
-
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,8 @@ class Parts:
     @property
     def half(self) -> torch.dtype:
         """What "half" means here."""
-        return DTYPES[self.job.half]
+        dtype: torch.dtype = getattr(torch, HALVES[self.job.half])
+        return dtype
 
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in

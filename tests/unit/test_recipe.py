@@ -112,7 +112,7 @@ def run_of(folder: Path, about: dict[str, Any] | None = None, **ran: Any) -> Ana
 @pytest.mark.parametrize(("on_gpu", "workers"), [(False, None), (True, None), (True, 2)])
 def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers: int | None) -> None:
     """It passes ruff's check and format, and mypy, and imports nothing of bench."""
-    gpu = {"device": "cuda", "half": "fp16"} if on_gpu else {}
+    gpu = {"device": "cuda"} if on_gpu else {}
     ran = {"scaler": SCALER, "compute_dtypes": ["float16"]} if on_gpu else {}
     about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
@@ -170,7 +170,7 @@ def test_what_a_search_recommends_fits_into_120_lines(
     add two more."""
     short = tempfile.TemporaryDirectory(dir="/tmp")
     request.addfinalizer(short.cleanup)
-    mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda", "half": "fp16"}
+    mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda"}
     if kind != "own":
         mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
         about |= {"name": "mine", "file": str(mine), "sha256": discover.sha256(str(mine)), "settings": {"width": 32}}
