@@ -301,7 +301,7 @@ def until_precision(many: int, random: Random) -> Iterator[Row]:
 def added(times: Array) -> int:
     """How many rounds of these there are; ``times``: of shape (rounds, scenarios)."""
     names = [str(scenario) for scenario in range(times.shape[1])]
-    target = IntervalTarget(0.02, 1e9, clock=lambda: 0.0)
+    target = IntervalTarget(0.02, 1e9, started=0.0, clock=lambda: 0.0)
     for number, of_round in enumerate(times):
         if number >= FIRST_STAGE and not target.next_round(names):
             return number

@@ -11,6 +11,7 @@ from bench.analyse.bars import all_mib, plus_minus
 from bench.analyse.caveats import listed, of_several_replicas
 from bench.analyse.comparison import LAUNCHES_WANTED, SLOWER, TOO_FEW, still_wanted
 from bench.analyse.overview import LEAN_ENOUGH, recommendation
+from bench.analyse.parity import SAME
 from bench.analyse.steps import scenarios
 from bench.analyse.validity import FEW, grouped
 from bench.runs.document import Attached, Recommendation, RunDocument, what_is_trained
@@ -24,14 +25,16 @@ Advice = tuple[str, str]  # what is advised about, and the advice
 
 def recommendations(document: RunDocument, table: pd.DataFrame) -> Recommendation:
     """The recommendation, and the same of those on several replicas (``parallel``) if that says something new. Of
-    scenarios that nobody can tell apart, a search recommends the one that won its race.
+    scenarios that are not told apart, a search recommends its baseline, which is the simplest, if that trains the same;
+    else the one that won its race.
     """
     tuning = document.of(Tuning)
     found = recommendation(table, searched=tuning is not None)
-    winner = tuning.finalists[0] if tuning and tuning.finalists else None
-    if found.fastest is not None and winner in found.not_told_apart:
-        others = tuple(name for name in found.not_told_apart if name != winner)
-        found = replace(found, fastest=winner, not_told_apart=(found.fastest, *others))
+    alike = [name for name in (found.fastest, *found.not_told_apart) if name is not None]
+    same = set(table.loc[table["parity"] == SAME, "scenario"]) if tuning else set()
+    preferred = (*({tuning.baseline} & same), *tuning.finalists[:1]) if tuning else ()
+    chosen = next((name for name in preferred if name in alike), found.fastest)
+    found = replace(found, fastest=chosen, not_told_apart=tuple(name for name in alike if name != chosen))
     several = of_several_replicas(document, table)
     if found.fastest is None or found.fastest in set(several["scenario"]):
         return found

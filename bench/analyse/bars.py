@@ -33,7 +33,7 @@ def plus_minus(row: Mapping[Any, Any], name: str) -> str:
 def bar(percent: float | None) -> str:
     if percent is None or pd.isna(percent):
         return ""
-    return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 999.5 else "±>999%"
+    return f"±{percent:.{1 if percent < 9.95 else 0}f}%" if percent < 99.5 else "±>99%"
 
 
 def all_mib(row: Mapping[Any, Any]) -> str:

@@ -94,8 +94,10 @@ def why_open(document: RunDocument) -> str | None:
 
 
 def together(document: RunDocument, figures: LaunchFigures) -> Estimate:
-    """The rate of loading and training at once, over the launches of ``figures``; of nothing where there are none."""
-    return estimate(1000 * (document.workload.units or 0) / mean for mean in figures.frame["mean_ms"])
+    """The rate of loading and training at once, over the launches of ``figures``; of nothing without any, or where the
+    units of a step are unknown (a script that was attached without its batch)."""
+    units = document.workload.units
+    return estimate(() if units is None else (1000 * units / mean for mean in figures.frame["mean_ms"]))
 
 
 def sentence(swept: Swept, both: Estimate) -> str:

@@ -29,6 +29,8 @@ from bench.runs.launches import LaunchRecord
 
 WEAK, STRONG = "weak", "strong"
 PARTS = ("communication", "skew", "input", "computation")
+NOISE = 0.02
+"""Of a step: how far below 0 a part of its loss may be by noise. Beyond that the parts are no account of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +198,19 @@ def _loss(
     skew = float((slowest[False] - middle[False]).mean())
     data = float(pairs.loc[~pairs["synchronised"].astype(bool), "data_ms"].mean()) - ideal_data_ms
     computation = float(middle[False].mean()) - ideal_ms - data
-    known = communication[0] + skew + data + computation
+    parts = dict(zip(PARTS, (communication[0], skew, data, computation), strict=True))
+    least = min(parts, key=lambda name: parts[name])
+    if parts[least] < -NOISE * ideal_ms:
+        why = f"in the diagnostic launch {least} takes {-parts[least]:,.1f} ms less than with one device"
+        return Loss(
+            **dict.fromkeys(Loss.__slots__) | {"total_ms": total, "reason": f"{why}: measure on an idle machine"}
+        )
     return Loss(
         total_ms=total,
-        communication_ms=communication[0],
+        **{f"{name}_ms": max(0.0, part) for name, part in parts.items()},
         communication_low_ms=communication[1],
         communication_high_ms=communication[2],
-        skew_ms=skew,
-        input_ms=data,
-        computation_ms=computation,
-        rest_ms=None if total is None else total - known,
+        rest_ms=None if total is None else total - sum(parts.values()),
         reason=None,
     )
 

@@ -59,8 +59,8 @@ def sentences(run: Analysed) -> list[str]:
         loss = last.loss
         if last.count == 1 or loss.total_ms is None:
             continue
-        if loss.total_ms <= 0.0:
-            said.append(f"{mode.title()}: a step on {last.count} devices loses nothing.")
+        if loss.total_ms <= 0.0 or (last.efficiency.high or 0.0) >= 1.0:
+            said.append(f"{mode.title()}: what a step on {last.count} devices loses is not distinguishable from 0.")
             continue
         if loss.reason is not None:
             said.append(f"{mode.title()}: why a step loses {loss.total_ms:,.1f} ms is unknown: {loss.reason}.")

@@ -7,11 +7,12 @@ import pandas as pd
 from bench.analyse import advice, scaling_words
 from bench.analyse.analysed import Analysed
 from bench.analyse.bars import all_mib, plus_minus
-from bench.analyse.comparison import ALIKE, FASTER, compared, judged
+from bench.analyse.caveats import listed
 from bench.analyse.intervals import Ratio
 from bench.analyse.parity import CANNOT_TELL
 from bench.analyse.rounds import Rounds
 from bench.core.text import percent
+from bench.runs.document import Recommendation
 from bench.runs.experiments import Scaling, Tuning
 
 DOUBTFUL = ": check that it trains as well before you use it"
@@ -29,16 +30,21 @@ def answer(run: Analysed, table: pd.DataFrame) -> list[str]:
     if not tuning.finalists:
         return [nothing_usable(tuning)]
     rows: dict[str, dict[Any, Any]] = {row["scenario"]: row for row in table.to_dict("records")}
-    winner, rounds = tuning.finalists[0], Rounds.of(run.good_figures)
-    if winner not in rounds.values:
-        return [f"No valid result: no fresh launch of {winner}, which won the race, ended well."]
-    doubt = DOUBTFUL if rows[winner]["parity"] == CANNOT_TELL else ""
-    lines = [f"Fastest: {_speed(rows[winner])}{doubt}{_rivals(tuning, rounds)}{_effort(tuning)}"]
-    lines.append(f"Leanest within 5 %: {_lean(rows, tuning.leanest or winner, winner)}")
-    if tuning.baseline and tuning.baseline in rounds.values and tuning.baseline != winner:
-        lines.append(f"Gain over {tuning.baseline}: {_gain(rounds.ratio(winner, tuning.baseline))}")
-    elif tuning.baseline == winner:
-        lines.append(f"Gain over {winner}: none, nothing that was tried is faster")
+    advised, base, rounds = advice.recommendations(run.document, table), tuning.baseline, Rounds.of(run.good_figures)
+    best = advised.fastest
+    if best is None:
+        return ["No valid result: no fresh launch of a finalist ended well."]
+    doubt = DOUBTFUL if rows[best]["parity"] == CANNOT_TELL else ""
+    alike = f"; not distinguishable from {listed(advised.not_told_apart)}" if advised.not_told_apart else ""
+    title = f"Nothing beat {base}" if best == base else "Fastest"
+    lines = [f"{title}: {_speed(rows[best])}{doubt}{alike}{_ahead(advised, tuning, rounds)}{_effort(tuning)}"]
+    lines.append(f"Leanest within 5 %: {_lean(rows, advised.leanest or best, best)}")
+    if base and base in rounds.values and base != best:
+        lines.append(f"Gain over {base}: {_gain(rounds.ratio(best, base))}")
+    untried = [name for name, one in tuning.candidates.items() if not one.round and one.why_not is None]
+    if untried:
+        names = untried if len(untried) < 7 else [*untried[:5], f"{len(untried) - 5} more"]
+        lines.append(f"Not tried within the budget: {listed(names)}")
     return lines
 
 
@@ -60,19 +66,13 @@ def _speed(row: dict[Any, Any]) -> str:
     return f"{row['scenario']}, {speed}, numerics {row['parity'] or 'unknown'}"
 
 
-def _rivals(tuning: Tuning, rounds: Rounds) -> str:
-    """What the fresh launches say of the other finalists, as far as that casts a doubt."""
-    winner, *others = tuning.finalists
-    alike, ahead = [], []
-    for name in others:
-        if name in rounds.values:
-            ratio = rounds.ratio(winner, name)
-            (one,) = judged([compared(ratio, len(rounds.values[winner]), len(rounds.values[name]))])
-            alike += [name] * (one.verdict == ALIKE)
-            if one.verdict == FASTER and ratio.value is not None:
-                ahead.append(f"{name} was {percent(1 / ratio.value - 1)} faster in the fresh launches")
-    tied = f"not distinguishable from {' and '.join(alike)}" if alike else ""
-    return "".join(f"; {text}" for text in (*ahead, tied) if text)
+def _ahead(advised: Recommendation, tuning: Tuning, rounds: Rounds) -> str:
+    """How much slower than the best the winner of the race was in fresh launches, if that is beyond noise."""
+    winner, best = tuning.finalists[0], advised.fastest
+    if best is None or winner not in rounds.values or winner in (best, *advised.not_told_apart):
+        return ""
+    slower = rounds.ratio(best, winner).value or 1.0
+    return f"; {winner}, ahead in the race, takes {percent(slower - 1)} longer"
 
 
 def _gain(ratio: Ratio) -> str:

@@ -41,7 +41,7 @@ def search_each(lab: Lab) -> None:
     """Search for one scenario after the other. A budget is shared evenly among those that are still to come."""
     capacity_mib = _capacity_mib(lab)
     lab.writer.note(BatchSearch(capacity_mib=capacity_mib, kept_free=search.KEPT_FREE))
-    end_s = None if lab.request.budget_s is None else time.monotonic() + lab.request.budget_s
+    end_s = None if lab.request.budget_s is None else lab.began_s + lab.request.budget_s
     for position, found in enumerate(lab.runnable):
         now_s = time.monotonic()
         share_s = None if end_s is None else now_s + (end_s - now_s) / (len(lab.runnable) - position)

@@ -58,9 +58,9 @@ def _said(searched: Searched) -> str:
     tuning, times = searched.document.of(Tuning), _times(searched)
     assert tuning is not None
     if not times:
-        return f"no fresh launch of {tuning.finalists[0]} ended well" if tuning.finalists else nothing_usable(tuning)
+        return "no fresh launch of a finalist ended well" if tuning.finalists else nothing_usable(tuning)
     mean_s = math.exp(math.fsum(map(math.log, times)) / len(times))
-    return f"{tuning.finalists[0]}, {1 / mean_s:,.1f} {searched.document.workload.unit_short}/s"
+    return f"{searched.finalists[0].name}, {1 / mean_s:,.1f} {searched.document.workload.unit_short}/s"
 
 
 def _times(searched: Searched) -> list[float]:

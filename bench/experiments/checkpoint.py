@@ -155,8 +155,8 @@ def checkpoints(document: RunDocument) -> "pd.DataFrame":
 
     ``save_ms``: how long training stands still for a save. ``cost_ms``: what saving every N steps adds to each
     step, mean over launches of the paired differences of cycles with and without, with its 95 % interval (Student's t
-    over launches); ``cost_percent`` of a step. ``resume_s``: to load, and to train the first step after that. Of ranks
-    the slowest, of launches the mean.
+    over launches; of a single one, over its pairs); ``cost_percent`` of a step. ``resume_s``: to load, and to train the
+    first step after that. Of ranks the slowest, of launches the mean.
     """
     import pandas as pd
 
@@ -174,7 +174,7 @@ def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
     from bench.analyse.intervals import mean_interval
 
     saves, extra, plain, load, resume = zip(*map(_of_launch, measured), strict=True)
-    cost, low, high = mean_interval(np.array(extra))
+    cost, low, high = mean_interval(np.array(extra[0] if len(extra) == 1 else [*map(statistics.mean, extra)]))
     return {
         "scenario": scenario,
         "how": measured[0].how,
@@ -191,12 +191,13 @@ def _row(scenario: str, measured: list[CheckpointRecord]) -> dict[str, Any]:
     }
 
 
-def _of_launch(one: CheckpointRecord) -> tuple[float, float, float, float, float]:
-    """Of a launch (ms): a save; what it adds to each of ``every`` steps; a step without; a load; and until a step."""
+def _of_launch(one: CheckpointRecord) -> tuple[float, list[float], float, float, float]:
+    """Of a launch (ms): a save; what it adds to each of ``every`` steps, by pair of cycles; a step without; a load; and
+    until a step."""
     saving = [max(cycle) for cycle in zip(*(rank.saving_ms for rank in one.saves), strict=True)]
     plain = [max(cycle) for cycle in zip(*(rank.plain_ms for rank in one.saves), strict=True)]
     save = [max(times) for times in zip(*(rank.save_ms for rank in one.saves), strict=True)]
-    extra = statistics.mean(a - b for a, b in zip(saving, plain, strict=True)) / one.every
+    extra = [(a - b) / one.every for a, b in zip(saving, plain, strict=True)]
     load = max(rank.load_ms for rank in one.saves)
     resume = max(rank.load_ms + rank.next_step_ms for rank in one.saves)
     return statistics.median(save), extra, statistics.mean(plain) / one.steps, load, resume
@@ -206,13 +207,17 @@ def sentences(document: RunDocument) -> list[str]:
     """A sentence for each scenario, and why there is none for one whose launches failed."""
     import pandas as pd
 
+    from bench.report.tables import is_cost
+
     lines = []
     table = checkpoints(document)
     for row in table.to_dict("records"):
         bounds = "" if pd.isna(row["cost_low_ms"]) else f" ({row['cost_low_ms']:,.2f} to {row['cost_high_ms']:,.2f})"
+        costs = f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %"
+        if not is_cost(row["cost_ms"], row["cost_low_ms"]):
+            costs = f"an amount that is not distinguishable from 0 ms a step{bounds}"
         lines.append(
-            f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs "
-            f"{row['cost_ms']:,.2f} ms{bounds} a step, {row['cost_percent']:+.1f} %; it has "
+            f"A checkpoint of {row['scenario']} every {_steps(row['every'])} ({row['how']}) costs {costs}; it has "
             f"{row['size_mib']:,.1f} MiB, and training goes on {row['resume_s']:.2g} s after loading begins."
         )
     known = set(table["scenario"])
@@ -226,7 +231,10 @@ def _steps(every: int) -> str:
 
 def checkpoint_table(document: RunDocument) -> "Table | None":
     """Cost, size, and the time to resume; None if no launch saved."""
-    from bench.report.tables import figure, ranged, tabulate, text
+    from bench.report.tables import UNKNOWN, Record, figure, is_cost, ranged, tabulate, text
+
+    def percent(row: Record) -> str:
+        return f"{row['cost_percent']:+.2f}" if is_cost(row["cost_ms"], row["cost_low_ms"]) else UNKNOWN
 
     table = checkpoints(document)
     if table.empty:
@@ -238,15 +246,16 @@ def checkpoint_table(document: RunDocument) -> "Table | None":
         figure("launches", "launches", "d"),
         figure("size MiB", "size_mib", ",.1f"),
         figure("training stands still (ms)", "save_ms", ",.1f"),
-        ranged("ms", ("cost_ms", "cost_low_ms", "cost_high_ms"), ",.2f", group="cost per step"),
-        figure("%", "cost_percent", "+.2f", group="cost per step"),
+        ranged("ms", ("cost_ms", "cost_low_ms", "cost_high_ms"), ",.2f", group="cost per step", cost=True),
+        figure("%", percent, group="cost per step"),
         figure("load (s)", "load_s", ",.2f"),
         figure("load and next step (s)", "resume_s", ",.2f"),
     )
     notes = [
         "From launches of their own, in which cycles of steps with one save and without take turns (ABBA). cost per "
         "step: what saving adds to a cycle, over the steps between two saves; below it the 95 % interval over "
-        "launches. The files go through the system's page cache. Processes run already when they load.",
+        "launches, of a single one over its pairs of cycles. The files go through the system's page cache. Processes "
+        "run already when they load.",
         f"{'; '.join(HOW[how] for how in dict.fromkeys(table['how']))}.",
     ]
     if (table["every"] > MOST_CHECKPOINT_STEPS).any():

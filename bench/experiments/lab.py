@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ class Lab:
     sampler: Sampler
     writer: RunWriter
     progress: RunProgress
+    began_s: float
+    """Since when the devices are held, by ``time.monotonic``: what a budget counts from."""
 
     @property
     def runnable(self) -> list[Found]:
@@ -115,6 +118,7 @@ def opened(
         _alone(request, wait=wait, console=console, party=party) as (locks, here),
         _site(request, locks.descriptors, [*discover.files_of(scenarios, request.task), *also], party) as site,
     ):
+        began_s = time.monotonic()
         with console.waiting("importing torch, once for all launches"):
             site.wait_until_ready()
             site.prepare(request.workload)
@@ -144,6 +148,7 @@ def opened(
                 site=site,
                 sampler=sampler,
                 writer=writer,
+                began_s=began_s,
                 progress=RunProgress(
                     console,
                     steps=request.warmup + request.iters,

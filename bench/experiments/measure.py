@@ -22,10 +22,10 @@ EXPERIMENT = Experiment(record=IntervalTargetRecord)
 Affords = Callable[[Sequence[str]], bool]
 
 
-def in_rounds(lab: Lab, affords: Affords = lambda scenarios: True) -> None:
+def in_rounds(lab: Lab, affords: Affords = lambda scenarios: True, later: int = 0) -> None:
     """``affords``: whether there is time for one more launch of each of these; asked before each round but the first,
-    and before a launch that other work held up is done again."""
-    target = _target(lab)
+    and before a launch that other work held up is done again. ``later``: how many launches come after these."""
+    target = _target(lab, later)
     for job in _rounds(lab, target, affords):
         _measure(job, lab, target, affords if target is None else target.affords)
     if target is not None:
@@ -97,12 +97,12 @@ def how_fast(lab: Lab, done: Performed) -> str:
     return f"{speed}, {median_ms:,.1f} ms a step"
 
 
-def _target(lab: Lab) -> IntervalTarget | None:
+def _target(lab: Lab, later: int) -> IntervalTarget | None:
     """What ``--until-precision`` asks for, with the launches that a resumed run already has."""
     if lab.request.until_precision is None:
         return None
     assert lab.request.budget_s is not None
-    target = IntervalTarget(lab.request.until_precision, lab.request.budget_s)
+    target = IntervalTarget(lab.request.until_precision, lab.request.budget_s, started=lab.began_s, later=later)
     steps = lab.writer.frames().steps
     for launch in lab.writer.document.good:
         mine = steps[(steps["launch"] == launch.launch) & ~steps["warmup"]]

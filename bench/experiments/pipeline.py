@@ -37,7 +37,9 @@ def run(
         with lab.progress:
             ready = input_sweep.with_enough_workers(lab) if request.input_sweep else lab
             if ready is not None:
-                measure.in_rounds(ready)
+                later = sum(len(_turns(name, ready)) for name, one in experiments().items() if one.rounds)
+                later += len(numerics.ways(ready, ready.runnable)) + 1 if request.parity else 0
+                measure.in_rounds(ready, later=later)
                 for found, repeat, launch in beside(ready):
                     launch(found, repeat, ready)
                 if request.parity:

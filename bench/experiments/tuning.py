@@ -25,7 +25,7 @@ from bench.experiments.launch import Performed, perform
 from bench.hosts.party import Party
 from bench.plan import Request, one_round
 from bench.plan.race import Race
-from bench.plan.tuning import FINAL_LAUNCHES, Search, finalists, leanest, next_switches
+from bench.plan.tuning import FEWEST_FINAL, FINAL_LAUNCHES, Search, finalists, leanest, next_switches
 from bench.runs.document import RunDocument
 from bench.runs.experiments import Candidate, Numerics, Tuning
 from bench.runs.frames import RankSteps
@@ -82,7 +82,7 @@ class _OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched(Finished):
-    """``finalists``: the winner first; empty if no candidate can be used."""
+    """``finalists``: the recommended one first; empty if no candidate can be used."""
 
     finalists: tuple[Found, ...]
 
@@ -99,13 +99,12 @@ def tune(
     party: Party | None = None,
 ) -> Searched:
     """Write a run folder under ``out``, or go on with ``resumed``; ``party``: the hosts, if there are several. If the
-    budget turns out to be shorter than a round, raises :class:`RequestError` after the first launch and leaves no
-    folder.
+    budget turns out to be too short to compare two candidates, raises :class:`RequestError` after the first launch and
+    leaves no folder.
     """
     how: Any = {"out": out, "console": console, "wait": wait, "resumed": resumed, "party": party}
-    began_s = time.monotonic()
     with opened(request, candidates, **how, also=_switches(search.allow)) as lab, lab.progress:
-        hunt = _Hunt(lab, search, began_s=time.monotonic() if wait else began_s)  # a queue is no part of the search
+        hunt = _Hunt(lab, search)
         hunt.run()
         names = hunt.choose()
         if names:
@@ -116,7 +115,9 @@ def tune(
                 lab.progress.console.line(f"the budget ends after {count(rounds, 'round')} of the finalists")
             lab.writer.note_request(*recorded(replace(final.request, launches=rounds)))
             lab.writer.note(replace(hunt.tuning, spent_s=hunt.spent_s))
-    finalists = tuple(hunt.found[name] for name in names)
+    advised = lab.writer.document.recommendation
+    ordered = sorted(names, key=lambda name: advised is not None and name != advised.fastest)
+    finalists = tuple(hunt.found[name] for name in ordered)
     return Searched(path=lab.writer.path, document=lab.writer.document, finalists=finalists)
 
 
@@ -159,7 +160,6 @@ class _Hunt:
 
     lab: Lab
     search: Search
-    began_s: float
     race: Race = field(default_factory=lambda: Race([]))
     found: dict[str, Found] = field(default_factory=dict)
     peaks_mib: dict[str, float] = field(default_factory=dict)
@@ -169,10 +169,11 @@ class _Hunt:
     judged: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     recorded: dict[str, deque[_Raced]] = field(default_factory=lambda: defaultdict(deque))
+    before_s: float = 0.0
 
     def __post_init__(self) -> None:
         search, before = self.search, self.lab.writer.document.of(Tuning)
-        self.began_s -= before.spent_s if before else 0.0
+        self.before_s = before.spent_s if before else 0.0
         for raced in _recorded(self.lab):
             self.recorded[raced.record.scenario].append(raced)
         asked = {name: getattr(search, name) for name in ("budget_s", "memory_limit_mib", "floor", "allow", "baseline")}
@@ -190,7 +191,7 @@ class _Hunt:
     @property
     def spent_s(self) -> float:
         """Of the budget, before an interruption too."""
-        return time.monotonic() - self.began_s
+        return time.monotonic() - self.lab.began_s + self.before_s
 
     def run(self) -> None:
         """Rounds until more launches would decide nothing, or the time for the finalists begins."""
@@ -279,7 +280,8 @@ class _Hunt:
         if best is None or self.race.launches(name):
             return None
         best_s = math.exp(self.race.levels()[best]) / 1000
-        return max(FEWEST_S, TIMES_AS_SLOW * best_s * job.steps) * job.slow_start
+        limit_s = max(FEWEST_S, TIMES_AS_SLOW * best_s * job.steps) * job.slow_start
+        return min(limit_s, max(self.usual_s, self.search.budget_s - self.spent_s - self._reserved_s()))
 
     def _kept(self, done: Performed) -> str:
         self.lab.writer.add_to(Tuning, done.record, **done.tables)
@@ -303,22 +305,31 @@ class _Hunt:
         idle = [f"{switch} has no effect: {seen}" for switch, seen in switches.items() if seen is not None]
         self.race.add(name, raced.median_ms, why_not or "; ".join(idle) or None)
 
+    @property
+    def usual_s(self) -> float:
+        """How long a launch takes, over all so far."""
+        return fmean(seconds for took in self.took_s.values() for seconds in took)
+
+    def _reserved_s(self) -> float:
+        """What the end of the search needs: numerics are judged, and the finalists are measured. Of a short budget that
+        is no more than half, but always enough to compare two."""
+        ahead = self._finalists()
+        more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead))
+        final_s = FINAL_LAUNCHES * (sum(fmean(self.took_s[one]) for one in ahead) + more * self.usual_s)
+        reference = self.lab.writer.document.begun(Numerics).reference
+        judging_s = (reference.wall_s if reference else None) or self.usual_s  # it is trained again
+        judging_s += self.usual_s * (more + len({*ahead} - self.judged))
+        least_s = FEWEST_FINAL * 2 * self.usual_s + judging_s / 2
+        return max(least_s, min(final_s + judging_s, self.search.budget_s / 2))
+
     def _check_time(self, name: str) -> None:
         """Raises :class:`_OutOfTime` if a launch would end in the time reserved for the finalists."""
-        everything = [seconds for took in self.took_s.values() for seconds in took]
-        if not everything:
+        if not self.took_s:
             return
-        usual_s = fmean(everything)
-        ahead_s = [fmean(self.took_s[one]) for one in self._finalists()]
-        more = max(0, min(MOST_FINALISTS, len(self.race.still_in)) - len(ahead_s))
-        reference = self.lab.writer.document.begun(Numerics).reference
-        reserved_s = FINAL_LAUNCHES * (sum(ahead_s) + more * usual_s)
-        reserved_s += (reference.wall_s if reference else None) or usual_s  # it is trained again for a new computation
-        if len(everything) == 1:
-            more_s = max(usual_s * (len(self.race.still_in) - 1), usual_s + reserved_s)
-            self._refuse_short_budget(self.spent_s + more_s)
-        expected_s = fmean(self.took_s.get(name, [usual_s]))
-        if self.spent_s + expected_s + reserved_s > self.search.budget_s:
+        expected_s = fmean(self.took_s.get(name, [self.usual_s]))
+        if self.spent_s + expected_s + self._reserved_s() > self.search.budget_s:
+            if len(self.took_s) == 1:
+                self._refuse_short_budget()
             raise _OutOfTime
 
     def affords(self, names: Sequence[str]) -> bool:
@@ -329,15 +340,12 @@ class _Hunt:
                 took_s[launch.scenario].append(launch.wall_s or 0.0)
         return self.spent_s + sum(map(max, took_s.values())) <= self.search.budget_s
 
-    def _refuse_short_budget(self, needed_s: float) -> None:
-        """``needed_s``: for a round, or for two candidates and the finalists, but not for both: how fast the finalists
-        are is not known yet, and time is kept for them before each launch of the race."""
-        if needed_s <= self.search.budget_s:
-            return
+    def _refuse_short_budget(self) -> None:
+        """There is a launch of one candidate, and no time for another and for the finalists."""
+        needed_s = self.spent_s + self.usual_s + self._reserved_s()
         shutil.rmtree(self.lab.writer.path)
-        what = f"a search among {count(len(self.race.still_in), 'candidate')} takes about {duration(needed_s)} here"
-        remedy = f"give at least {math.ceil(needed_s / 60)}m, or name fewer with --scenario"
-        raise RequestError("--budget", what, remedy)
+        what = f"to compare two of {count(len(self.race.still_in), 'candidate')} takes about {duration(needed_s)} here"
+        raise RequestError("--budget", what, f"give at least {math.ceil(needed_s / 60)}m")
 
     def _leave_out_untrue(self, names: Callable[[], Sequence[str]]) -> None:
         """Remove what trains a different model, or less precisely than allowed, until all of these are judged."""
@@ -363,12 +371,18 @@ class _Hunt:
     def choose(self) -> tuple[str, ...]:
         """The finalists, the winner first; empty if no candidate can be used."""
         self._leave_out_untrue(self._finalists)
-        names = self._finalists()
+        names = list(self._finalists())
+        spare = [one for one in names[1:] if one != self.search.baseline]
+        while (
+            spare and self.spent_s + FEWEST_FINAL * sum(fmean(self.took_s[one]) for one in names) > self.search.budget_s
+        ):
+            names.remove(spare.pop())
         if names:
             lean = leanest(names[0], self.race, self.peaks_mib, self.doubtful)
             self._pass_over(names[0])
-            self.lab.writer.note(replace(self.tuning, finalists=names, leanest=lean))
-        return names
+            lean = lean if lean in names else names[0]
+            self.lab.writer.note(replace(self.tuning, finalists=tuple(names), leanest=lean))
+        return tuple(names)
 
     def _finalists(self) -> tuple[str, ...]:
         """Who they are if the race ends now."""

@@ -10,6 +10,7 @@ rounds. ``benchmarks/chance.py`` shows the coverage.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from bench.runs.experiments import IntervalTargetRecord, Reached
 
@@ -26,20 +27,19 @@ MOST_LAUNCHES = 100
 class IntervalTarget:
     """Whether there is to be another round. ``target``: relative half-width of the 95 % interval of the step time.
 
-    ``budget_s`` counts from the making of this object. A scenario with a launch that failed gets no more.
+    ``budget_s`` counts from ``started``, and ``later`` launches come after the measured ones (of diagnosis and of
+    numerics), for which time is kept. A scenario with a launch that failed gets no more.
     """
 
     target: float
     budget_s: float
+    started: float
+    later: int = 0
     clock: Callable[[], float] = time.monotonic
     medians: dict[str, list[float]] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    started: float = field(init=False)
     refused: bool = False
-
-    def __post_init__(self) -> None:
-        self.started = self.clock()
 
     def add(self, scenario: str, median_ms: float | None, wall_s: float) -> None:
         """Add a finished launch. ``median_ms``: of its steps; None if it failed."""
@@ -63,8 +63,9 @@ class IntervalTarget:
 
     def affords(self, scenarios: Sequence[str]) -> bool:
         """Whether one more launch of each, as long as its others were on average, ends within the budget."""
-        took = [self.seconds.get(scenario, []) for scenario in scenarios]
-        expected = sum(sum(each) / len(each) for each in took if each)
+        took = [self.seconds[scenario] for scenario in scenarios if scenario in self.seconds]
+        known = [seconds for each in self.seconds.values() for seconds in each]
+        expected = sum(map(fmean, took)) + (self.later * fmean(known) if known else 0.0)
         affordable = self.spent_s + expected <= self.budget_s
         self.refused |= not affordable
         return affordable

@@ -10,6 +10,9 @@ from bench.seams.strategy import LEVELS
 FINAL_LAUNCHES = 5
 """Of each finalist: what a 95 % interval needs to be of use."""
 
+FEWEST_FINAL = 3
+"""Launches of each finalist, without which there is no verdict."""
+
 PARENTS = 2
 """How many of the best are tried with each switch."""
 

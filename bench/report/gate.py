@@ -200,7 +200,7 @@ def table_of(rows: Sequence[Judged], outcome: Outcome) -> Table:
         figure("tonight", lambda row: _value(row.tonight)),
         figure("base", lambda row: _value(row.base)),
         figure("change", lambda row: as_change(row.ratio)),
-        figure("bound", lambda row: as_change(row.bound)),
+        figure("bound", lambda row: _bound(row.bound)),
         figure("nights", lambda row: str(len(row.nights)) if row.nights else UNKNOWN),
         text("verdict", lambda row: Cell(text=row.verdict, tone=TONES.get(row.verdict, ""))),
     )
@@ -263,18 +263,23 @@ def _about_shortly(row: Judged) -> str:
     who = f"{row.scenario} {TITLES[row.metric]}"
     if row.ratio is None:
         return f"{who} {row.tonight or row.verdict}, was {row.base}"
-    return f"{who} {as_change(row.ratio)} (bound {as_change(row.bound)})"
+    return f"{who} {as_change(row.ratio)} (bound {_bound(row.bound)})"
 
 
 def _about(row: Judged) -> str:
     parts = [f"{_value(row.tonight)} against {_value(row.base)} {UNITS[row.metric]}".rstrip()]
     if row.ratio is not None:
-        parts.append(f"{as_change(row.ratio)}, bound {as_change(row.bound)}")
+        parts.append(f"{as_change(row.ratio)}, bound {_bound(row.bound)}")
     if row.nights:
         parts.append(f"base of {count(len(row.nights), 'night')}")
     if row.why:
         parts.append(_flat(row.why))
     return "; ".join(parts)
+
+
+def _bound(ratio: float | None) -> str:
+    """A bound as a change; beyond twice the base it only says that there is no seeing."""
+    return "over +100 %" if ratio is not None and ratio > 2.0 else as_change(ratio)
 
 
 def _value(value: float | str | None) -> str:

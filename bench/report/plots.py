@@ -111,7 +111,7 @@ def step_times(run: Analysed) -> Plot | None:
     rows = drawing.rows_of(run, launches)
     measured = steps.loc[~steps["warmup"], ["scenario", "step_ms"]]
     middle = spread(run.good_iterations, run.good_figures).set_index("scenario").to_dict("index")
-    units, unit = run.document.workload.units or 0, run.document.workload.unit_short
+    units, unit = run.document.workload.units, run.document.workload.unit_short
     several = launches["repeat"].max() > 0
     low, high = float(measured["step_ms"].min()), float(measured["step_ms"].max())
     high = min(high, BEYOND * max(at["p75_ms"] for at in middle.values()))
@@ -137,9 +137,10 @@ def step_times(run: Analysed) -> Plot | None:
             (arrow,) = axes.plot([edge], [position], linestyle="none", marker=">", markersize=6, clip_on=False)
             arrow.set(color=light("ink"), label="steps beyond the axis")
             drawing.hover(arrow, f"{row.scenario}: {beyond:,} steps beyond the axis, up to {own.max():,.1f} ms")
-        speed = f"{1000 * units / at['median_ms']:,.1f} {unit}/s {bar(at['half_width_percent'])}".rstrip()
+        speed = "" if units is None else f" · {1000 * units / at['median_ms']:,.1f} {unit}/s"
         middle_half = 100 * (at["p75_ms"] - at["p25_ms"]) / at["median_ms"]
-        texts = (f"{at['median_ms']:,.1f} ms · {speed}", f"p25 to p75 span {middle_half:.1f} %")
+        median = f"{at['median_ms']:,.1f} ms{speed} {bar(at['half_width_percent'])}".rstrip()
+        texts = (median, f"p25 to p75 span {middle_half:.1f} %")
         drawing.right_label(axes, position, *texts)
         drawing.hover(dots, f"{row.scenario}: {len(own):,} steps, median {'; '.join(texts)}")
     dots.set_label("one measured step" + (f" (1 in {every} drawn)" if every > 1 else ""))

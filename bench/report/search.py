@@ -101,5 +101,5 @@ def _became(tuning: Tuning, name: str, one: Candidate) -> str:
     if not one.round:
         return UNTRIED
     if name in tuning.finalists:
-        return "won" if name == tuning.finalists[0] else "finalist"
+        return "won the race" if name == tuning.finalists[0] else "finalist"
     return LEFT

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNKNOWN = "–"
+NOTHING_SHOWN = "not above 0"
+"""In place of what something adds, where that is not distinguishable from nothing."""
 
 TONES = {
     "valid": "good",
@@ -102,12 +104,16 @@ def bounded(heading: str, name: str, form: str, *, group: str = "") -> Column:
     return figure(heading, lambda row: Cell(text=number(row[name], form), small=plus_minus(row, name)), group=group)
 
 
-def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str = "") -> Column:
-    """A column of numbers with the 95 % interval below each. ``names``: keys of the value and of both ends."""
+def ranged(heading: str, names: tuple[str, str, str], form: str, *, group: str = "", cost: bool = False) -> Column:
+    """A column of numbers with the 95 % interval below each. ``names``: keys of the value and of both ends. ``cost``:
+    they are what something adds, so that one whose interval reaches 0 says that in place of the number."""
 
     def cell(row: Record) -> Cell:
         value, low, high = (number(row[name], form) for name in names)
-        return Cell(text=value, small="" if UNKNOWN in (value, low, high) else f"{low} to {high}")
+        small = "" if UNKNOWN in (value, low, high) else f"{low} to {high}"
+        return Cell(
+            text=NOTHING_SHOWN if cost and not is_cost(*(row[name] for name in names[:2])) else value, small=small
+        )
 
     return figure(heading, cell, group=group)
 
@@ -364,6 +370,11 @@ def as_change(ratio: float | None) -> str:
     """A ratio as a change: ``+3.1 %``; a change that rounds to nothing has no sign."""
     text = UNKNOWN if ratio is None else f"{100 * (ratio - 1):+,.1f} %"
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+
+
+def is_cost(value: float | None, low: float | None) -> bool:
+    """Whether what something adds is distinguishable from 0: the low end of its interval, if it has one, is above."""
+    return is_unknown(value) or (value if is_unknown(low) else low) > 0  # type: ignore[operator]
 
 
 def is_unknown(value: Any) -> bool:

@@ -172,7 +172,7 @@ def _method(row: Record) -> Cell:
 
 
 def _with_interval(heading: str, name: str) -> Column:
-    return ranged(heading, (f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), ",.1f")
+    return ranged(heading, (f"{name}_ms", f"{name}_low_ms", f"{name}_high_ms"), ",.1f", cost=True)
 
 
 def communication_words(run: Run) -> list[str]:

@@ -66,6 +66,9 @@ def _asked(options: argparse.Namespace, parser: Parser, party: Party | None) -> 
     candidates = _with_baseline(asked)
     usual = run_parser().parse_args([], options)  # what only `bench run` has, at its defaults
     request = replace(request_of(usual, candidates, party), launches=FINAL_LAUNCHES)
+    if not options.scenario:  # whose order stands
+        candidates = tuple(sorted(candidates, key=lambda found: _promise(found, request.device)))
+        request = replace(request, scenarios=tuple(found.name for found in candidates))
     check_memory(request, candidates, machine.available_memory_bytes())
     search = Search(
         budget_s=options.search_budget,
@@ -146,6 +149,13 @@ def _with_baseline(asked: tuple[Found, ...]) -> tuple[Found, ...]:
     return (baseline, *known.values())
 
 
+def _promise(found: Found, device: str) -> tuple[bool, ...]:
+    """Where a candidate stands in line, in case the budget ends before its turn: behind the baseline the same strategy
+    at other levels, on a GPU those in half before those in fp32, where a CPU gains nothing by half."""
+    half = found.scenario.precision != "O0"
+    return found.name != BASELINE, found.strategy_name != BASELINE, half is (device == "cpu")
+
+
 def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[int, str] | None = None) -> int:
     """``batches``: what came of each global batch that was tried."""
     from bench.analyse.analysed import Analysed
@@ -167,8 +177,8 @@ def _show(path: str, options: argparse.Namespace, *, failed: int, batches: dict[
     people = sys.stderr if options.json else sys.stdout
     after = f"Run folder: {place(path)}\nNext: python -m bench report {called(path)}"
     with suppress(RequestError):  # not every scenario can be written as a script
-        script(run, tuning.finalists[0])
-        after += f"\nAs a script: python -m bench recipe {called(path)} --scenario {tuning.finalists[0]} --out train.py"
+        script(run, None)
+        after += f"\nAs a script: python -m bench recipe {called(path)} --out train.py"
     said = answered(run, table, width=columns(people), verbose=options.verbose)
     tell("", *said, *(["", *tried] if tried else []), "", after, file=people)
     if options.json:

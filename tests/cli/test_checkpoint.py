@@ -135,6 +135,22 @@ def test_the_cost_of_a_step() -> None:
     assert why == "single has no checkpoint: no room."
 
 
+@pytest.mark.parametrize(("saving_ms", "repeats"), [((10.0, 25.0), 1), ((10.0, 12.0), 1), ((12.0,), 1), ((10.0,), 3)])
+def test_a_cost_that_is_not_shown(saving_ms: tuple[float, ...], repeats: int) -> None:
+    """Cycles with a save that took no longer than those without: no negative cost, and none from noise."""
+    (launch,) = document(launches=[{"scenario": "ddp"}]).launches
+    plain = (20.0,) * len(saving_ms)
+    look = CheckpointLook(saving_ms=saving_ms, plain_ms=plain, save_ms=plain, load_ms=40, next_step_ms=4)
+    one = CheckpointRecord.of(launch, saves=(look,), every=2, steps=2, how="torch", size_mib=3.0)
+    found = with_records(document(), Checkpoints(launches=(one,) * repeats))
+    (said,) = sentences(found)
+    assert "costs an amount that is not distinguishable from 0 ms a step" in said
+    table = experiment.checkpoint_table(found)
+    assert table is not None
+    shown = dict(zip(*table.texts()[:2], strict=True))
+    assert (shown["ms"].split(" (")[0], shown["%"]) == ("not above 0", "–")
+
+
 @pytest.mark.parametrize(
     "given", ["every=0", "every", "how=dcp", "every=1,every=2", "every=5,how=tar", "every=1e3", ""]
 )

@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import Bench, CommandLine
 from standin.schemas import is_valid
 from test_workload import MLP
 
 from bench import machine
+from bench.analyse.scaling import _loss
 from bench.experiments import scaling
 from bench.experiments.launch import perform
 from bench.sites.local import WorkerHost
@@ -58,7 +61,8 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     assert (weak_1["efficiency"], strong_1["efficiency"]) == (1.0, 1.0)
     assert weak_2["efficiency"] == pytest.approx(weak_1["step_ms"] / weak_2["step_ms"], rel=0.5)
     assert strong_2["efficiency"] == pytest.approx(strong_1["step_ms"] / strong_2["step_ms"] / 2, rel=0.5)
-    assert weak_2["loss"]["communication_ms"] is not None and weak_2["loss"]["reason"] is None
+    lost = weak_2["loss"]
+    assert lost["communication_ms"] is not None or "less than with one device" in lost["reason"]
     computing = [(one["processes"], one["global_batch"]) for one in known["exchanges"]]
     assert computing == [(1, 4), (1, 8), (2, 2), (2, 4), (2, 8)]
     exchanged = known["exchanges"][0]["exchanges"]
@@ -84,6 +88,30 @@ def test_a_run_goes_on_after_an_interruption_and_has_both_curves(
     assert run_here("report", "--results", str(out), "--out", str(page)).returncode == 0
     assert "What do more devices bring?" in (page / "index.html").read_text()
     assert {"scaling.svg", "all-reduces.svg", "scaling.csv", "predictions.csv"} <= {one.name for one in page.iterdir()}
+
+
+def test_parts_that_are_no_account() -> None:
+    """A share is from 0 to 100 %: where the diagnostic launch was faster than one device by itself, there are none."""
+    times = {"data_ms": 0.0, "forward_ms": 4.0, "optimizer_ms": 1.0}
+    rows = [
+        {
+            "launch": 3,
+            "look": "pairs",
+            "pair": pair,
+            "synchronised": on,
+            "rank": rank,
+            "backward_ms": 5 + 4 * on,
+            **times,
+        }
+        for pair in range(3)
+        for on in (False, True)
+        for rank in range(2)
+    ]
+    launch: Any = SimpleNamespace(launch=3, reason=None, looks=())
+    for ideal_ms, communication_ms, why in ((10.1, 4.0, None), (14.0, None, "computation takes 4.0 ms less than with")):
+        lost = _loss(pd.DataFrame(rows), [launch], 16.0, ideal_ms, 0.0)
+        assert lost.communication_ms == communication_ms and (why or "") in (lost.reason or "")
+        assert all(0.0 <= share <= 1.0 for share in lost.shares.values()) and bool(lost.shares) is (why is None)
 
 
 SLOW_PART = """

@@ -175,6 +175,7 @@ class Device:
             request=SimpleNamespace(device="cuda", global_batch=128, replicas=1, budget_s=budget_s, devices=("GPU-0",)),
             writer=RunWriter(str(out), document(machine={"gpus": [{"uuid": "GPU-0", "memory_total_mib": 81920.0}]})),
             runnable=found,
+            began_s=0.0,
         )
 
     def search(self) -> dict[str, Any]:

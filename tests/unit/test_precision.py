@@ -19,7 +19,7 @@ class Clock:
 
 def precision(target: float = 0.05, budget_s: float = 100.0) -> tuple[IntervalTarget, Clock]:
     clock = Clock()
-    return IntervalTarget(target, budget_s, clock=clock), clock
+    return IntervalTarget(target, budget_s, started=clock(), clock=clock), clock
 
 
 def add(to: IntervalTarget, clock: Clock, scenario: str, *medians_ms: float | None, wall_s: float = 1.0) -> None:
@@ -67,6 +67,17 @@ def test_all_go_on_until_all_are_known() -> None:
     assert wanted.next_round(everyone) == everyone
     add(wanted, clock, "ddp", *[10.0, 10.1, 9.9] * 20)
     assert wanted.next_round(everyone) == []
+
+
+def test_what_comes_later_is_in_the_budget() -> None:
+    """Of 10 s, 4 are spent by launches of 1 s, and 3 more launches come after them: of diagnosis and of numerics."""
+    wanted, clock = precision(budget_s=10.0)
+    wanted.later = 3
+    add(wanted, clock, "ddp", 100.0, 100.0)
+    add(wanted, clock, "single", 100.0, 100.0)
+    assert wanted.affords(["ddp", "single"])
+    clock.now += 1.5
+    assert wanted.affords(["ddp"]) and not wanted.affords(["ddp", "single"])
 
 
 def test_a_round_is_afforded_whole_or_not_at_all() -> None:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -385,10 +386,10 @@ def test_parity_of_a_run_without_a_reference_says_so(tmp_path: Path) -> None:
     assert table.rows[0][-1].text == "yes → no"
 
 
-def searched(run: Analysed, *finalists: str) -> Analysed:
+def searched(run: Analysed, *finalists: str, baseline: str | None = None) -> Analysed:
     """The run as that of a search that chose these, the first of them as the winner."""
     about = {"asked": finalists, "budget_s": 60.0, "memory_limit_mib": None, "floor": "half", "allow": ()}
-    search = Tuning(**about, baseline=None, finalists=finalists, leanest=finalists[0])
+    search = Tuning(**about, baseline=baseline, finalists=finalists, leanest=finalists[0])
     return replace(run, document=with_records(run.document, search))
 
 
@@ -402,6 +403,32 @@ def test_of_finalists_that_nobody_can_tell_apart_the_winner_of_the_race_is_recom
         assert {found.fastest, *found.not_told_apart} == {"ddp", "ddp_o1"} and found.fastest == advised
     said = dict(advice(searched(run, "ddp_o1", "ddp").document, table))
     assert said["No clear winner"].startswith("ddp_o1, ") and ": ddp, " in said["No clear winner"]
+
+
+def test_a_search_names_no_loser(tmp_path: Path) -> None:
+    """The baseline stays where nothing is told apart from it, and where the winner of the race is slower than it."""
+    steps = {"ddp": (40.0, 41.0, 42.0), "ddp_o1": (39.4, 40.4, 41.4), "ddp_o3": (80.0, 81.0, 82.0)}
+    launches = [Launch(name, [[9, ms, ms]], [[100.0]]) for name in steps for ms in steps[name]]
+    run = analysed(str(write_run(tmp_path, launches)))
+    table = table_of(run).assign(parity="same")
+    cases = {
+        (
+            "ddp_o3",
+            "ddp",
+        ): "Nothing beat ddp: ddp, * not distinguishable from ddp_o1; ddp_o3, ahead in the race, takes *",
+        ("ddp_o1", "ddp"): "Nothing beat ddp: ddp, * not distinguishable from ddp_o1 [*",
+        ("ddp_o1", "ddp_o3"): "Fastest: ddp_o1, * not distinguishable from ddp [*",
+    }
+    for (winner, baseline), expected in cases.items():
+        found = searched(run, winner, baseline=baseline)
+        first, *rest = answer_of_search(found, table)
+        assert fnmatchcase(first, expected.replace("[", "[[]")), first
+        assert [line.partition(":")[0] for line in rest] == [
+            "Leanest within 5 %",
+            *["Gain over ddp_o3"] * (baseline == "ddp_o3"),
+        ]
+        advised = recommendations(found.document, table).fastest
+        assert advised is not None and f": {advised}, " in first, "runs and recipe name the same"
 
 
 def test_a_winner_that_nobody_can_tell_is_named_with_a_warning(whole: Analysed) -> None:

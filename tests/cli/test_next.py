@@ -1,0 +1,57 @@
+"""The command that a verb prints as the next one: it is run here, for every verb, and ends well."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CommandLine
+from test_workload import MLP
+
+NEXT = re.compile(r"[Nn]ext: (.*)|As a script: (.*)")
+SCRIPT = str(Path(__file__).parent.parent / "standin" / "training.py")
+SMALL = ("--workload", "mlp.py", "--setting", "width=16", "--device", "cpu", "--warmup", "1", "--iters", "3")
+ATTACH = ("attach", "--scenario", "mine", "--", sys.executable, SCRIPT, "--steps", "8")
+VERBS = {
+    "run": ("run", "--scenario", "ddp", *SMALL),
+    "attach": ATTACH,
+    "doctor": ("doctor",),
+    "import": ("import", "mine.csv", "--scenario", "ddp", "--device", "cpu"),
+    "scale": ("scale", "--scenario", "ddp", "--counts", "1,2", "--weak", "--launches", "3", "--ranks", "2", *SMALL),
+    "tune": ("tune", "--scenario", "ddp", "--budget", "10s", "--allow", "none", *SMALL),
+}
+
+
+def test_every_verb_that_has_a_next_command_is_here(repository: Path) -> None:
+    sources = [*repository.glob("bench/verbs/*.py"), *repository.glob("bench/machine/doctor/*.py")]
+    printing = {source for source in sources if re.search("[Nn]ext: python -m bench", source.read_text())}
+    names = {"doctor" if source.stem == "page" else source.stem.rstrip("_") for source in printing}
+    assert names == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_next_command_works(
+    run_here: CommandLine, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mlp.py").write_text(MLP)
+    Path("mine.csv").write_text("step_ms\n" + "\n".join(["10.0", "10.1", "10.3"] * 4))
+    if verb in ("attach", "import"):  # the next one is a comparison with another run
+        assert run_here(*ATTACH if verb == "attach" else VERBS["run"]).returncode == 0
+    other = "latest" if verb == "import" else next((path.name for path in Path("results").glob("*")), "")
+    done = run_here(*VERBS[verb])
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    commands = [
+        command.replace("OTHER-RUN", other)
+        for line in NEXT.finditer(printed)
+        for command in re.split(", (?:or|then) ", line[1] or line[2])
+    ]
+    assert commands, printed
+    for command in commands:
+        words = shlex.split(command)
+        assert words[:3] == ["python", "-m", "bench"]
+        if words[3:] != ["run"]:  # doctor's, which trains ResNet-101: test_readme runs it
+            after = run_here(*words[3:])
+            assert after.returncode == 0, (command, after.stderr)
