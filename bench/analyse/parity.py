@@ -167,6 +167,7 @@ class _Judged:
                 of_ranks = [rows["value"].to_numpy()]
             worst = [rank.max() for rank in of_ranks if rank.size]
             errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
+        assert self.launch.effective is not None
         apart = float(np.median(_errors(alone, exact["probed"][:1])))
         errors["gradient_alone"] = apart if self.launch.effective.norm_parts > 1 else None
         return errors
