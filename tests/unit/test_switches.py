@@ -90,6 +90,7 @@ def test_a_level_behind_a_name_is_a_product_without_a_file() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
+        ("fsdp2+channels_last", "--scenario: channels_last does not go with fsdp2: fully_shard takes contiguous wei"),
         ("fsdp2+o2", "--scenario: O2 does not go with fsdp2: its strategy has O0, O1; leave one of the two out"),
         ("ddp_o1+o2", "--scenario: ddp_o1 is at O1 already; leave the level out, or name one in fp32"),
         ("ddp+o1+o1", "--scenario: ddp+o1 is at O1 already; "),
