@@ -109,8 +109,8 @@ def _check_goes_with(one: SwitchOn, declared: Switch, found: Found, on: Sequence
     if declared.wrapper is not None and declared.wrapper not in wrappers:
         why = f"it sets what {declared.wrapper.rpartition('.')[2]} has"
         raise RequestError(option, f"{what}: {why}", "leave one of the two out")
-    if why := found.strategy.without.get(one.name):
-        raise RequestError(option, f"{what}: {why}", "leave one of the two out")
+    if reason := found.strategy.without.get(one.name):
+        raise RequestError(option, f"{what}: {reason}", "leave one of the two out")
     level = found.scenario.precision
     if level not in declared.precisions:
         raise RequestError(
