@@ -135,9 +135,6 @@ def opened(
             check_examples(replace(request, workers=workers), size, free)
         found = obstacles.of_each(scenarios, request, site.description, site.hosts)
         obstacles.refuse_if_nothing_runs(found)
-        slow_half = obstacles.slow_half(request, scenarios, site.description)
-        if slow_half:
-            console.line(slow_half)
         about = _circumstances(request, scenarios, here, site.description, party)
         writer = RunWriter(out, about) if resumed is None else resuming.reopened(resumed, about, force=request.force)
         with _sealed(writer, site), _sampler(request, writer, site.hosts[0]) as sampler:

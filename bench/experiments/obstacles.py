@@ -81,15 +81,3 @@ def _other_half(found: Found, request: Request) -> str | None:
     if not (on_gpus and found.strategy.threads and found.scenario.precision == "O1" and found.half == "bf16"):
         return None
     return f"the threads of {found.strategy.label} have autocast in fp16, not in bf16; leave bf16 out, or use one GPU"
-
-
-def slow_half(request: Request, scenarios: tuple[Found, ...], description: dict[str, Any]) -> str | None:
-    half = [found.name for found in scenarios if found.scenario.precision != "O0"]
-    if request.device != "cpu" or description["bf16_instructions"] is not False or not half:
-        return None
-    full = ",".join(one.asked() for one in scenarios if one.name not in half)
-    remedy = f"leave them out with --scenario {full}, or take" if full else "take"
-    smaller = discover.load_workload(request.task.name, request.task.file).workload.smaller
-    slow = f"in half ({', '.join(half)}) a step takes many times as long as in fp32"
-    less = f"{remedy} less work, such as {smaller or '--global-batch 2'}"
-    return f"this CPU has no instructions for bf16, so {slow}; {less}"

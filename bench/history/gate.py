@@ -9,9 +9,9 @@ those nights.
 Ten nights that move on hide what creeps. So the last :data:`RECENT` nights, tonight among them, are also compared with
 the first ten of their level: at a tenth of the error, since a creep need not be caught on its first night.
 
-A level begins with the series, with a night that a person accepted, and with two nights in a row that are *better*:
-what is gained and lost again has regressed. How far nights scatter is still known from those before it. One better
-night alone is no base.
+A level begins with the series, with a night that a person accepted, and with two nights in a row that are both
+better by more than chance takes the mean of two: what is gained and lost again has regressed. How far nights scatter is
+still known from those before it. One *better* night alone is no base.
 
 Silence is worth what the bound is worth. Where a change of :data:`SEEN` could have gone unseen, what did not regress is
 ``too noisy``, with how many launches a night would do; the night joins the base, since it is within the threshold.
@@ -108,7 +108,7 @@ class Figure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A scenario in one night. ``why``: why its figures are not usable, None if they are.
-    ``better``: the metrics that were better that night."""
+    ``better``: the metrics that were better that night; ``rose``: those that were with the night before it."""
 
     night: str
     what_ran: str
@@ -118,6 +118,7 @@ class Measured:
     figures: Mapping[str, Figure]
     parity: str | None
     better: frozenset[str] = frozenset()
+    rose: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,8 @@ class Judged:
 
     ``tonight``, ``base``: ms or MiB, of numerics the verdicts. ``bound``: the ``ratio`` (tonight over base) beyond
     which the verdict is ``regressed``. ``nights``: the runs of the base. ``status``: of the launches of a scenario
-    without usable figures: ``ok`` where these are invalid. What is unknown is None.
+    without usable figures: ``ok`` where these are invalid. ``rose``: whether a new level begins with the night before.
+    What is unknown is None.
 
     ``verdict``: ``ok``; ``better`` (by as much as would be ``regressed``); ``regressed``; ``new`` (no base, or none
     measured in this way), ``too few launches``, ``uncertain`` (over the threshold, possibly noise) or ``too noisy``
@@ -146,6 +148,7 @@ class Judged:
     nights: tuple[str, ...] = ()
     why: str | None = None
     status: str | None = None
+    rose: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +270,10 @@ def after(tonight: Mapping[str, Measured], rows: Sequence[Judged], base: Base, r
             if TOO_FEW not in verdicts[name]:  # they could be no base
                 grown[name] = (one,)
         elif verdicts[name] <= set(PASSES):
-            better = frozenset(row.metric for row in rows if row.scenario == name and row.verdict == BETTER)
-            grown[name] = _kept((*base.get(name, ()), replace(one, better=better)), rule.nights)
+            own = [row for row in rows if row.scenario == name]
+            better = frozenset(row.metric for row in own if row.verdict == BETTER)
+            rose = frozenset(row.metric for row in own if row.rose)
+            grown[name] = _kept((*base.get(name, ()), replace(one, better=better, rose=rose)), rule.nights)
     if by_person:
         return {name: nights for name, nights in grown.items() if name in tonight}
     return grown
@@ -283,15 +288,14 @@ def _kept(nights: tuple[Measured, ...], wanted: int) -> tuple[Measured, ...]:
 
 
 def _levels(nights: Sequence[Measured], metric: str) -> list[list[Measured]]:
-    """The nights of each level of a metric. Two in a row that are better begin one; one alone is in none."""
+    """The nights of each level of a metric. One better night alone is in none."""
     levels: list[list[Measured]] = [[]]
-    first: Measured | None = None
-    for one in nights:
-        if metric not in one.better:
+    for before, one in zip((None, *nights), nights, strict=False):
+        if before is not None and metric in one.rose:
+            levels[-1] = [night for night in levels[-1] if night is not before]
+            levels.append([before, one])
+        elif metric not in one.better:
             levels[-1].append(one)
-        elif first is not None:
-            levels.append([first, one])
-        first = one if metric in one.better and first is None else None
     return [level for level in levels if level] or [list(nights)]
 
 
@@ -370,7 +374,8 @@ class _Pair:
     """A figure of tonight, and those of the nights of its base that have one, with their names.
 
     ``before``: the last of its level, and ``first`` the first of them, where there are enough others for that to mean
-    anything. ``scatter``: the nights of each level that tell how far nights scatter.
+    anything. ``scatter``: the nights of each level that tell how far nights scatter. ``last``: the night before this
+    one, in a level or not.
     """
 
     scenario: str
@@ -379,6 +384,7 @@ class _Pair:
     nights: tuple[str, ...]
     first: tuple[Figure, ...] = ()
     scatter: tuple[tuple[Figure, ...], ...] = ()
+    last: Figure | None = None
 
     @property
     def degrees(self) -> int:
@@ -436,6 +442,7 @@ def _pair(name: str, metric: str, tonight: Figure, nights: Sequence[Measured], w
         nights=tuple([one.night for one in level[-wanted:]]),
         first=tuple([one.figures[metric] for one in level[:wanted]]) if len(level) >= wanted + RECENT - 1 else (),
         scatter=tuple([of for of in scatter if of]),
+        last=nights[-1].figures[metric] if nights else None,
     )
 
 
@@ -450,10 +457,12 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
     extra = np.array([_of_fewer_launches(pair) for pair in pairs])
     reach = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 + 1.0 / counts) + extra)
     crept = special.stdtrit(degrees, 1.0 - CREEP_ERROR * error) * np.sqrt(variances * (1.0 / RECENT + 1.0 / counts))
+    two = special.stdtrit(degrees, 1.0 - error) * np.sqrt(variances * (1.0 / 2 + 1.0 / counts))
     rows = []
-    for pair, margin, of_creep in zip(pairs, reach.tolist(), crept.tolist(), strict=True):
+    for pair, margin, of_creep, of_two in zip(pairs, reach.tolist(), crept.tolist(), two.tolist(), strict=True):
         difference = pair.tonight.mean - _mean(pair.before)
         bound = max(margin, math.log1p(threshold))
+        rose = _gain_of_two(pair) > max(of_two, math.log1p(threshold))
         if abs(difference) > bound:
             verdict = REGRESSED if difference > bound else BETTER
             rows.append(_row(metric, verdict, pair, difference=difference, bound=bound))
@@ -465,7 +474,16 @@ def _predicted(metric: str, pairs: Sequence[_Pair], error: float, threshold: flo
         else:
             wanted = _launches_wanted(threshold, partial(_predicted_bound, pair, margin))
             rows.append(_unseen(metric, pair, difference, bound, threshold, wanted))
+        rows[-1] = replace(rows[-1], rose=rose)
     return rows
+
+
+def _gain_of_two(pair: _Pair) -> float:
+    """How far both tonight and the night before are below the others of their level; nothing where those are few."""
+    others = [one for one in pair.before if one is not pair.last]
+    if pair.last is None or len(others) < FEWEST_NIGHTS:
+        return 0.0
+    return _mean(others) - max(pair.last.mean, pair.tonight.mean)
 
 
 def _creep(pair: _Pair) -> float:

@@ -28,6 +28,7 @@ from bench.seams import discover
 from bench.seams.strategy import APEX_MODULES, Strategy
 from bench.worker import (
     apex,
+    cpu,
     data,
     effective,
     exchanges,
@@ -139,7 +140,8 @@ def _train(job: Job, me: Identity, tell: Any, born_ns: int) -> dict[str, Any]:
         tell("phase", phase=phase)
         return lambda step: tell("step", step=done + step, of=of)
 
-    result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
+    with cpu.by_fp32(job):
+        result = _measure(plan, report, born_ns) if purpose is None else purpose.perform(plan, report)
     leave()
     if nccl:
         result["nccl"] = nccl_path.read(heard)

@@ -301,6 +301,7 @@ def _about(optimizer: Any, device: Any, state: State) -> dict[str, Any]:
         "tf32": live.tf32(device) if cuda else None,
         "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
         "bf16_instructions": None,
+        "bf16_by_fp32": False,
         "threads": torch.get_num_threads(),
         "affinity": len(os.sched_getaffinity(0)),
         "bound_cores": None,
