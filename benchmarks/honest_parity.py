@@ -126,7 +126,7 @@ def draw(drawn: random.Random) -> Run:
         names[0] = "ddp+compile"
     size = {"vit_b_16": 224, "mobilenet_v3_small": drawn.choice((32, 64))}.get(model, drawn.choice((32, 48, 64)))
     work = ["--model", model, "--image-size", str(size)] if model in IMAGES else ["--workload", model]
-    options = ["--scenario", ",".join(names), *work, "--global-batch", str(batch), "--nproc", ranks, "--device", "cpu"]
+    options = ["--scenario", ",".join(names), *work, "--global-batch", str(batch), "--ranks", ranks, "--device", "cpu"]
     options += ["--seed", str(drawn.randrange(10**6)), "--warmup", "1", "--iters", "2"]
     chosen = {"ONEDNN_MAX_CPU_ISA": drawn.choice(ISA), "ATEN_CPU_CAPABILITY": drawn.choice(CAPABILITY)}
     return Run(options, {name: value for name, value in chosen.items() if value is not None})
@@ -143,7 +143,7 @@ def planted(options: argparse.Namespace, folder: Path, until: float) -> int:
         files = [str(file) for file in cases[start : start + 12]]
         size, batch = random.Random(start).choice((("32", "8"), ("64", "8"), ("32", "16")))
         what = ["--scenario", ",".join(files), "--model", "resnet18", "--image-size", size, "--global-batch", batch]
-        runs.append(one := Run([*what, "--nproc", "2", "--device", "cpu", "--warmup", "2", "--iters", "6"]))
+        runs.append(one := Run([*what, "--ranks", "2", "--device", "cpu", "--warmup", "2", "--iters", "6"]))
         one.measure(str(folder / "results"))
         print(f"{start + len(files)} of {len(cases)}", file=sys.stderr, flush=True)
     rows = [row for one in runs for row in one.verdicts]

@@ -25,11 +25,15 @@ import launching
 import paired
 
 from bench.analyse.analysed import Analysed
+from bench.analyse.parity import loss_curves
 from bench.core.records import Job
-from bench.experiments.recipe_check import LOSSES, MARGIN, started, steps_of, worst_loss
 from bench.report.recipe import script
 from bench.runs.reader import read
 
+MARGIN = 0.03
+LOSSES = 10
+LOSS_MARGIN = 1e-3
+"""Of a loss, relatively: the script computes in the same way, and adds up in another order at most."""
 SCENARIOS = "single,ddp,ddp_o1,ddp_o2,fsdp2,ddp_accumulate"
 LOOP = "    for step in range(first + 1, args.steps + 1):\n"
 GATE = """\
@@ -70,7 +74,7 @@ def main() -> int:
             file = os.path.join(where, f"{name}.py")
             with open(file, "w", encoding="utf-8") as written:
                 written.write(script(run, name))
-            losses = [loss for loss, _ in steps_of(started(file, job.processes), LOSSES, 1)]
+            losses = losses_of(file, job.processes)
             worst = worst_loss(run, name, losses)
             same = len(losses) == LOSSES and worst <= 1.0
             checks.append(paired.Check(f"{name}: the first {LOSSES} losses within their bounds ({worst:.2g})", same))
@@ -88,6 +92,27 @@ def measured(names: list[str], where: str, *, model: str, image_size: int, globa
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     done = subprocess.run([*command, "--out", where], stdout=subprocess.PIPE, text=True, check=True, cwd=root)
     return Analysed.of(read(json.loads(done.stdout)["path"]))
+
+
+def started(file: str, processes: int) -> list[str]:
+    """The command that starts a script: by torchrun where there is more than one process."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(launcher if processes > 1 else []), file]
+
+
+def losses_of(file: str, processes: int) -> list[float]:
+    """What a script prints of its first steps."""
+    command = [*started(file, processes), "--steps", str(LOSSES), "--log-every", "1"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines() if "loss " in line]
+
+
+def worst_loss(run: Analysed, scenario: str, losses: list[float]) -> float:
+    """The largest difference of a loss from the record, as a part of its margin."""
+    curves = loss_curves(run.document, run.iterations, run.numerics)
+    recorded = curves[curves["scenario"] == scenario]["loss"].head(len(losses))
+    parts = (recorded - losses[: len(recorded)]).abs() / (LOSS_MARGIN * recorded.abs())
+    return float(parts.max(skipna=False))
 
 
 def compared(host: Any, job: Job, file: str, where: str, seconds: float, steps: int, pairs: int) -> paired.Comparison:

@@ -9,6 +9,10 @@ least squares with squared errors over the time, between absolute and relative o
 largest sizes the bandwidth. Sizes that fit badly weigh less (Huber 1964). All-reduces that run two or three at a time
 are fitted in the same way, each with its share of the time: what they hide of the latency is in their a, and what they
 take from each other is in their b.
+
+Not every all-reduce is a ring. What NCCL does within NVSwitches (NVLS) takes the same time whatever the number of
+ranks: t(B) = 2 a + B b. Each algorithm (:mod:`bench.analyse.algorithms`) has a fit of its own, and so have the sizes on
+either side of a break in its times.
 """
 
 import math
@@ -19,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.analyse.algorithms import RING, Algorithms, family
 from bench.core.codec import encode
 from bench.core.text import size_text
 from bench.runs.experiments import BandwidthRecord
@@ -30,11 +35,16 @@ HUBER = 1.345
 
 ROUNDS = 50
 
+BREAK_SIZES, BREAK_ERROR, BREAK_GAIN = 3, 0.05, 0.5
+"""What is a break and not noise: it has so many sizes on each side, and takes this share of a mean error that is at
+least so large."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The median time of an all-reduce of ``bytes`` over ``ranks``, and the fastest and slowest sample of it; with
-    several ``at_once`` the time of all over their number. ``nominal_gb_s``: of the link, None where unknown."""
+    several ``at_once`` the time of all over their number. ``nominal_gb_s``: of the link, None where unknown.
+    ``algorithm``: see :meth:`Algorithms.at`."""
 
     ranks: int
     bytes: int
@@ -43,6 +53,11 @@ class Sample:
     low_ms: float
     high_ms: float
     nominal_gb_s: float | None = None
+    algorithm: str | None = ""
+
+    @property
+    def family(self) -> str:
+        return family(self.algorithm)
 
     @property
     def bus_gb_s(self) -> float:
@@ -60,7 +75,9 @@ class Link:
     """The fit. ``alpha_ms``: of a step of a ring. ``beta_ms``: of a byte on the busiest link, infinite for no link.
 
     ``ranks``: the numbers of ranks that it was made of. ``typical``, ``worst``: relative errors, median and largest.
-    ``at_once``: the fits with two, three, ... all-reduces at a time, as far as they were measured.
+    ``algorithm``: of all of them, empty where it is unknown. ``sizes``: the smallest and the largest (bytes).
+    ``pieces``: the fits of parts with a break between them. Where there are some, predictions use them, and the errors
+    are theirs. ``at_once``: the fits with two, three, ... all-reduces at a time, as far as they were measured.
     """
 
     alpha_ms: float
@@ -68,10 +85,19 @@ class Link:
     ranks: tuple[int, ...]
     typical: float
     worst: float
+    algorithm: str = ""
+    sizes: tuple[int, int] = (0, 0)
+    pieces: "tuple[Link, ...]" = ()
     at_once: "tuple[Link, ...]" = ()
 
+    def of(self, algorithm: str | None, size: float) -> "Link | None":
+        """The fit that holds for this size; None where no all-reduce of this algorithm is in it."""
+        known = [one for one in self.pieces or (self,) if one.algorithm == family(algorithm)]
+        return min(known, key=lambda one: _outside(one.sizes, size), default=None) if algorithm is not None else None
+
     def all_reduce_ms(self, size: float, ranks: int) -> float:
-        return 2 * (ranks - 1) * self.alpha_ms + bus_share(ranks) * size * self.beta_ms
+        steps, share = _ways(self.algorithm, ranks)
+        return steps * self.alpha_ms + share * size * self.beta_ms
 
     def broadcast_ms(self, size: float, ranks: int) -> float:
         """From one rank to all, along a binomial tree: the root sends that often."""
@@ -88,7 +114,17 @@ def bus_share(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-def samples(records: Iterable[BandwidthRecord]) -> list[Sample]:
+def _ways(algorithm: str, ranks: int) -> tuple[float, float]:
+    """Steps one after the other, and how often each byte crosses the busiest link."""
+    return (2.0, 1.0) if algorithm.startswith("NVLS") else (2.0 * (ranks - 1), bus_share(ranks))
+
+
+def _outside(sizes: tuple[int, int], size: float) -> float:
+    """By what factor this size is beyond these; 1 within them."""
+    return max(1.0, sizes[0] / max(size, 1.0), size / max(sizes[1], 1))
+
+
+def samples(records: Iterable[BandwidthRecord], algorithms: Algorithms = RING) -> list[Sample]:
     """Every size of every launch that ended well, by ranks and size, those at once last; of several launches with as
     many ranks the median over all samples."""
     times: dict[tuple[int, int, int], list[float]] = {}
@@ -108,6 +144,7 @@ def samples(records: Iterable[BandwidthRecord]) -> list[Sample]:
             low_ms=min(of),
             high_ms=max(of),
             nominal_gb_s=nominal_gb_s.get(ranks),
+            algorithm=algorithms.at(ranks, size),
         )
         for (at_once, ranks, size), of in sorted(times.items())
     ]
@@ -122,20 +159,57 @@ def fitted(measured: Sequence[Sample]) -> Link | None:
 
 
 def _fitted(measured: Sequence[Sample]) -> Link | None:
-    if len(measured) < 3:
+    """Of an algorithm of which there are fewer than three, nothing is in it."""
+    by_algorithm = [
+        [one for one in measured if one.family == name] for name in sorted({one.family for one in measured})
+    ]
+    parts = [part for of in by_algorithm if len(of) >= 3 for part in _unbroken(of)]
+    if len(parts) == 1:
+        return _line(parts[0], parts[0][0].family)[0]
+    if not parts:
         return None
+    whole, _ = _line([one for part in parts for one in part], "")
+    pieces, errors = zip(*(_line(part, part[0].family) for part in parts), strict=True)
+    apart = np.concatenate(errors)
+    return replace(whole, pieces=pieces, typical=float(np.median(apart)), worst=float(apart.max()))
+
+
+def _unbroken(measured: Sequence[Sample]) -> list[Sequence[Sample]]:
+    """These, or the parts of them on either side of a break between two sizes, each without another."""
+    sizes = sorted({one.bytes for one in measured})
+    splits = [
+        ([one for one in measured if one.bytes < first], [one for one in measured if one.bytes >= first])
+        for first in sizes[BREAK_SIZES : len(sizes) - BREAK_SIZES + 1]
+    ]
+    error = _error(measured)
+    best = min(splits, key=lambda parts: _error(*parts), default=None)
+    if best is None or error < BREAK_ERROR or _error(*best) > BREAK_GAIN * error:
+        return [measured]
+    return [part for half in best for part in _unbroken(half)]
+
+
+def _error(*parts: Sequence[Sample]) -> float:
+    """The mean error of the fits of these parts, relative."""
+    return float(np.concatenate([_line(part, part[0].family)[1] for part in parts]).mean())
+
+
+def _line(measured: Sequence[Sample], algorithm: str) -> tuple[Link, Array]:
+    """The fit of these without a break, and their relative errors."""
     times = np.array([one.time_ms for one in measured])
-    steps = np.array([2.0 * (one.ranks - 1) for one in measured])
-    volume = np.array([bus_share(one.ranks) * one.bytes for one in measured])
+    ways = np.array([_ways(algorithm, one.ranks) for one in measured])
+    steps, volume = ways[:, 0], ways[:, 1] * [one.bytes for one in measured]
     alpha, beta = _coefficients(np.column_stack([steps, volume]), times)
     apart = np.abs((alpha * steps + beta * volume) / times - 1.0)
-    return Link(
+    link = Link(
         alpha_ms=alpha,
         beta_ms=beta,
         ranks=tuple(sorted({one.ranks for one in measured})),
         typical=float(np.median(apart)),
         worst=float(apart.max()),
+        algorithm=algorithm,
+        sizes=(min(one.bytes for one in measured), max(one.bytes for one in measured)),
     )
+    return link, apart
 
 
 def _coefficients(design: Array, times: Array) -> tuple[float, float]:
@@ -163,9 +237,9 @@ def _huber(rows: Array, importance: Array) -> Array:
     return found
 
 
-def for_programs(records: Sequence[BandwidthRecord]) -> dict[str, Any]:
+def for_programs(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> dict[str, Any]:
     """The samples with their bus bandwidth, the fit over all of them, and over what the ranks talked."""
-    measured = samples(records)
+    measured = samples(records, algorithms)
     link = fitted(measured)
     return {
         "all_reduces": [{**asdict(one), "bus_gb_s": one.bus_gb_s, "of_nominal": one.of_nominal} for one in measured],
@@ -174,6 +248,16 @@ def for_programs(records: Sequence[BandwidthRecord]) -> dict[str, Any]:
         "left_out": [{"ranks": one.processes, "reason": one.left_out} for one in records if one.left_out],
         "failed": [{"ranks": one.processes, "reason": one.reason} for one in records if one.status != "ok"],
     }
+
+
+def _fit(link: Link, *, whole: bool) -> str:
+    of = "" if whole else f" of {size_text(link.sizes[0])} to {size_text(link.sizes[1])}"
+    algorithm = f" ({link.algorithm}, {', '.join(map(str, link.ranks))} ranks)" if link.algorithm else ""
+    rate = f"{link.gb_s:,.2f} GB/s" if link.beta_ms else "a bandwidth too high to tell"
+    step = "an all-reduce's start and end" if _ways(link.algorithm, 2) == _ways(link.algorithm, 3) else "a ring"
+    missed = f"{100 * link.typical:.0f} % (median) and {100 * link.worst:.0f} % at most"
+    latency = f"{1000 * link.alpha_ms:,.1f} µs a step of {step}"
+    return f"Fit{of}{algorithm}: {latency} and {rate}; it misses the measured times by {missed}."
 
 
 def _at_once(measured: Sequence[Sample]) -> list[str]:
@@ -188,15 +272,11 @@ def _at_once(measured: Sequence[Sample]) -> list[str]:
     ]
 
 
-def sentences(records: Sequence[BandwidthRecord]) -> list[str]:
+def sentences(records: Sequence[BandwidthRecord], algorithms: Algorithms = RING) -> list[str]:
     """The fit with its errors, over what the ranks talked, and what is missing."""
-    link, said = fitted(samples(records)), []
-    if link is not None:
-        rate = f"{link.gb_s:,.2f} GB/s" if link.beta_ms else "a bandwidth too high to tell"
-        said.append(
-            f"Fit: {1000 * link.alpha_ms:,.1f} µs a step of a ring and {rate}; it misses the measured times by "
-            f"{100 * link.typical:.0f} % (median) and {100 * link.worst:.0f} % at most."
-        )
+    link = fitted(samples(records, algorithms))
+    parts = () if link is None else link.pieces or (link,)
+    said = [_fit(one, whole=len(parts) == 1) for one in parts]
     said += _at_once(samples(records))
     for transport in dict.fromkeys(one.transport for one in records if one.transport):
         over = f" over {transport.interface}" if transport.interface else ""

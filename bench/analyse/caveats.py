@@ -7,6 +7,7 @@ import pandas as pd
 
 from bench.analyse.launches import NOT_RUN
 from bench.analyse.steps import scenarios
+from bench.core.dtypes import HALF_ON
 from bench.runs.document import Attached, RunDocument
 from bench.runs.launches import Checks
 
@@ -128,7 +129,7 @@ def _about_device(document: RunDocument) -> list[str]:
     if workload.device == "cpu":
         found.append(
             "Measured on the CPU: the ranks share its cores, communicate through gloo over loopback, and half is "
-            f"{workload.half}, so these ratios do not carry to GPUs."
+            f"{HALF_ON['cpu']}, so these ratios do not carry to GPUs."
         )
         if any(launch.strategy == "dp" for launch in document.good):
             found.append(

@@ -26,6 +26,7 @@ from bench.analyse.intervals import estimate_positive
 from bench.analyse.launches import joined
 from bench.core.records import ACTIVITY_COLUMNS
 from bench.machine import throttle
+from bench.machine.nvml import FIRST
 from bench.runs.frames import Iterations
 
 COUNTER_WINDOW_S = 10.0  # shorter windows integrate power
@@ -33,23 +34,28 @@ COVERED = 0.8  # the share of the window that the samples must span
 LARGEST_GAP_S = 2.0  # without a known power
 EDGE_NS = 300_000_000  # from a window to the samples that were taken at its beginning and at its end
 
+LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
+
+ACTIVITY = {f"gpm_{name}" if name.startswith("nvlink") else name: name for name in ACTIVITY_COLUMNS}
+"""Columns of GPM's metrics here, by those of the samples: ``nvlink_*_mib_s`` here is of the counters."""
+
 COLUMNS = [
     *("launch", "scenario", "device", "window_s", "samples"),
     *("energy_j", "energy_source", "energy_reason", "mean_power_w", "peak_power_w"),
     *("utilisation_percent", "sm_clock_mhz", "min_sm_clock_mhz", "memory_clock_mhz", "max_temperature_c"),
     *("throttle_reasons", "throttle", "verdict"),
     *("pcie_tx_mib_s", "pcie_rx_mib_s", "nvlink_tx_mib_s", "nvlink_rx_mib_s"),
-    *ACTIVITY_COLUMNS[:3],
+    *ACTIVITY,
+    "activity_reason",
 ]
-
-LINKS = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
 
 SCENARIO_COLUMNS = [
     *("scenario", "launches", "devices", "energy_j", "energy_low_j", "energy_high_j", "energy_source", "energy_reason"),
     *("energy_per_1000_j", "energy_per_1000_low_j", "energy_per_1000_high_j"),
     *("mean_power_w", "mean_power_low_w", "mean_power_high_w", "peak_power_w", "sm_clock_mhz", "min_sm_clock_mhz"),
     *("max_temperature_c", "throttle", "verdict", *(f"{link}_mib_s" for link in LINKS)),
-    *ACTIVITY_COLUMNS[:3],
+    *ACTIVITY,
+    "activity_reason",
 ]
 
 
@@ -133,9 +139,10 @@ def per_scenario(
     """One row per scenario over its launches in these tables: the columns of :data:`SCENARIO_COLUMNS`.
 
     Energies and mean power of :func:`per_launch`: their geometric mean over the launches that have one, with its 95 %
-    interval (``*_low_*``, ``*_high_*``; null below two launches). Traffic is summed over the devices of a launch, null
-    where one is unknown, and averaged over launches. ``throttle``: the names of all reasons that were seen, empty where
-    none was, null where no driver tells. ``devices``: :func:`per_device` of these tables, if at hand.
+    interval (``*_low_*``, ``*_high_*``; null below two launches). Traffic, by counters and by GPM, is summed over the
+    devices of a launch, null where one is unknown, and averaged over launches. ``throttle``: the names of all reasons
+    that were seen, empty where none was, null where no driver tells. ``devices``: :func:`per_device` of these tables,
+    if at hand.
     """
     devices = per_device(device, steps) if devices is None else devices
     launches = per_launch(device, steps, units, devices)
@@ -156,9 +163,10 @@ def per_scenario(
             "throttle": _reasons(theirs["throttle"]),
             "verdict": _worst(mine["verdict"]),
         }
-        for link in (f"{link}_mib_s" for link in LINKS):
+        for link in (*(f"{link}_mib_s" for link in LINKS), *list(ACTIVITY)[3:]):
             row[link] = _known(theirs.groupby("launch")[link].agg(lambda one: one.sum(skipna=False)), "mean")
-        row |= {name: _known(theirs[name], "mean") for name in ACTIVITY_COLUMNS[:3]}
+        row |= {name: _known(theirs[name], "mean") for name in list(ACTIVITY)[:3]}
+        row["activity_reason"] = "; ".join(theirs["activity_reason"].dropna().unique()) or None
         rows.append(row)
     return _table(rows, SCENARIO_COLUMNS)
 
@@ -250,7 +258,9 @@ def _one(samples: pd.DataFrame, launch: int, uuid: str, window_s: float) -> dict
         "throttle": None if bits is None else ", ".join(throttle.names(bits)),
         "verdict": "unknown" if bits is None else throttle.verdict(bits),
         **{f"{link}_mib_s": _traffic(samples, f"{link}_kib") for link in LINKS},
-        **{name: _over_time(samples, name) for name in ACTIVITY_COLUMNS[:3]},
+        **{name: _over_time(samples, of) for name, of in ACTIVITY.items()},
+        "activity_reason": "; ".join(why for why in samples["activity_reason"].dropna().unique() if why != FIRST)
+        or None,
     }
 
 

@@ -1,8 +1,7 @@
 """What really ran, in words short enough for a table and a plot; from run.json's ``effective`` alone."""
 
+from bench.core.dtypes import short
 from bench.runs.launches import Effective
-
-HALF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 def what_ran(effective: Effective | None) -> str:
@@ -18,7 +17,7 @@ def parallel(effective: Effective) -> str:
 
 def precision(effective: Effective) -> str:
     """Who implemented which level, in which half: ``native O2 bf16``, ``apex (Python) O1 fp16``, or ``fp32``."""
-    compute = "+".join(HALF.get(dtype, dtype) for dtype in effective.compute_dtypes)
+    compute = "+".join(map(short, effective.compute_dtypes))
     level = effective.precision
     if level == "O0":
         tf32 = effective.tf32 is not None and effective.tf32.cudnn

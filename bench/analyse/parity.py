@@ -155,7 +155,9 @@ class _Judged:
 
     def _in_double(self) -> dict[str, Any]:
         exact = {name: _array(self._exact(name)) for name in ("probed", "buffer")}
-        twins = [_errors(_array(self._exact(name, twin=True)), exact[name][:1]) for name in exact if exact[name].size]
+        alone, buffer = _array(self._exact("alone")), exact["buffer"][:1]
+        first = {"probed": alone, "buffer": buffer}
+        twins = [_errors(_array(self._exact(name, twin=True)), first[name]) for name in first if first[name].size]
         errors: dict[str, Any] = {"bound": max(BOUND, *(TIMES_TWIN * float(twin.max()) for twin in twins))}
         for name, quantity in QUANTITIES.items():
             rows = self._doubled(quantity)
@@ -165,8 +167,9 @@ class _Judged:
                 of_ranks = [rows["value"].to_numpy()]
             worst = [rank.max() for rank in of_ranks if rank.size]
             errors[f"{name}_error"] = float(np.max(worst)) if worst else None  # NaN stays NaN
-        alone = _array(self._exact("alone"))
-        errors["gradient_alone"] = float(np.median(_errors(alone, exact["probed"][:1]))) if alone.size else None
+        assert self.launch.effective is not None
+        apart = float(np.median(_errors(alone, exact["probed"][:1])))
+        errors["gradient_alone"] = apart if self.launch.effective.norm_parts > 1 else None
         return errors
 
     def _own_step(self) -> dict[str, Any]:

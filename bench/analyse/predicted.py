@@ -10,6 +10,7 @@ to share.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bench.analyse.algorithms import RING, Algorithms
 from bench.analyse.all_reduce import Link, Sample, fitted, samples
 from bench.analyse.timeline import Costed, Step, simulated
 from bench.runs.experiments import Exchange, ExchangesRecord, Scaling
@@ -21,7 +22,8 @@ MBIT_BYTES_PER_MS = 125.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """A step (ms) on ``count`` devices. ``mode``: ``weak``, with the same batch on each, or ``strong``, with the same
-    batch in all. ``efficiency``: T(1) / T(N), or T(1) / (N T(N)), both predicted.
+    batch in all. ``efficiency``: T(1) / T(N), or T(1) / (N T(N)), both predicted. ``why_not``: why there is none; then
+    the first three are None.
 
     ``measured_ms``: None for a number that was not measured; ``error``: by how much the prediction is above it,
     relative. ``left_out``: whether no all-reduce over this number is in the fit. ``beyond``: how many times as many
@@ -30,13 +32,14 @@ class Prediction:
 
     mode: str
     count: int
-    step_ms: float
-    exposed_ms: float
-    efficiency: float
-    measured_ms: float | None
-    error: float | None
+    step_ms: float | None = None
+    exposed_ms: float | None = None
+    efficiency: float | None = None
+    measured_ms: float | None = None
+    error: float | None = None
     left_out: bool
     beyond: float
+    why_not: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +54,30 @@ class Predictor:
         good = [one for one in records if one.status == "ok" and one.why_not is None]
         return cls(known=[one for one in good if one.global_batch == batch * one.processes])
 
-    def at(self, count: int, link: Link) -> Step | None:
-        """None where as few ranks were not measured."""
+    def at(self, count: int, link: Link, algorithms: Algorithms = RING) -> Step | None:
+        """None where as few ranks were not measured.
+
+        Raises :class:`BeyondChange` where no all-reduce of an algorithm that it takes is in the fit.
+        """
         of = max((one for one in self.known if one.processes <= count), key=lambda one: one.processes, default=None)
         if of is None:
             return None
-        return simulated(of.ends_ms, [_costed(one, count, link) for one in of.exchanges] if count > 1 else ())
+        return simulated(
+            of.ends_ms, [_costed(one, count, link, algorithms) for one in of.exchanges] if count > 1 else ()
+        )
 
 
-def _costed(one: Exchange, count: int, link: Link) -> Costed:
+class BeyondChange(Exception):
+    """The algorithm changes between the numbers of ranks in the fit and that which is to be predicted."""
+
+
+def _costed(one: Exchange, count: int, link: Link, algorithms: Algorithms) -> Costed:
+    algorithm = algorithms.at(count, one.bytes)
+    fits = [each.of(algorithm, one.bytes) for each in (link, *link.at_once)]
     cost = Link.broadcast_ms if one.kind == "broadcast" else Link.all_reduce_ms
-    costs_ms = tuple(cost(each, one.bytes, count) for each in (link, *link.at_once))
+    costs_ms = tuple(cost(each, one.bytes, count) for each in fits if each is not None)
+    if fits[0] is None:
+        raise BeyondChange(algorithms.why(count))
     return Costed(phase=one.phase, ready_ms=one.ready_ms, costs_ms=costs_ms)
 
 
@@ -69,8 +85,12 @@ def with_bandwidth(link: Link, mbit: float) -> Link:
     """The same latency on a link of this bandwidth (Mbit/s), all of which an all-reduce gets; those at once lose the
     same share of it."""
     beta_ms = 1.0 / (MBIT_BYTES_PER_MS * mbit)
-    at_once = [replace(one, beta_ms=one.beta_ms * beta_ms / link.beta_ms) for one in link.at_once if link.beta_ms]
-    return replace(link, beta_ms=beta_ms, at_once=tuple(at_once))
+    at_once = [
+        replace(one, beta_ms=one.beta_ms * beta_ms / link.beta_ms, pieces=(), algorithm="")
+        for one in link.at_once
+        if link.beta_ms
+    ]
+    return replace(link, beta_ms=beta_ms, pieces=(), algorithm="", at_once=tuple(at_once))
 
 
 def why_not(scaling: Scaling) -> str | None:
@@ -89,50 +109,56 @@ def predictions(
     measured_ms: Mapping[int, float],
     counts: Sequence[int],
     what_if_mbit: float | None = None,
+    algorithms: Algorithms = RING,
 ) -> list[Prediction]:
     """A prediction for each of ``counts`` on the curve ``mode``. ``measured_ms``: its steps by number of devices, to
-    check with. None of them where :func:`why_not` has a reason, and none for a batch that was not computed."""
+    check with. None of them where :func:`why_not` has a reason, and none for a batch that was not computed. With
+    ``what_if_mbit`` every all-reduce is a ring on that link."""
     if why_not(scaling) is not None:
         return []
-    known = samples(scaling.bandwidth)
+    algorithms = algorithms if what_if_mbit is None else RING
+    known = samples(scaling.bandwidth, algorithms)
     most = max((*measured_ms, 1))
     found = []
     for count in counts:
-        link, left_out = _link_without(known, count if count in measured_ms else None)
-        link = link if what_if_mbit is None else with_bandwidth(link, what_if_mbit)
-        alone, step = _step(scaling, mode, 1, link), _step(scaling, mode, count, link)
-        if alone is None or step is None:
+        alone, step, left_out, change = _predicted(scaling, mode, count, known, algorithms, what_if_mbit)
+        if alone is None or (step is None and change is None):
             continue
-        real = None if what_if_mbit is not None else measured_ms.get(count)
-        found.append(
-            Prediction(
-                mode=mode,
-                count=count,
+        about = Prediction(mode=mode, count=count, beyond=count / most, left_out=left_out, why_not=change)
+        if step is not None:
+            real = None if what_if_mbit is not None else measured_ms.get(count)
+            about = replace(
+                about,
                 step_ms=step.step_ms,
                 exposed_ms=step.exposed_ms,
                 efficiency=alone.step_ms / step.step_ms / (count if mode == "strong" else 1),
                 measured_ms=real,
                 error=None if real is None else step.step_ms / real - 1.0,
-                left_out=left_out,
-                beyond=count / most,
             )
-        )
+        found.append(about)
     return found
 
 
-def _step(scaling: Scaling, mode: str, count: int, link: Link) -> Step | None:
-    batch = scaling.batch_of_rank(mode, count)
-    return None if batch is None else Predictor.of(scaling.exchanges, batch).at(count, link)
-
-
-def _link_without(known: Sequence[Sample], count: int | None) -> tuple[Link, bool]:
-    """The fit of all-reduces over other numbers than this; of all where there are no others."""
-    others = fitted([one for one in known if one.ranks != count])
-    if count is not None and others is not None:
-        return others, count in {one.ranks for one in known}
-    everything = fitted(known)
-    assert everything is not None
-    return everything, False
+def _predicted(
+    scaling: Scaling, mode: str, count: int, known: Sequence[Sample], algorithms: Algorithms, mbit: float | None
+) -> tuple[Step | None, Step | None, bool, str | None]:
+    """One device by itself and this many, from all-reduces over other numbers; from all where others do not tell.
+    Whether this number is left out of the fit, and why there is no step."""
+    by_itself, together = (
+        Predictor.of(scaling.exchanges, scaling.batch_of_rank(mode, ranks) or 0) for ranks in (1, count)
+    )
+    alone, change = None, None
+    for over in ([one for one in known if one.ranks != count], known):
+        link = fitted(over)
+        if link is None:
+            continue
+        link = link if mbit is None else with_bandwidth(link, mbit)
+        alone = by_itself.at(1, link)
+        try:
+            return alone, together.at(count, link, algorithms), len(over) < len(known), None
+        except BeyondChange as error:
+            change = f"beyond a change of algorithm: {error}"
+    return alone, None, False, change
 
 
 def largest_error(found: Sequence[Prediction]) -> float | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.algorithms import Algorithms
 from bench.analyse.analysed import Analysed
 from bench.analyse.intervals import Estimate, Ratio, estimate, mean_interval
 from bench.analyse.predicted import Prediction, predictions
@@ -226,10 +227,11 @@ def foreseen(
     points = {(one.count, one.global_batch): one.step.value for one in scaled(run)}
     checks: list[Prediction] = []
     asked: list[Prediction] = []
+    algorithms = Algorithms.of(run.document)
     for mode in dict.fromkeys((WEAK, *scaling.modes)):
         at = {count: points.get((count, batch)) for count, batch in curve(scaling, mode)}
         measured = {count: value for count, value in at.items() if value is not None}
-        checks += predictions(scaling, mode, measured, [count for count in measured if count > 1])
+        checks += predictions(scaling, mode, measured, [count for count in measured if count > 1], None, algorithms)
         wanted, mbit = predict or scaling.to_predict, what_if_mbit or scaling.what_if_mbit
-        asked += predictions(scaling, mode, measured, wanted, mbit)
+        asked += predictions(scaling, mode, measured, wanted, mbit, algorithms)
     return checks, asked

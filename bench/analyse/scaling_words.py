@@ -92,8 +92,9 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
     if error is None:
         said.append("The predictions were checked with no measured number of devices.")
     else:
-        several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checks])
-        how = "left out of" if all(one.left_out for one in checks) else "which is also in"
+        checked = [one for one in checks if one.error is not None]
+        several = listed([f"{one.count} ({one.mode}, {100 * (one.error or 0.0):+.0f} %)" for one in checked])
+        how = "left out of" if all(one.left_out for one in checked) else "which is also in"
         said.append(
             f"Checked on {several} devices, {how} the fit of all-reduces: off by {100 * error:.0f} % at most. No "
             "measured step is in a prediction."
@@ -104,6 +105,10 @@ def about_predictions(run: Analysed, predict: Sequence[int] = (), what_if_mbit: 
         whole = max(scaling.counts) * scaling.batch_per_rank
         why = f"their share of the batch of {whole:,} was not computed, or is not a whole number"
         said.append(f"Strong scaling on {listed(missing)} devices is not predicted: {why}.")
+    for why in dict.fromkeys(one.why_not for one in asked if one.why_not):
+        many = listed([f"{count:,}" for count in sorted({one.count for one in asked if one.why_not == why})])
+        said.append(f"{many} devices are {why}. --what-if bandwidth=100Gbit assumes a ring on such a link instead.")
+    asked = [one for one in asked if one.why_not is None]
     farthest = max(asked, key=lambda one: one.beyond, default=None)
     if farthest is not None and farthest.beyond > 1.0:
         said.append(

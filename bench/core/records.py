@@ -185,15 +185,14 @@ class Training(Task):
     """What every scenario of a run trains. Equal hashes mean the same training, whatever the number of measured steps.
 
     ``global_batch``: examples per step over all replicas. ``replicas``: the chosen devices (CPU: ranks) that share it.
-    ``pool_batches``: distinct global batches, visited in turn, without ``data``. ``half``: ``fp16`` or ``bf16`` on this
-    device. ``workers``: processes of each rank that load its batches, 0 for none; None: all batches lie ready in
-    memory. ``prefetch``: batches that each of them loads ahead.
+    ``pool_batches``: distinct global batches, visited in turn, without ``data``. ``workers``: processes of each rank
+    that load its batches, 0 for none; None: all batches lie ready in memory. ``prefetch``: batches that each of them
+    loads ahead.
     """
 
     global_batch: int
     replicas: int
     device: str
-    half: str
     warmup: int
     seed: int = 0
     pool_batches: int = 4

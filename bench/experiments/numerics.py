@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.core.records import Job
+from bench.core.records import Computation, Job
 from bench.experiments.lab import Lab
 from bench.experiments.launch import Performed, perform
 from bench.experiments.resume import DONE
@@ -94,7 +94,7 @@ def _reference(lab: Lab, good: Sequence[LaunchRecord]) -> None:
             status=done.record.status,
             reason=done.record.reason,
             wall_s=done.record.wall_s,
-            computations=computations if passes else (),
+            computations=tuple(Computation(**one["computation"]) for one in passes),
             step_ms=tuple(one["step_ms"] for one in passes),
         )
         lab.writer.note(replace(lab.writer.document.begun(Numerics), reference=about), **done.tables)

@@ -37,6 +37,7 @@ def _missing(document: RunDocument, request: Request) -> bool:
 
 def chapter(of: "Material") -> "Chapter":
     from bench.analyse import scaling_words
+    from bench.analyse.algorithms import Algorithms
     from bench.analyse.all_reduce import samples, sentences
     from bench.analyse.scaling import foreseen
     from bench.report import all_reduce
@@ -49,7 +50,8 @@ def chapter(of: "Material") -> "Chapter":
     if scaling.by_itself:
         table = Grid("Each device", each_table(of.run))
         return chapter_of("each", "Is a device slow?", of.plots.get("each"), table)
-    reduced = all_reduce.bandwidth_table(samples(scaling.bandwidth))
+    algorithms = Algorithms.of(of.run.document)
+    reduced = all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms))
     return chapter_of(
         "scaling",
         "What do more devices bring?",
@@ -60,7 +62,7 @@ def chapter(of: "Material") -> "Chapter":
         *scaling_words.about_predictions(of.run),
         of.plots.get("all-reduces"),
         fold("All-reduces by size", Grid("All-reduces", reduced)),
-        *sentences(scaling.bandwidth),
+        *sentences(scaling.bandwidth, algorithms),
     )
 
 

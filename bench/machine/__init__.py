@@ -173,7 +173,7 @@ def obstacle(found: Found, *, device: str, impl: str, apex_path: str | None, pac
         if found.scenario.precision != "O0" and "apex" not in found.strategy.amp:
             return f"apex.amp does not go with strategy {found.strategy_name!r}; use --impl auto or native"
         if "apex.amp" in found.apex_modules:
-            lacking = amp_obstacle(found.half or "fp16", [one.name for one in found.switches])
+            lacking = amp_obstacle(found.half_on("cuda"), [one.name for one in found.switches])
             if lacking:
                 return lacking
         needs |= found.apex_modules

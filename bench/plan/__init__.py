@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 from bench.core.codec import Between, Named, OneOf
+from bench.core.dtypes import HALF_ON
 from bench.core.errors import RequestError
 from bench.core.records import EXAMPLES, SMALL_STEPS, Computation, Host, Job, Placement, Task, Training
 from bench.runs.fields import Amount, Batch, Count, DeviceKind, Several
@@ -36,7 +37,6 @@ PROFILES: dict[tuple[str, str], Profile] = {
 RANKS = "--ranks/--nproc"
 """The option of :mod:`bench.verbs.asked` that counts ranks, under both of its names as argparse writes them."""
 
-HALF = {"cpu": "bf16", "cuda": "fp16"}
 
 REFERENCE = RESERVED
 """What the launch of the reference is called in logs and on the screen."""
@@ -108,7 +108,6 @@ class Request:
             global_batch=self.global_batch,
             replicas=self.replicas,
             device=self.device,
-            half=HALF[self.device],
             warmup=self.warmup,
             seed=self.seed,
             workers=self.workers,
@@ -274,16 +273,22 @@ def reference(
     hosts: Sequence[Host],
     probe_seed: int | None,
 ) -> Job:
-    """The launch that all numerics are compared with, on the first chosen device."""
+    """The launch that all numerics are compared with, on the first chosen device. On the CPU, processes that know
+    nothing of each other share the computations."""
     host_of = host_of_each(request, hosts)
     first = host_of[0]
-    alone = Placement(
-        role="replica",
-        replicas=1,
-        host=first.name,
-        local_rank=0,
-        threads=max(1, first.cores // host_of.count(first)),
-        devices=request.devices[:1],
+    batches = {(one.replicas, one.examples) for one in computations}
+    at_once = min(len(batches), first.cores) if request.device == "cpu" else 1
+    ranks = tuple(
+        Placement(
+            role="replica",
+            replicas=1,
+            host=first.name,
+            local_rank=rank,
+            threads=max(1, first.cores // host_of.count(first)),
+            devices=request.devices[:1],
+        )
+        for rank in range(at_once)
     )
     return Job(
         launch=launch,
@@ -292,8 +297,8 @@ def reference(
         strategy="single",
         strategy_file=names(STRATEGY)["single"],
         precision="O0",
-        half=HALF[request.device],
-        ranks=(alone,),
+        half=HALF_ON[request.device],
+        ranks=ranks,
         group=False,
         impl="native",
         workload=request.workload,
@@ -313,7 +318,7 @@ def job_of(request: Request, found: Found, launch: int, repeat: int, hosts: Sequ
         strategy=found.strategy_name,
         strategy_file=found.strategy_file,
         precision=found.scenario.precision,
-        half=found.half or HALF[request.device],
+        half=found.half_on(request.device),
         ranks=_placements(request, found, hosts),
         group=found.strategy.group,
         impl=request.impl,

@@ -1,13 +1,15 @@
 """All-reduces by size and number of ranks: a table, and a plot with the fit and the nominal speed."""
 
+import math
 from collections.abc import Sequence
 
+from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import Sample, fitted, samples
 from bench.analyse.analysed import Analysed
 from bench.core.text import size_text
 from bench.report import drawing
 from bench.report.drawing import Plot, light
-from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate
+from bench.report.tables import UNKNOWN, Cell, Table, figure, tabulate, text
 from bench.runs.experiments import Scaling
 
 LINES = 8
@@ -16,6 +18,7 @@ LINES = 8
 
 def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
     """A row for each number at once, number of ranks and size; None without any."""
+    named = any(one.algorithm for one in measured)
     columns = (
         figure("ranks", lambda one: f"{one.ranks}"),
         figure("size", lambda one: size_text(one.bytes)),
@@ -23,11 +26,13 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
         figure("time ms", lambda one: Cell(text=_ms(one.time_ms), small=f"{_ms(one.low_ms)} to {_ms(one.high_ms)}")),
         figure("bus GB/s", lambda one: f"{one.bus_gb_s:,.3f}"),
         figure("of nominal", lambda one: UNKNOWN if one.of_nominal is None else f"{100 * one.of_nominal:,.0f} %"),
+        *([text("algorithm", lambda one: one.algorithm or UNKNOWN)] if named else []),
     )
     notes = (
         "time: the median of several samples of one launch, of the slowest rank; below it the fastest and the slowest "
         "sample. With several at once: the time of all over their number. bus GB/s: 2 (N - 1) / N times the size over "
-        "the time, which is what each link of a ring carries. of nominal: its share of the link's nominal speed.",
+        "the time, which is what each link of a ring carries. of nominal: its share of the link's nominal speed."
+        + (" algorithm: what NCCL chose, from its log or from a known rule." if named else ""),
     )
     return tabulate(columns, measured, notes) if measured else None
 
@@ -35,8 +40,10 @@ def bandwidth_table(measured: Sequence[Sample]) -> Table | None:
 def bandwidth_plot(run: Analysed) -> Plot | None:
     """Bus bandwidth by size, a line for each number of ranks, with the fit and the nominal speed of the link."""
     scaling = run.document.of(Scaling)
-    measured = [one for one in samples(scaling.bandwidth) if one.at_once == 1] if scaling else []
-    if not scaling or not measured:
+    if scaling is None:
+        return None
+    measured = [one for one in samples(scaling.bandwidth, Algorithms.of(run.document)) if one.at_once == 1]
+    if not measured:
         return None
     figure, (axes,) = drawing.sheet(3.3)
     link = fitted(measured)
@@ -46,7 +53,11 @@ def bandwidth_plot(run: Analysed) -> Plot | None:
         axes.plot(sizes, [one.bus_gb_s for one in own], marker="o", markersize=5, color=colour)
         axes.lines[-1].set(gid=f"ranks-{ranks}", label=f"{ranks} ranks")
         if link is not None:
-            fit = [one.bus_gb_s * one.time_ms / link.all_reduce_ms(one.bytes, ranks) for one in own]
+            parts = [(one, link.of(one.algorithm, one.bytes)) for one in own]
+            fit = [
+                one.bus_gb_s * one.time_ms / part.all_reduce_ms(one.bytes, ranks) if part else math.nan
+                for one, part in parts
+            ]
             axes.plot(sizes, fit, linewidth=1.0, linestyle=(0, (2, 2)), color=colour)
     nominal = next((one.transport.nominal_mbit for one in scaling.bandwidth if one.transport), None)
     if nominal:

@@ -49,6 +49,8 @@ def energy_table(run: Analysed) -> Table | None:
         figure("SMs busy", "sm_percent", ".0f", group="activity (%)"),
         figure("tensor cores", "tensor_percent", ".0f", group="activity (%)"),
         figure("DRAM", "dram_percent", ".0f", group="activity (%)"),
+        figure("sent", "gpm_nvlink_tx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
+        figure("received", "gpm_nvlink_rx_mib_s", ",.0f", group="NVLink by GPM (MiB/s)"),
         figure("highest °C", "max_temperature_c", ".0f"),
         text("held back by", _throttle),
         figure("sent", "pcie_tx_mib_s", ",.0f", group="PCIe (MiB/s)"),
@@ -89,6 +91,11 @@ def _energy_notes(run: Run, table: "pd.DataFrame") -> list[str]:
         f"Energy of {row['scenario']} is unknown, or that of a launch: {row['energy_reason']}."
         for row in table.to_dict("records")
         if isinstance(row["energy_reason"], str)
+    ]
+    notes += [
+        f"Activity of {row['scenario']} is unknown, or a part of it: {row['activity_reason']}."
+        for row in table.to_dict("records")
+        if isinstance(row["activity_reason"], str)
     ]
     lacking = {"power": "peak_power_w", "clocks": "sm_clock_mhz", "temperature": "max_temperature_c"}
     lacking |= {"what holds a device back": "throttle", "PCIe traffic": "pcie_tx_mib_s"}

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.labels import HALF
 from bench.analyse.launches import how_many
 from bench.analyse.spread import losses
 from bench.analyse.steps import scenarios
 from bench.console import duration
 from bench.core.codec import encode
+from bench.core.dtypes import short
 from bench.report.drawing import model_and_batch
 from bench.report.tables import UNKNOWN, Cell, Column, Table, figure, is_unknown, number, tabulate, text
 from bench.runs.document import Attached, RunDocument
@@ -77,7 +77,7 @@ def _detail_cells(ran: Effective) -> dict[str, str]:
         "parameters": _dtypes(ran.parameter_dtypes),
         "gradients": _dtypes(ran.gradient_dtypes),
         "batch norm": _dtypes(ran.batch_norm_dtypes),
-        "compute": " + ".join(HALF.get(dtype, dtype) for dtype in ran.compute_dtypes),
+        "compute": " + ".join(map(short, ran.compute_dtypes)),
         "optimizer": ran.optimizer.rsplit(".", 1)[-1] + (", fused" if ran.optimizer_fused else ""),
         "optimizer's parameters": _dtypes(ran.optimizer_dtypes),
         "loss scaler": "none"
@@ -105,9 +105,9 @@ def _dtypes(counts: Mapping[str, int]) -> str:
     """``fp32``, or ``bf16 99.8 % + fp32 0.2 %``."""
     names = sorted(counts, key=lambda dtype: -counts[dtype])
     if len(names) < 2:
-        return "".join(HALF.get(name, name) for name in names) or "none"
+        return "".join(map(short, names)) or "none"
     whole = sum(counts.values())
-    return " + ".join(f"{HALF.get(name, name)} {100 * counts[name] / whole:.1f} %" for name in names)
+    return " + ".join(f"{short(name)} {100 * counts[name] / whole:.1f} %" for name in names)
 
 
 def launches_table(run: Analysed) -> Table:
@@ -191,8 +191,7 @@ def facts(document: RunDocument) -> list[tuple[str, str]]:
     trained = [
         (
             "Workload",
-            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}, "
-            f"half is {workload.half}",
+            f"{model_and_batch(document)} over {workload.replicas} {ranks}, {settings}, seed {workload.seed}",
         ),
         *_data(document),
         ("Workload hash", (workload.hash or "")[:16]),

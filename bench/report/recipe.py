@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bench.analyse.analysed import Analysed
 from bench.analyse.labels import what_ran
 from bench.analyse.parity import DIVERGED, NOT_FINITE
+from bench.core.dtypes import HALF_ON, HALVES
 from bench.core.errors import RequestError
 from bench.core.records import Setting
 from bench.core.text import printable
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 TEMPLATE = "train.py.j2"
 LINE = 120
 OF_A_FILE = ("import runpy", "from types import SimpleNamespace")
-HALVES = ("bfloat16", "float16")
 ANOTHER = "choose another with --scenario NAME"
 
 
@@ -148,7 +148,7 @@ def _values(document: RunDocument, launch: LaunchRecord, recipe: Recipe, parts: 
     group, level = launch.processes > 1, ran.precision or "O0"
     own = _own(document)
     in_memory, real, collates = work.workers is None, work.data is not None, "collate" in _defined(_file(document))
-    half = f"torch.{next((one for one in ran.compute_dtypes if one in HALVES), HALVES[0])}"
+    half = f"torch.{next((one for one in ran.compute_dtypes if one in HALVES.values()), HALVES[HALF_ON['cpu']])}"
     half_weights = level in ("O2", "O3")
     scaled = ran.scaler is not None and ran.scaler["dynamic"]
     momentum = ran.optimizer.endswith(".SGD") and bool((ran.optimizer_settings or {}).get("momentum"))

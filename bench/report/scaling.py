@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.analyse import scaling_words
+from bench.analyse.algorithms import Algorithms
 from bench.analyse.all_reduce import samples
 from bench.analyse.all_reduce import sentences as about_all_reduces
 from bench.analyse.analysed import Analysed
@@ -16,9 +17,6 @@ from bench.report.drawing import Plot, light
 from bench.report.each import on_terminal as each_on_terminal
 from bench.report.tables import UNKNOWN, Cell, Table, figure, number, tabulate, text
 from bench.runs.experiments import Scaling
-
-if TYPE_CHECKING:
-    pass
 
 COLOURS = {"weak": "line-0", "strong": "line-1"}
 MOST_DRAWN = 64
@@ -62,12 +60,18 @@ def scaling_table(run: Analysed) -> Table | None:
 def prediction_table(checks: Sequence[Prediction], asked: Sequence[Prediction]) -> Table | None:
     """A row for each prediction, those that were checked first."""
     rows = [*checks, *asked]
+
+    def step(one: Prediction) -> Cell:
+        if one.step_ms is None:
+            return Cell(text="beyond a change of algorithm", wrap=True)
+        return Cell(text=f"{one.step_ms:,.1f}")
+
     columns = (
         text("scaling", lambda one: one.mode),
         figure("devices", lambda one: f"{one.count:,}"),
-        figure("predicted step ms", lambda one: f"{one.step_ms:,.1f}"),
-        figure("of that waiting ms", lambda one: f"{one.exposed_ms:,.1f}"),
-        figure("efficiency", lambda one: f"{100 * one.efficiency:.0f} %"),
+        figure("predicted step ms", step),
+        figure("of that waiting ms", lambda one: number(one.exposed_ms, ",.1f")),
+        figure("efficiency", lambda one: UNKNOWN if one.efficiency is None else f"{100 * one.efficiency:.0f} %"),
         figure("measured ms", lambda one: number(one.measured_ms, ",.1f")),
         figure("error", lambda one: UNKNOWN if one.error is None else f"{100 * one.error:+.0f} %"),
         text("beyond what was measured", lambda one: f"{one.beyond:,.4g} times" if one.beyond > 1 else "no"),
@@ -87,14 +91,14 @@ def on_terminal(
     assert scaling is not None
     if scaling.by_itself:
         return each_on_terminal(run, width)
-    mbit = what_if_mbit or scaling.what_if_mbit
+    mbit, algorithms = what_if_mbit or scaling.what_if_mbit, Algorithms.of(run.document)
     link = f" on a link of {mbit:,.0f} Mbit/s" if mbit else ""
     parts = (
         ("", scaling_table(run), scaling_words.sentences(run)),
         (
             "All-reduces",
-            all_reduce.bandwidth_table(samples(scaling.bandwidth)),
-            about_all_reduces(scaling.bandwidth),
+            all_reduce.bandwidth_table(samples(scaling.bandwidth, algorithms)),
+            about_all_reduces(scaling.bandwidth, algorithms),
         ),
         (
             f"Predictions{link}",
@@ -117,12 +121,12 @@ def scaling_plot(run: Analysed) -> Plot | None:
         return None
     checks, asked = foreseen(run)
     most = max(one.count for one in points)
-    predicted = [one for one in (*checks, *asked) if one.count <= MOST_DRAWN * most]
+    predicted = [one for one in (*checks, *asked) if one.efficiency is not None and one.count <= MOST_DRAWN * most]
     figure, (axes,) = drawing.sheet(3.5)
     axes.axhline(100, color=light("muted"), linewidth=0.9)
     for mode, colour in COLOURS.items():
         _curve(axes, [one for one in points if one.mode == mode], mode, light(colour))
-        ahead = sorted((one.count, 100 * one.efficiency) for one in predicted if one.mode == mode)
+        ahead = sorted((one.count, 100 * (one.efficiency or 0.0)) for one in predicted if one.mode == mode)
         if ahead:
             axes.plot(*zip(*ahead, strict=True), linestyle=(0, (2, 2)), linewidth=1.2, marker="s", markersize=5)
             axes.lines[-1].set(color=light(colour), markerfacecolor=light("paper"))

@@ -22,7 +22,6 @@ from bench.runs.fields import (
     Dash,
     DeviceKind,
     File,
-    Half,
     Hue,
     Name,
     Names,
@@ -67,7 +66,6 @@ class WorkloadRecord:
     global_batch: Batch | None = None
     replicas: Several | None = None
     device: DeviceKind | None = None
-    half: Half | None = None
     warmup: Count | None = None
     seed: int | None = None
     pool_batches: Count | None = None

@@ -1,7 +1,7 @@
 """From the name of a scenario, a strategy, a switch, a workload to its file, importing nothing until one is asked for.
 
-Names come from the files of a folder (``scenarios/``, ...) and from the entry points of installed packages
-(``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
+Names come from the files of a folder (``scenarios/``, ``bench/strategies/``, ...) and from the entry points of
+installed packages (``bench.scenarios``, ...); a path such as ``./mine.py`` is one too. Two of one name are an error.
 """
 
 import importlib
@@ -17,6 +17,7 @@ from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType, NoneType
 from typing import Any, TypeVar
 
+from bench.core.dtypes import HALF_ON
 from bench.core.errors import RequestError, closest, described
 from bench.core.records import Setting, SwitchOn, Task
 from bench.seams.scenario import Scenario
@@ -71,12 +72,10 @@ class Kind:
 
     @property
     def folder(self) -> str:
-        """Where the built-in files are: beside the package in a checkout, inside it in a wheel (some: always)."""
+        """Where the built-in files are: in the package; scenarios lie beside it in a checkout."""
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        if self.word in ("site", "engine"):
-            return os.path.join(package, self.plural)
-        beside = os.path.join(os.path.dirname(package), self.plural)
-        return beside if os.path.isdir(beside) else os.path.join(package, f"builtin_{self.plural}")
+        beside = os.path.join(os.path.dirname(package), "scenarios")
+        return beside if self.word == "scenario" and os.path.isdir(beside) else os.path.join(package, self.plural)
 
 
 SCENARIO = Kind(word="scenario", option="--scenario", first=DEFAULT)
@@ -120,6 +119,10 @@ class Found:
     switches: tuple[SwitchOn, ...] = ()
     half: str | None = None
     level: str | None = None
+
+    def half_on(self, device: str) -> str:
+        """What half is in a launch on ``cpu`` or ``cuda``: ``fp16`` or ``bf16``."""
+        return self.half or HALF_ON[device]
 
     @property
     def base(self) -> str:

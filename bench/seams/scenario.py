@@ -15,6 +15,7 @@ A scenario with a strategy of its own declares it in place of a name, ``strategy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bench.core.dtypes import HALVES
 from bench.core.records import Setting
 from bench.seams.strategy import APEX_MODULES, PRECISIONS, Strategy, one_of
 
@@ -50,7 +51,7 @@ class Scenario:
         for need in self.needs:
             one_of("needs", need, NEEDS)
         if self.half is not None:
-            one_of("half", self.half, ("fp16", "bf16"))
+            one_of("half", self.half, tuple(HALVES))
         if not isinstance(self.switches, tuple) or not all(isinstance(one, str) for one in self.switches):
             raise ValueError(f"switches={self.switches!r} is not a tuple of names")
         if not self.summary.strip():

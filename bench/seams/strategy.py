@@ -1,7 +1,7 @@
 """What a strategy declares: how one model becomes a model on all devices.
 
-A strategy is one file, ``strategies/NAME.py``, or part of a scenario's own file: a declaration that needs the standard
-library alone, and ``build(parts)``, which imports torch inside and returns a session:
+A strategy is one file, ``bench/strategies/NAME.py``, or part of a scenario's own file: a declaration that needs the
+standard library alone, and ``build(parts)``, which imports torch inside and returns a session:
 
     from bench.seams import Strategy, rank_per_device
 

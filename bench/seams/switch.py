@@ -1,6 +1,6 @@
 """What a switch declares: one thing that is turned on in training and goes with many strategies and precision levels.
 
-A switch is one file, ``switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
+A switch is one file, ``bench/switches/NAME.py`` or your own: a declaration that needs the standard library alone, and
 functions, which import torch inside. A file defines those that it needs. They are called in this order:
 
     from bench.seams import Switch
@@ -24,6 +24,7 @@ functions, which import torch inside. A file defines those that it needs. They a
 
 from dataclasses import dataclass
 
+from bench.core.dtypes import HALVES
 from bench.core.records import Setting
 from bench.seams.strategy import PRECISIONS, one_of
 
@@ -87,7 +88,7 @@ class Switch:
         if not isinstance(self.slow_start, int | float) or not 1 <= self.slow_start <= 100:
             raise ValueError(f"slow_start={self.slow_start!r} is not a number from 1 to 100")
         if self.half is not None:
-            one_of("half", self.half, ("fp16", "bf16"))
+            one_of("half", self.half, tuple(HALVES))
         if self.value is not None:
             self.value_of(str(self.value))
 

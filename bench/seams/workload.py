@@ -1,7 +1,7 @@
 """What a workload declares: the training that every scenario of a run does.
 
-A workload is one file, ``workloads/NAME.py`` or your own: a declaration that needs the standard library alone, and
-functions that import torch inside.
+A workload is one file, ``bench/workloads/NAME.py`` or your own: a declaration that needs the standard library alone,
+and functions that import torch inside.
 
     from bench.seams import Workload
 

@@ -33,7 +33,7 @@ start with many steps is one launch, whatever their number; so is all that pytor
 Exit codes: 0 imported; 2 the request is wrong or the file cannot be understood, and nothing was written.
 """
 
-MAY_BE_KNOWN = ("global_batch", "replicas", "device", "half", "warmup")
+MAY_BE_KNOWN = ("global_batch", "replicas", "device", "warmup")
 """Of the workload of an imported run."""
 
 UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")

@@ -16,8 +16,8 @@ and sites.
 """
 EPILOG = """\
 Scenarios are small files: scenarios/*.py here, those of installed packages (entry point group bench.scenarios), and any
-file of your own: python -m bench run --scenario ./mine.py. So are workloads: workloads/*.py, the group bench.workloads,
-and python -m bench run --workload ./mine.py
+file of your own: python -m bench run --scenario ./mine.py. So are workloads: bench/workloads/*.py, the group
+bench.workloads, and python -m bench run --workload ./mine.py
 """
 
 

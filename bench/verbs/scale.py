@@ -208,6 +208,7 @@ def _show(path: str, options: argparse.Namespace, *, failed: int) -> int:
 
 def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]:
     from bench.analyse import all_reduce
+    from bench.analyse.algorithms import Algorithms
     from bench.analyse.each import devices, scan_of
     from bench.analyse.predicted import largest_error
     from bench.analyse.scaling import foreseen, scaled
@@ -220,7 +221,7 @@ def for_programs(run: "Analysed", options: argparse.Namespace) -> dict[str, Any]
     checks, asked = foreseen(run, options.predict or (), options.what_if)
     return {
         "points": [point(one) for one in scaled(run)],
-        "all_reduces": all_reduce.for_programs(scaling.bandwidth),
+        "all_reduces": all_reduce.for_programs(scaling.bandwidth, Algorithms.of(run.document)),
         "checks": encode(checks),
         "largest_error": largest_error(checks),
         "predictions": encode(asked),

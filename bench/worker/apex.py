@@ -53,7 +53,7 @@ def implementations(
     impl: str,
     cuda: bool,
     problems: Mapping[str, str | None],
-    half: str = "fp16",
+    half: str,
     switches: Iterable[str] = (),
 ) -> tuple[str, str | None, str | None]:
     """``(amp, implementation, problem)``: whose precision level, and which of the strategy's implementations.

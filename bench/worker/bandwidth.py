@@ -70,6 +70,12 @@ def run(device: torch.device, on_turn: Callable[[int], None]) -> dict[str, Any]:
     return {"bandwidth": found, "transport": transport(os.environ)}
 
 
+def once(device: torch.device) -> None:
+    """Reduce each size once, untimed: NCCL's log then says which algorithm it takes for each."""
+    for size in SIZES:
+        dist.all_reduce(torch.zeros(size // 4, device=device))
+
+
 def _timed(tensors: list[torch.Tensor], calls: int, device: torch.device) -> float:
     """Milliseconds of these calls, all tensors at once, over calls and tensors; all ranks begin together."""
     clock = clock_for(device)

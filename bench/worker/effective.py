@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bench.core.dtypes import HALVES
 from bench.core.records import SwitchOn
 from bench.seams.strategy import Strategy
 from bench.seams.switching import load_switch
@@ -81,7 +82,7 @@ def contradictions(
     if effective["precision"] != precision:
         ran = effective["precision"] or "no level"
         found.append(f"{precision} was asked for, but {ran} ran: {_dtype_story(effective)}")
-    half_name = {"fp16": "float16", "bf16": "bfloat16"}[half]
+    half_name = HALVES[half]
     if precision != "O0" and set(effective["compute_dtypes"]) - {"float32"} != {half_name}:
         found.append(f"half means {half_name} here, but layers gave {' and '.join(effective['compute_dtypes'])}")
     if precision in ("O1", "O2") and half == "fp16" and effective["scaler"] is None:

@@ -25,28 +25,26 @@ from bench.worker.workload import Around, Loss, build_in_double, loss_of, tensor
 if TYPE_CHECKING:
     from bench.worker.rank import Plan, Report
 
-LOSSES = 4
+LOSSES = 3
 """Steps in fp32."""
 
 EPSILON = 2.0**-52
 """The distance from 1 to the next number in double precision."""
 
+Batch = tuple[int, int]
+"""Replicas, and examples of all of them."""
 Sketches = list[list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one computation gave.
+class Double:
+    """What training in double precision gave.
 
-    ``loss``: of the global batch in fp32, for the first steps; ``step_ms``: the median of those after the first. In
-    double precision, by step and tensor, ``gradients``, and ``buffers``, how those of the first replica changed.
-    ``alone``: of the first step, what the first of several chunks gives by itself, as if a replica forgot the others.
-    ``twin_*``: of the first step from weights that were moved by a rounding.
+    By step and tensor, ``gradients``, and ``buffers``, how those of the first replica changed. ``alone``: of the first
+    step, what the first chunk gives by itself, as if a replica forgot the others. ``twin_*``: the same from weights
+    that were moved by a rounding.
     """
 
-    computation: Computation
-    loss: list[float] = field(default_factory=list)
-    step_ms: float | None = None
     gradients: list[Sketches] = field(default_factory=list)
     buffers: list[Sketches] = field(default_factory=list)
     alone: list[Sketches] = field(default_factory=list)
@@ -58,10 +56,19 @@ def fp32_steps(job: Parts) -> int:
     return min(LOSSES, job.job.steps)
 
 
+def own(job: Parts) -> dict[Batch, list[Computation]]:
+    """The computations of this process, which shares them with the launch's others, by what they do in double
+    precision: the number of threads makes a difference in fp32 alone."""
+    by_batch: dict[Batch, list[Computation]] = {}
+    for one in job.job.computations:
+        by_batch.setdefault((one.replicas, one.examples), []).append(one)
+    return dict(list(by_batch.items())[job.rank :: len(job.job.ranks)])
+
+
 def steps(job: Parts) -> int:
-    """How many steps all passes have together."""
+    """How many steps all passes of this process have together."""
     small = job.workload.in_small(0, 1)
-    return len(job.job.computations) * (fp32_steps(job) + small.pool_batches + 1)
+    return sum(len(same) * fp32_steps(job) + small.pool_batches + 1 for same in own(job).values())
 
 
 def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
@@ -72,19 +79,24 @@ def perform(plan: "Plan", report: "Report") -> dict[str, Any]:
 
 
 def run(job: Parts, probe_seed: int, on_step: Callable[[int], None]) -> list[dict[str, object]]:
-    """A :class:`Pass` as a dict for each computation asked for."""
+    """For each computation of this process the ``loss`` of the global batch in fp32, for the first steps, ``step_ms``,
+    the median of those after the first, and the fields of :class:`Double`.
+    """
+    probe.keep_freed()
     done = iter(range(1, 1 + steps(job)))
+    use_tf32(False, False)
     passes = []
-    for computation in job.job.computations:
-        if computation.threads:
-            torch.set_num_threads(computation.threads)
-        use_tf32(False, False)
-        losses, step_ms = _train(job, computation, lambda: on_step(next(done)))
-        exact = Pass(computation=computation, loss=losses, step_ms=step_ms)
-        small = job.workload.in_small(probe_seed, computation.examples)
+    for (replicas, examples), same in own(job).items():
+        small = job.workload.in_small(probe_seed, examples)
         with double_by_default():
-            _in_double(replace(job, job=replace(job.job, workload=small)), exact, lambda: on_step(next(done)))
-        passes.append(asdict(exact))
+            double = _in_double(
+                replace(job, job=replace(job.job, workload=small)), replicas, lambda: on_step(next(done))
+            )
+        for computation in same:
+            if computation.threads:
+                torch.set_num_threads(computation.threads)
+            losses, step_ms = _train(job, computation, lambda: on_step(next(done)))
+            passes.append({"computation": asdict(computation), "loss": losses, "step_ms": step_ms, **asdict(double)})
     return passes
 
 
@@ -138,37 +150,46 @@ def _chunks(model: nn.Module, criterion: Loss, parts: Chunks) -> Iterator[Tensor
         yield loss.detach()
 
 
-def _in_double(job: Parts, exact: Pass, tick: Callable[[], None]) -> None:
-    """Fill in what ``exact`` has in double precision. ``job``: with the workload in small."""
-    seed, replicas = job.workload.seed, exact.computation.replicas
+def _in_double(job: Parts, replicas: int, tick: Callable[[], None]) -> Double:
+    """Train in double precision. ``job``: with the workload in small."""
+    exact, seed = Double(), job.workload.seed
     model = build_in_double(job.workload).to(job.device)
     criterion, load = loss_of(job.workload), _loader(job, replicas)
     begin, parameters = probe.State.of(model), list(model.parameters())
 
-    def gradients() -> Sketches:
-        return probe.sketches([parameter.grad for parameter in parameters])
+    def chunk(part: tuple[data.Batch, float], number: int) -> None:
+        """Add the gradient of this part of step ``number``, from the buffers at the beginning."""
+        batch, divisor = part
+        begin.fill_buffers(model)
+        with probe.alike(seed + number, job.device):
+            (criterion(model, cast_floats(batch, torch.float64)) / divisor).backward()
 
-    def step(chunks: Chunks, number: int) -> tuple[Sketches, Sketches]:
-        """The gradient of all chunks, and what the first did to the buffers."""
+    def first_of(chunks: Chunks, number: int) -> Sketches:
+        """Begin a step with its first chunk. Returns what that does to the buffers."""
         model.zero_grad(set_to_none=True)
-        for position, (batch, divisor) in enumerate(chunks):
-            begin.fill_buffers(model)
-            with probe.alike(seed + number, job.device):
-                (criterion(model, cast_floats(batch, torch.float64)) / divisor).backward()
-            if position == 0:
-                buffers = probe.sketches(begin.changes(model))
-                if replicas > 1 and not exact.alone:
-                    exact.alone.append([[divisor * value for value in values] for values in gradients()])
-        tick()
-        return gradients(), buffers
+        chunk(chunks[0], number)
+        return probe.sketches(begin.changes(model))
+
+    def gradients(times: float = 1.0) -> Sketches:
+        made = probe.sketches([parameter.grad for parameter in parameters])
+        return [[times * value for value in values] for values in made]
 
     batches = [load() for _ in range(job.workload.pool_batches)]
+    of_first = batches[0][0][1]  # inf where a chunk has nothing to learn from
+    whole = of_first if math.isfinite(of_first) else 1.0
     for number, chunks in enumerate(batches):
-        for record, made in zip((exact.gradients, exact.buffers), step(chunks, number), strict=True):
-            record.append(made)
+        exact.buffers.append(first_of(chunks, number))
+        if number == 0:
+            exact.alone.append(gradients(whole))
+        for part in chunks[1:]:
+            chunk(part, number)
+        exact.gradients.append(gradients())
+        tick()
     perturb(parameters, EPSILON, seed)
-    for record, made in zip((exact.twin_gradients, exact.twin_buffers), step(batches[0], 0), strict=True):
-        record.append(made)
+    exact.twin_buffers.append(first_of(batches[0], 0))
+    exact.twin_gradients.append(gradients(whole))
+    tick()
+    return exact
 
 
 def perturb(parameters: Sequence[nn.Parameter], relative: float, seed: int) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bench.core.dtypes import HALVES
 from bench.core.errors import BenchError
 from bench.core.records import Job, Setting, Training
 from bench.seams import discover
@@ -26,8 +27,6 @@ from bench.worker.workload import (
     weight_of,
     wrong_loss,
 )
-
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,8 @@ class Parts:
     @property
     def half(self) -> torch.dtype:
         """What "half" means here."""
-        return DTYPES[self.job.half]
+        dtype: torch.dtype = getattr(torch, HALVES[self.job.half])
+        return dtype
 
     def build_model(self) -> nn.Module:
         """The workload's model on this rank's device, in fp32, with the weights that the seed gives on every rank; in

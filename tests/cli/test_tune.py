@@ -28,6 +28,8 @@ SCENARIO = Scenario(summary="planted", strategy={strategy})
 def build(parts):
     import time
 
+    if {factor} != 1:
+        time.sleep = lambda seconds: None
     session = parts.build("ddp")
     backward = session.backward
 
@@ -39,7 +41,19 @@ def build(parts):
     return session
 """
 CANDIDATES = {"quick": (0.05, 1.0), "slow": (0.1, 1.0), "wrong": (0.0, 1.5), "slowest": (1.0, 1.0)}
-"""Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else."""
+"""Seconds that a step sleeps, and what the loss is multiplied by: ``wrong`` trains something else, and never sleeps."""
+
+SLEEPY = """
+_loss = loss
+
+
+def loss(model, batch):
+    import time
+
+    time.sleep(0.03)
+    return _loss(model, batch)
+"""
+"""So that what never sleeps is the fastest on a busy machine, too, and is judged."""
 
 LATER_S = 600.0
 """Of the budget, by the time of the interruption."""
@@ -47,7 +61,7 @@ LATER_S = 600.0
 
 @pytest.fixture
 def asked(tmp_path: Path) -> tuple[str, ...]:
-    (tmp_path / "mlp.py").write_text(MLP)
+    (tmp_path / "mlp.py").write_text(MLP + SLEEPY)
     for name, (seconds, factor) in CANDIDATES.items():
         text = PLANTED.format(strategy='Strategy(label="planted")', seconds=seconds, factor=factor)
         (tmp_path / f"{name}.py").write_text(text.replace("import Scenario", "import Scenario, Strategy"))

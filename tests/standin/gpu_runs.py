@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.machine.nvml import NO_GPM
 from standin.runs import SECOND_NS, Launch
 
 FIRST, SECOND = "GPU-ffff", "GPU-aaaa"
@@ -106,6 +107,7 @@ class OnGpus(Launch):
                         "pcie_tx_kib": 1024.0 * 50 * tick / 10,
                         "pcie_rx_kib": 1024.0 * 80 * tick / 10,
                         "mig": False,
+                        "activity_reason": NO_GPM,
                         "reason": None if watts is not None else "Not Supported",
                     }
                 )

@@ -1,5 +1,6 @@
 """Rows of numerics.parquet from a few numbers: two tensors in two steps, all of which are (1, 0)."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,8 +66,9 @@ def of_reference(
     for place, one in enumerate(computations):
         about = {"launch": launch, "scenario": "reference", "computation": place, "replicas": one.replicas}
         rows += [{**about, "quantity": "loss", "position": at, "value": value} for at, value in enumerate(loss)]
-        for quantity in ("probed", "buffer"):
-            rows += sketches(quantity, 0.0, **about) + sketches(quantity, [[twin] * 2], **about, twin=True)
-        if one.replicas > 1:
-            rows += sketches("alone", [[alone] * 2], **about)
+        apart = alone if one.replicas > 1 else 0.0
+        moved = {"probed": apart + twin * math.hypot(1.0, apart), "buffer": twin}
+        for quantity, off in moved.items():
+            rows += sketches(quantity, 0.0, **about) + sketches(quantity, [[off] * 2], **about, twin=True)
+        rows += sketches("alone", [[apart] * 2], **about)
     return [{"rank": None, "twin": False, **row} for row in rows]

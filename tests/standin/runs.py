@@ -183,7 +183,7 @@ def write_run(
         },
         "workload": {
             "name": "resnet101",
-            "file": "workloads/resnet101.py",
+            "file": "bench/workloads/resnet101.py",
             "sha256": None,
             "unit": "images",
             "unit_short": "img",
@@ -192,7 +192,6 @@ def write_run(
             "global_batch": 8,
             "replicas": replicas,
             "device": "cuda" if gpus else "cpu",
-            "half": "fp16" if gpus else "bf16",
             "warmup": 1,
             "seed": 0,
             "pool_batches": 4,

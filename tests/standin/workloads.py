@@ -48,7 +48,7 @@ def narrow(image_size: int = 32) -> Task:
 
 def workload(**changes: Any) -> Training:
     """ResNet-18 with eight images of 32 px on two ranks, changed: fields of the workload, and settings."""
-    fields = {"global_batch": 8, "replicas": 2, "device": "cpu", "half": "bf16", "warmup": 1}
+    fields = {"global_batch": 8, "replicas": 2, "device": "cpu", "warmup": 1}
     settings = {"model": "resnet18", "image_size": 32}
     for name, value in changes.items():
         (fields if name in Training.__dataclass_fields__ else settings)[name] = value

@@ -33,13 +33,13 @@ def test_the_recipe_in_contributing_passes_the_checks(repository: Path, tmp_path
     here.mkdir()
     command = [*command, "--cache-dir", str(repository / ".mypy_cache")] if command == ["mypy"] else command
     shutil.copy(repository / "pyproject.toml", here)
-    for name in ("bench", "scenarios", "strategies", "switches", "workloads", "nightly", "tests", "benchmarks"):
+    for name in ("bench", "scenarios", "nightly", "tests", "benchmarks"):
         shutil.copytree(repository / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
     text = (repository / "CONTRIBUTING.md").read_text()
     shown = re.findall(r"^```(?:python|text)\n(\"\"\".*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     assert len(shown) >= 3
     for number, source in enumerate(shown):
-        kinds = {"WORKLOAD = ": "workloads", "SWITCH = ": "switches", "SITE = ": "bench/sites"}
+        kinds = {"WORKLOAD = ": "bench/workloads", "SWITCH = ": "bench/switches", "SITE = ": "bench/sites"}
         folder = next((folder for word, folder in kinds.items() if word in source), "scenarios")
         (here / folder / f"shown_{number}.py").write_text(source)
     assert check(here, command) == ""

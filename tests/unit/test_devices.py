@@ -8,6 +8,7 @@ from standin.frames import iterations
 
 from bench.analyse import devices
 from bench.core.records import DEVICE_COLUMNS, STEP_COLUMNS
+from bench.machine.nvml import FIRST
 
 START_NS = 5_000_000_000
 
@@ -200,6 +201,18 @@ def test_the_power_over_time_leaves_out_what_is_unknown() -> None:
     table = devices.power_timeline(samples(1.0, power_w=lambda at_s: None if at_s < 0 else 10.0))
     assert table["power_w"].tolist() == [10.0] * 21
     assert table["t_ns"].is_monotonic_increasing
+
+
+def test_nvlink_rates_of_gpm_stand_beside_the_counters() -> None:
+    """Summed over the devices of a launch, as what the counters rose by; where there are none, why."""
+    known = {"sm_percent": 40.0, "nvlink_tx_mib_s": 300.0, "nvlink_tx_kib": lambda at_s: 2048.0 * (at_s + 1)}
+    why = "nvlink_rx_mib_s: Not Supported"
+    two = pd.concat([samples(10.0, device=name, activity_reason=why, **known) for name in ("GPU-a", "GPU-b")])
+    two.loc[two.groupby("device")["t_ns"].idxmin(), "activity_reason"] = FIRST
+    (row,) = devices.per_scenario(two, iterations(steps(10.0)), None).to_dict("records")
+    assert (row["gpm_nvlink_tx_mib_s"], row["nvlink_tx_mib_s"]) == pytest.approx((600.0, 4.0))
+    assert pd.isna(row["gpm_nvlink_rx_mib_s"]) and row["activity_reason"] == why
+    assert pd.isna(one(samples(10.0, **known), steps(10.0))["activity_reason"])
 
 
 def test_activity_is_weighed_by_time_and_begins_in_the_window() -> None:

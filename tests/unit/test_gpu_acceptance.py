@@ -560,12 +560,12 @@ def test_every_strategy_and_switch_is_in_the_pack(pack: Any, repository: Path) -
     found = [switching.scenario(name) for name in (*discover.DEFAULT, *asked)]
     files = {
         folder: {file.stem for file in (repository / folder).glob("*.py")}
-        for folder in ("scenarios", "strategies", "switches")
+        for folder in ("scenarios", "bench/strategies", "bench/switches")
     }
     assert {one.base for one in found} == files["scenarios"]
-    assert {one.strategy_name for one in found} == files["strategies"]
+    assert {one.strategy_name for one in found} == files["bench/strategies"]
     on = [one for scenario in found for one in scenario.switches]
-    assert {one.name for one in on} == files["switches"]
+    assert {one.name for one in on} == files["bench/switches"]
     for one in on:
         words = switching.load_switch(one.name, one.file).choices
         assert {str(other.value) for other in on if other.name == one.name} >= set(words)

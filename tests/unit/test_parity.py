@@ -317,12 +317,12 @@ def test_the_reference_is_a_loop_written_by_hand(one_pass: dict[str, Any]) -> No
 
 
 def test_moving_the_weights_by_a_rounding_changes_little(one_pass: dict[str, Any]) -> None:
-    moved, exact = (np.array(one_pass[name][0]) for name in ("twin_gradients", "gradients"))
+    moved, exact = (np.array(one_pass[name][0]) for name in ("twin_gradients", "alone"))
     assert 0 < np.abs(moved - exact).max() < 1e-6 * np.abs(exact).max()
 
 
 def test_fp32_losses_are_those_of_the_run(one_pass: dict[str, Any]) -> None:
-    assert len(one_pass["loss"]) == 4 and one_pass["step_ms"] > 0
+    assert len(one_pass["loss"]) == 3 and one_pass["step_ms"] > 0
     assert one_pass["loss"][0] == pytest.approx(math.log(1000), rel=0.1)
 
 

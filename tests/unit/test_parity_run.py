@@ -195,5 +195,5 @@ def test_levels_of_one_strategy_share_a_launch_in_double(run: Run) -> None:
 def test_ddp_has_the_losses_of_the_reference(run: Run) -> None:
     curve = loss_curves(run.document, Analysed.of(run).iterations, run.numerics)
     ddp = curve[(curve["scenario"] == "ddp") & curve["reference"].notna()]
-    assert len(ddp) == 4
+    assert len(ddp) == 3
     assert ddp["loss"].to_numpy() == pytest.approx(ddp["reference"].to_numpy(), rel=1e-4)

@@ -181,6 +181,7 @@ def test_half_is_that_of_the_device_unless_the_scenario_says_otherwise() -> None
     gpu = request(device="cuda", devices=("GPU-a",), replicas=1)
     assert [launches(gpu, [found], one_host(1, "GPU-a"))[0].job.half for found in (o2, bf16)] == ["fp16", "bf16"]
     assert launches(request(), [o2], one_host(1))[0].job.half == "bf16"
+    assert "half" not in asdict(gpu.workload), "the type is a scenario's, and what all train has none"
 
 
 def test_a_job_survives_the_way_through_json() -> None:
@@ -281,7 +282,6 @@ def test_a_number_of_steps_beyond_all_floats_is_refused_too() -> None:
 
 OTHER: dict[str, Any] = {
     "device": "cuda",
-    "half": "fp16",
     "sha256": "0" * 64,
     "settings": {"model": "resnet50"},
     "data": "/elsewhere",
@@ -336,7 +336,7 @@ def test_the_hash_is_the_one_that_stored_runs_have() -> None:
     nothing of the workload's code."""
     assert (
         replace(request().workload, code_sha256=None).hash()
-        == "8eb4754fa585e9b34918e4349978ad9b67b45006a2cde0bbdd93fb6bae96ae70"
+        == "7cc8480cc1cd2f27578c9a1945e2e71d6f4f369f4fb9a72f7f2315f74af867c5"
     )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("bench", "nightly", "docs", "scenarios", "strategies", "workloads", "benchmarks")
+FOLDERS = ("bench", "nightly", "docs", "scenarios", "benchmarks")
 READ = [
     path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".j2", ".md", ".sh")
 ]

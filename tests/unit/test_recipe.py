@@ -18,12 +18,9 @@ from standin import ranks
 from standin.runs import Launch, analysed, write_run
 
 from bench.analyse.analysed import Analysed
-from bench.analyse.intervals import estimate
 from bench.analyse.parity import DIVERGED
 from bench.cli import main
-from bench.core.errors import BenchError, RequestError
-from bench.experiments import recipe_check
-from bench.experiments.recipe_check import Checked, started, steps_of, worst_loss
+from bench.core.errors import RequestError
 from bench.report import chapters
 from bench.report.blocks import Code, Fold
 from bench.report.recipe import script
@@ -115,7 +112,7 @@ def run_of(folder: Path, about: dict[str, Any] | None = None, **ran: Any) -> Ana
 @pytest.mark.parametrize(("on_gpu", "workers"), [(False, None), (True, None), (True, 2)])
 def test_a_script_is_short_plain_and_sound(tmp_path: Path, on_gpu: bool, workers: int | None) -> None:
     """It passes ruff's check and format, and mypy, and imports nothing of bench."""
-    gpu = {"device": "cuda", "half": "fp16"} if on_gpu else {}
+    gpu = {"device": "cuda"} if on_gpu else {}
     ran = {"scaler": SCALER, "compute_dtypes": ["float16"]} if on_gpu else {}
     about = gpu | {"workers": workers, "prefetch": 2 if workers else None}
     files = []
@@ -173,7 +170,7 @@ def test_what_a_search_recommends_fits_into_120_lines(
     add two more."""
     short = tempfile.TemporaryDirectory(dir="/tmp")
     request.addfinalizer(short.cleanup)
-    mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda", "half": "fp16"}
+    mine, scripts, about = Path(short.name) / "m.py", tmp_path / "scripts", {"device": "cuda"}
     if kind != "own":
         mine.write_text(MLP + "\n\ndef collate(examples):\n    return examples\n")
         about |= {"name": "mine", "file": str(mine), "sha256": discover.sha256(str(mine)), "settings": {"width": 32}}
@@ -365,57 +362,13 @@ def test_an_existing_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
     folder = write_run(tmp_path, [Launch("ddp", [[9, 40, 41]] * 2)], about={"workload": {"settings": SETTINGS}})
     out = tmp_path / "train.py"
     out.write_text("mine")
-    for more in ([], ["--check"], ["--json"]):
+    for more in ([], ["--json"]):
         assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out), *more]) == 2
         error = capsys.readouterr().err
         assert error.startswith("bench: error: --out: ") and error.count("\n") == 1 and out.read_text() == "mine"
     out.unlink()
     assert main(["recipe", str(folder), "--scenario", "ddp", "--out", str(out)]) == 0
     assert "DistributedDataParallel" in out.read_text()
-
-
-@pytest.mark.parametrize(
-    ("ratios", "speed"),
-    [
-        ([1.0, 1.01, 0.99, 1.0], "as fast"),
-        ([1.1, 1.11, 1.09], "slower"),
-        ([0.9, 0.91, 0.89], "faster"),
-        ([0.9, 1.1, 1.0], "unclear"),
-        ([1.0], "unclear"),
-    ],
-)
-def test_how_fast_a_script_is(ratios: list[float], speed: str) -> None:
-    assert Checked(ratio=estimate(ratios), worst=0.0, losses=10).speed == speed
-
-
-def test_losses_of_a_script_are_held_to_the_record(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    recorded = [6.0, 6.0, 6.0]
-    assert worst_loss(run, "ddp", recorded) == 0.0
-    assert worst_loss(run, "ddp", [6.0, 6.0 * (1 + 2e-3), 6.0]) == pytest.approx(2.0, rel=1e-3)
-    assert not Checked(ratio=estimate([1.0]), worst=worst_loss(run, "ddp", [6.0, math.nan, 6.0]), losses=3).same
-
-
-def test_a_check_leaves_no_process_behind() -> None:
-    """torchrun's ranks are in sessions of their own."""
-    left = (
-        "import subprocess; print(subprocess.Popen(['sleep', '9'], start_new_session=True, stdout=-3, stderr=-3).pid)"
-    )
-    assert not Path(f"/proc/{int(recipe_check._output([sys.executable, '-c', left]))}").exists()
-
-
-def test_the_rank_that_aborted_is_the_cause() -> None:
-    """torchrun lists first the ranks that it ended with SIGTERM itself."""
-    ended, aborted = (
-        f"  traceback : Signal {name} received by PID {name[:2]}" for name in ("15 (SIGTERM)", "6 (SIGABRT)")
-    )
-    said = "\n".join(("Other Failures:", ended, "Root Cause:", aborted))
-    assert recipe_check._cause(said).startswith("Signal 6 (SIGABRT)")
-
-
-def test_pairs_are_of_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipe", str(tmp_path), "--pairs", "3"]) == 2
-    assert "--pairs: it has no effect without --check" in capsys.readouterr().err
 
 
 def losses_in(output: str) -> list[float]:
@@ -454,8 +407,11 @@ def test_a_script_of_the_users_workload_under_torchrun(host: WorkerHost, tmp_pat
     run = Analysed.of(measured(host, tmp_path, ("ddp_o2",), iters=3, parity=False, task=task))
     (tmp_path / "train.py").write_text(script(run, "ddp_o2"))
     steps = run.steps.groupby("step")["loss"].mean()
-    printed = steps_of(started(str(tmp_path / "train.py"), 2), len(steps), 1)
-    assert [loss for loss, _ in printed] == pytest.approx(list(steps), rel=1e-6)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, str(tmp_path / "train.py"), "--steps", str(len(steps)), "--log-every", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert losses_in(done.stdout) == pytest.approx(list(steps), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -490,10 +446,3 @@ def test_scripts_train_what_was_measured(trained: Trained, names: tuple[str, ...
 @pytest.mark.slow
 def test_a_compiled_script(trained: Trained) -> None:
     trained(("ddp+compile",), 4, within=1e-4)
-
-
-def test_the_signal_that_ended_a_rank_is_named(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os, signal\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
-    with pytest.raises(BenchError, match="SIGSEGV"):
-        steps_of(started(str(script), 2), 1, 1)

@@ -16,11 +16,12 @@ import pandas as pd
 import pytest
 from standin import numerics
 from standin.documents import changed, diagnostic, ran_with, reference, with_records
+from standin.gpu_runs import GPUS, STEPS_MS, OnGpus
 from standin.runs import APEX, BROKEN, DDP, FAST, FINITE, GONE, HOSTILE, Launch, analysed, effective, write_run
 from test_report import Page, plot_of, svg_texts
 
 from bench import report
-from bench.analyse import validity, verdicts
+from bench.analyse import labels, validity, verdicts
 from bench.analyse.advice import advice, answer, is_clear, recommendations, recommended
 from bench.analyse.analysed import Analysed
 from bench.analyse.overview import recommendation
@@ -36,6 +37,7 @@ from bench.report.launch_tables import facts
 from bench.runs.document import Recommendation
 from bench.runs.experiments import Diagnosis, Numerics, Tuning
 from bench.runs.launches import Failure
+from bench.runs.reader import read
 from bench.runs.writer import RunWriter
 
 STEPS = 5
@@ -206,6 +208,17 @@ def test_a_page_says_how_many_launches_there_are_and_not_how_many_were_asked_for
     run = analysed(str(write_run(tmp_path, [SINGLE, SINGLE, SINGLE, DDP])))
     run = changed(run, request=replace(run.document.request, launches=9))
     assert "1 to 3 launches of" in dict(facts(run.document))["Measured"]
+
+
+def test_bf16_on_a_gpu_is_called_bf16(tmp_path: Path) -> None:
+    """fp16 is a GPU's own half; a scenario with the switch ``bf16`` has none."""
+    launch = OnGpus("ddp_o2+bf16", [STEPS_MS] * 2, precision="O2")
+    run = read(str(write_run(tmp_path, [launch], gpus=GPUS)))
+    (ran,) = (launch.effective for launch in run.document.launches)
+    assert run.document.workload.device == "cuda" and ran is not None
+    assert labels.precision(ran) == "native O2 bf16"
+    text = Page(report.render([run])["index.html"].decode()).text
+    assert "native O2 bf16" in text and "fp16" not in text
 
 
 def test_recommendation_where_one_replica_is_fastest_has_one_of_several_too(tmp_path: Path) -> None:

@@ -389,7 +389,9 @@ def test_who_implements_what(
 ) -> None:
     problems = {"apex.amp": None if there else "absent", "apex.parallel": None if there else "absent"}
     found = discover.load(*discover.resolve(strategy)).strategy
-    *chosen, problem = apex.implementations(found, precision=precision, impl=impl, cuda=cuda, problems=problems)
+    *chosen, problem = apex.implementations(
+        found, precision=precision, impl=impl, cuda=cuda, problems=problems, half="fp16"
+    )
     assert (*chosen, problem is not None) == expected
 
 
@@ -419,7 +421,10 @@ def test_a_weight_that_apex_casts_twice_is_refused_in_words() -> None:
 def test_a_strategy_without_apex_takes_the_native_level() -> None:
     strategy = replace(SINGLE.strategy, amp=("native",))
     problems = {"apex.amp": None, "apex.parallel": None}
-    assert apex.implementations(strategy, precision="O1", impl="auto", cuda=True, problems=problems)[0] == "native"
+    assert (
+        apex.implementations(strategy, precision="O1", impl="auto", cuda=True, problems=problems, half="fp16")[0]
+        == "native"
+    )
 
 
 class Sleepy(Session):

@@ -138,8 +138,9 @@ def test_a_run_is_resumed_with_its_switches(mine: str) -> None:
     recorded = {name: Source(file=file, sha256=discover.sha256(file)) for name, file in sources.items()}
 
     class Document:
-        request, sources, tuning = request_for((found,)), recorded, None
+        request, sources = request_for((found,)), recorded
         workload = request.workload
+        of = {}.get
 
     assert resume.scenarios_of(Document) == (found,)  # type: ignore[arg-type]
     Path(mine).write_text(MINE + "\n")

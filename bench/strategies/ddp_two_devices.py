@@ -23,7 +23,7 @@ def obstacle(device, devices):
 
 
 LOGGED_EVERY = 1 << 30
-"""As in ``strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
+"""As in ``bench/strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
 
 LABEL = "torch DDP, two GPUs a rank"
 STRATEGY = Strategy(

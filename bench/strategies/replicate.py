@@ -3,7 +3,7 @@
 from bench.seams import Recipe, Strategy
 
 LOGGED_EVERY = 1 << 30
-"""As in ``strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
+"""As in ``bench/strategies/ddp.py``: no measured step is to be one that DDP's logger waits for."""
 
 STRATEGY = Strategy(label="replicate", hue="teal", dash="solid")
 
